@@ -1,0 +1,227 @@
+//! The seam: every driver call that the library makes, with the driver's own signature.
+//!
+//! A line is `name = symbol @ level (parameters)`: `name` is what cuGetProcAddress_v2 is asked for at
+//! `level` (the CUDA version that introduced this signature, where later ones changed it; else 12.9),
+//! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
+
+use super::{CudaResult, Driver};
+use cudarc::driver::sys;
+use cudarc::driver::sys::*;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+
+/// The level at which symbols are resolved unless a line of the table says otherwise.
+pub const LEVEL: i32 = 12090;
+
+macro_rules! level {
+    () => {
+        LEVEL
+    };
+    ($level:literal) => {
+        $level
+    };
+}
+
+macro_rules! driver_calls {
+    ($($name:ident = $symbol:ident $(@ $level:literal)? ($($arg:ident: $ty:ty),*);)*) => {
+        /// Function pointers with the driver's own signatures; a call that is absent is `None`.
+        #[derive(Clone, Copy, Default)]
+        #[allow(non_snake_case, reason = "CUDA's own names")]
+        pub struct Table {
+            $(#[doc = concat!("`", stringify!($name), "` of the CUDA driver API.")]
+            pub $name: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
+        }
+
+        /// The calls of the table, as indices of counters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(non_camel_case_types, reason = "CUDA's own names")]
+        pub enum Call {
+            $(#[doc = concat!("`", stringify!($name), "`.")] $name,)*
+        }
+
+        /// Names of the calls, in the order of [`Call`].
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        // Our signatures are cudarc's.
+        $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
+
+        impl Table {
+            /// Fills the table: `resolve(name, symbol, level)` gives an address, or NULL.
+            pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
+                Table {
+                    $($name: {
+                        let address = resolve(
+                            stringify!($name), stringify!($symbol), level!($($level)?));
+                        if address.is_null() {
+                            None
+                        } else {
+                            // SAFETY: the driver's symbol of this name has this signature.
+                            Some(unsafe {
+                                std::mem::transmute::<*mut c_void,
+                                    unsafe extern "C" fn($($ty),*) -> c_int>(address)
+                            })
+                        }
+                    },)*
+                }
+            }
+        }
+
+        #[allow(non_snake_case, reason = "CUDA's own names")]
+        #[allow(clippy::too_many_arguments, reason = "CUDA's own signatures")]
+        impl Driver {
+            $(#[doc = concat!("Calls `", stringify!($name), "`, counted and open to injected failures.")]
+            ///
+            /// # Safety
+            /// Pointers and handles must be what the CUDA driver API requires of this call.
+            #[inline]
+            pub unsafe fn $name(&self, $($arg: $ty),*) -> CudaResult {
+                let Some(function) = self.table.$name else {
+                    return Err(super::CudaError::missing(stringify!($name)));
+                };
+                if let Some(code) = self.enter(Call::$name) {
+                    return super::CudaError::check(stringify!($name), code);
+                }
+                // SAFETY: the caller's promise.
+                let code = unsafe { function($($arg),*) };
+                super::CudaError::check(stringify!($name), code)
+            })*
+        }
+    };
+}
+
+driver_calls! {
+    // Devices and contexts
+    cuInit = cuInit(flags: c_uint);
+    cuDriverGetVersion = cuDriverGetVersion(version: *mut c_int);
+    cuDeviceGetCount = cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet = cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetName = cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    cuDeviceGetUuid = cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
+    cuDeviceTotalMem = cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    cuDeviceGetAttribute = cuDeviceGetAttribute(
+        value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+    cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState(
+        device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+    cuDeviceCanAccessPeer = cuDeviceCanAccessPeer(
+        possible: *mut c_int, device: CUdevice, peer: CUdevice);
+    cuCtxEnablePeerAccess = cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
+    cuCtxGetCurrent = cuCtxGetCurrent(context: *mut CUcontext);
+    cuCtxSetCurrent = cuCtxSetCurrent(context: CUcontext);
+    cuCtxPushCurrent = cuCtxPushCurrent_v2(context: CUcontext);
+    cuCtxPopCurrent = cuCtxPopCurrent_v2(context: *mut CUcontext);
+    cuCtxGetDevice = cuCtxGetDevice(device: *mut CUdevice);
+    cuCtxSynchronize = cuCtxSynchronize();
+    cuCtxGetStreamPriorityRange = cuCtxGetStreamPriorityRange(
+        least: *mut c_int, greatest: *mut c_int);
+
+    // Streams
+    cuStreamCreateWithPriority = cuStreamCreateWithPriority(
+        stream: *mut CUstream, flags: c_uint, priority: c_int);
+    cuStreamDestroy = cuStreamDestroy_v2(stream: CUstream);
+    cuStreamQuery = cuStreamQuery(stream: CUstream);
+    cuStreamSynchronize = cuStreamSynchronize(stream: CUstream);
+    cuStreamWaitEvent = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    cuStreamGetPriority = cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
+    cuStreamGetCtx = cuStreamGetCtx @ 9020 (stream: CUstream, context: *mut CUcontext);
+    cuStreamGetId = cuStreamGetId(stream: CUstream, id: *mut c_ulonglong);
+    cuLaunchHostFunc = cuLaunchHostFunc(
+        stream: CUstream, function: CUhostFn, user_data: *mut c_void);
+    cuStreamIsCapturing = cuStreamIsCapturing(
+        stream: CUstream, status: *mut CUstreamCaptureStatus);
+    cuStreamGetCaptureInfo = cuStreamGetCaptureInfo_v2 @ 11030 (
+        stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut cuuint64_t,
+        graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+    cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode(
+        mode: *mut CUstreamCaptureMode);
+
+    // Events
+    cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);
+    cuEventDestroy = cuEventDestroy_v2(event: CUevent);
+    cuEventRecord = cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventRecordWithFlags = cuEventRecordWithFlags(
+        event: CUevent, stream: CUstream, flags: c_uint);
+    cuEventQuery = cuEventQuery(event: CUevent);
+    cuEventSynchronize = cuEventSynchronize(event: CUevent);
+    cuEventElapsedTime = cuEventElapsedTime(
+        milliseconds: *mut f32, start: CUevent, end: CUevent);
+
+    // Memory
+    cuMemGetInfo = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemAlloc = cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usize);
+    cuMemFree = cuMemFree_v2(ptr: CUdeviceptr);
+    cuMemHostAlloc = cuMemHostAlloc(ptr: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost = cuMemFreeHost(ptr: *mut c_void);
+    cuMemHostRegister = cuMemHostRegister_v2(ptr: *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostUnregister = cuMemHostUnregister(ptr: *mut c_void);
+    cuPointerGetAttribute = cuPointerGetAttribute(
+        data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+    cuMemcpyAsync = cuMemcpyAsync(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyPeerAsync = cuMemcpyPeerAsync(
+        dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext,
+        bytes: usize, stream: CUstream);
+    cuMemcpy2DAsync = cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream);
+    cuMemcpy3DPeerAsync = cuMemcpy3DPeerAsync(
+        copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream);
+    cuMemsetD8Async = cuMemsetD8Async(
+        ptr: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
+    cuMemsetD16Async = cuMemsetD16Async(
+        ptr: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream);
+    cuMemsetD32Async = cuMemsetD32Async(
+        ptr: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+
+    // Virtual memory
+    cuMemGetAllocationGranularity = cuMemGetAllocationGranularity(
+        granularity: *mut usize, properties: *const CUmemAllocationProp,
+        option: CUmemAllocationGranularity_flags);
+    cuMemAddressReserve = cuMemAddressReserve(
+        ptr: *mut CUdeviceptr, bytes: usize, alignment: usize, address: CUdeviceptr,
+        flags: c_ulonglong);
+    cuMemAddressFree = cuMemAddressFree(ptr: CUdeviceptr, bytes: usize);
+    cuMemCreate = cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle, bytes: usize,
+        properties: *const CUmemAllocationProp, flags: c_ulonglong);
+    cuMemRelease = cuMemRelease(handle: CUmemGenericAllocationHandle);
+    cuMemMap = cuMemMap(
+        ptr: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle,
+        flags: c_ulonglong);
+    cuMemUnmap = cuMemUnmap(ptr: CUdeviceptr, bytes: usize);
+    cuMemSetAccess = cuMemSetAccess(
+        ptr: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    cuMemGetAccess = cuMemGetAccess(
+        flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
+
+    // Stream-ordered pools
+    cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool(
+        pool: *mut CUmemoryPool, device: CUdevice);
+    cuMemPoolCreate = cuMemPoolCreate(
+        pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
+    cuMemPoolDestroy = cuMemPoolDestroy(pool: CUmemoryPool);
+    cuMemPoolSetAttribute = cuMemPoolSetAttribute(
+        pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    cuMemPoolGetAttribute = cuMemPoolGetAttribute(
+        pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    cuMemPoolSetAccess = cuMemPoolSetAccess(
+        pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
+    cuMemPoolTrimTo = cuMemPoolTrimTo(pool: CUmemoryPool, bytes_to_keep: usize);
+    cuMemAllocAsync = cuMemAllocAsync(ptr: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemAllocFromPoolAsync = cuMemAllocFromPoolAsync(
+        ptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    cuMemFreeAsync = cuMemFreeAsync(ptr: CUdeviceptr, stream: CUstream);
+
+    // Modules and kernels
+    cuModuleLoadData = cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+    cuModuleUnload = cuModuleUnload(module: CUmodule);
+    cuModuleGetFunction = cuModuleGetFunction(
+        function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    cuFuncGetAttribute = cuFuncGetAttribute(
+        value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int, function: CUfunction, block_size: c_int, shared_bytes: usize);
+    cuLaunchKernel = cuLaunchKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint,
+        stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+}

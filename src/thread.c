@@ -1,0 +1,18 @@
+/* The state of a thread, in one initial-exec TLS block: an access is one load, where Rust's own
+ * thread-local storage in a shared library costs a call of __tls_get_addr. */
+#include <stdint.h>
+
+/* Kept small: initial-exec blocks of libraries loaded by dlopen share about 1.6 KiB. The layout is
+ * repeated in src/thread.rs, which checks its size. */
+struct tcuda_thread {
+    uint64_t words[8];
+};
+
+static __thread struct tcuda_thread block __attribute__((tls_model("initial-exec")));
+
+struct tcuda_thread *tcuda_thread_block(void);
+
+struct tcuda_thread *tcuda_thread_block(void)
+{
+    return &block;
+}
