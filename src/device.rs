@@ -1,0 +1,244 @@
+//! Devices: ordinals, properties, primary contexts, peers.
+
+use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
+use crate::driver::{CudaError, Driver, code};
+use crate::error::{Error, Result};
+use crate::event::EventPool;
+use crate::memory::DeviceMemory;
+use crate::stream::Streams;
+use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Stands for the thread's current device.
+pub const CURRENT: i32 = -1;
+/// Stands for host memory, where a destination may be that.
+pub const CPU: i32 = -2;
+
+/// The most devices that a process can use.
+pub const MAX_DEVICES: usize = 64;
+
+/// A device and everything that lives on it.
+pub struct Device {
+    ordinal: i32,
+    driver: &'static Driver,
+    handle: CUdevice,
+    context: OnceCell<usize>,
+    /// The same, readable without a call: 0 until it is retained.
+    known_context: AtomicUsize,
+    peers: [AtomicBool; MAX_DEVICES],
+    /// Its streams.
+    pub streams: Streams,
+    /// Its recycled events.
+    pub events: EventPool,
+    /// Its memory.
+    pub memory: DeviceMemory,
+}
+
+/// Everything fixed about a device.
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "each field is documented in the header's tcuda_device_info")]
+pub struct Properties {
+    pub name: [std::ffi::c_char; 256],
+    pub uuid: [u8; 16],
+    pub total_memory_bytes: u64,
+}
+
+impl Device {
+    pub(crate) fn new(driver: &'static Driver, ordinal: i32, generation: u64) -> Result<Device> {
+        let mut handle = 0;
+        // SAFETY: `handle` is writable.
+        unsafe { driver.cuDeviceGet(&mut handle, ordinal) }?;
+        let mut total = 0;
+        // SAFETY: `total` is writable, the device exists.
+        unsafe { driver.cuDeviceTotalMem(&mut total, handle) }?;
+        Ok(Device {
+            ordinal,
+            driver,
+            handle,
+            context: OnceCell::new(),
+            known_context: AtomicUsize::new(0),
+            peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
+            streams: Streams::new(driver, ordinal, generation),
+            events: EventPool::new(driver),
+            memory: DeviceMemory::new(driver, ordinal, handle, total as u64),
+        })
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    /// The driver that reaches it.
+    #[inline]
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The driver's name for it.
+    pub fn handle(&self) -> CUdevice {
+        self.handle
+    }
+
+    /// Its primary context, retained until shutdown.
+    #[inline]
+    pub fn context(&self) -> Result<CUcontext> {
+        let known = self.known_context.load(Ordering::Acquire);
+        if known != 0 {
+            return Ok(known as CUcontext);
+        }
+        let context = *self.context.get_or_try_init(|| {
+            let mut context = std::ptr::null_mut();
+            // SAFETY: `context` is writable, the device exists.
+            unsafe { self.driver.cuDevicePrimaryCtxRetain(&mut context, self.handle) }?;
+            Ok::<usize, CudaError>(context as usize)
+        })?;
+        self.known_context.store(context, Ordering::Release);
+        Ok(context as CUcontext)
+    }
+
+    /// Is this its primary context? Retains it only when someone else already has.
+    pub fn is_context(&self, context: CUcontext) -> bool {
+        let known = self.known_context.load(Ordering::Acquire);
+        if known != 0 {
+            return known == context as usize;
+        }
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: both are writable, the device exists.
+        let state =
+            unsafe { self.driver.cuDevicePrimaryCtxGetState(self.handle, &mut flags, &mut active) };
+        state.is_ok() && active != 0 && self.context().is_ok_and(|own| own == context)
+    }
+
+    /// Makes its context current until the guard is dropped, which restores the caller's.
+    #[inline]
+    pub fn enter(&self) -> Result<ContextGuard> {
+        let context = self.context()?;
+        let mut current = std::ptr::null_mut();
+        // SAFETY: `current` is writable.
+        unsafe { self.driver.cuCtxGetCurrent(&mut current) }?;
+        if current == context {
+            return Ok(ContextGuard { driver: None });
+        }
+        // SAFETY: retained until shutdown.
+        unsafe { self.driver.cuCtxPushCurrent(context) }?;
+        Ok(ContextGuard { driver: Some(self.driver) })
+    }
+
+    /// One attribute.
+    pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: `value` is writable, the device exists.
+        unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute, self.handle) }?;
+        Ok(value)
+    }
+
+    /// One attribute, or a value where this driver does not know it.
+    pub fn attribute_or(&self, attribute: CUdevice_attribute, unknown: i32) -> Result<i32> {
+        match self.attribute(attribute) {
+            Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => Ok(unknown),
+            other => other,
+        }
+    }
+
+    /// Name, UUID and memory.
+    pub fn properties(&self) -> Result<Properties> {
+        let mut name = [0; 256];
+        // SAFETY: the buffer has the length that is passed.
+        unsafe { self.driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.handle) }?;
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: `uuid` is writable.
+        unsafe { self.driver.cuDeviceGetUuid(&mut uuid, self.handle) }?;
+        Ok(Properties {
+            name,
+            uuid: uuid.bytes.map(|byte| byte as u8),
+            total_memory_bytes: self.memory.total(),
+        })
+    }
+
+    /// Compute capability.
+    pub fn capability(&self) -> Result<(i32, i32)> {
+        use CUdevice_attribute::*;
+        Ok((
+            self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ))
+    }
+
+    /// Waits for all of its work.
+    pub fn synchronize(&self) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: its context is current.
+        unsafe { self.driver.cuCtxSynchronize() }?;
+        Ok(())
+    }
+
+    /// Can it map the memory of `peer`?
+    pub fn can_access(&self, peer: &Device) -> Result<bool> {
+        if self.ordinal == peer.ordinal {
+            return Ok(false);
+        }
+        let mut possible = 0;
+        // SAFETY: `possible` is writable, the devices exist.
+        unsafe { self.driver.cuDeviceCanAccessPeer(&mut possible, self.handle, peer.handle) }?;
+        Ok(possible != 0)
+    }
+
+    /// Lets it use the memory of `peer`: plain allocations by the context, cached ones by range.
+    pub fn enable_peer(&self, peer: &Device) -> Result<()> {
+        if !self.can_access(peer)? {
+            return Err(Error::NotSupported { what: "peer access between these devices", by: "machine" });
+        }
+        let context = peer.context()?;
+        let _context = self.enter()?;
+        // SAFETY: a retained context.
+        match unsafe { self.driver.cuCtxEnablePeerAccess(context, 0) } {
+            Ok(()) => (),
+            Err(error) if error.code == code::PEER_ACCESS_ALREADY_ENABLED => (),
+            Err(error) => return Err(error.into()),
+        }
+        peer.memory.allow_peer(self.ordinal)?;
+        self.peers[peer.ordinal as usize].store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Was `enable_peer` done for this peer?
+    pub fn has_peer(&self, peer: i32) -> bool {
+        self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
+    }
+
+    /// Waits for its work and gives back what it holds. Errors are the driver's last words: nothing
+    /// can be done about them here.
+    pub(crate) fn close(&self) {
+        if self.known_context.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        if let Ok(context) = self.enter() {
+            // SAFETY: its context is current.
+            let _ = unsafe { self.driver.cuCtxSynchronize() };
+            self.memory.close();
+            self.events.close();
+            self.streams.close();
+            drop(context);
+        }
+        // SAFETY: retained once, by `context`.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
+    }
+}
+
+/// Restores the caller's context when dropped.
+pub struct ContextGuard {
+    driver: Option<&'static Driver>,
+}
+
+impl Drop for ContextGuard {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(driver) = self.driver {
+            let mut context = std::ptr::null_mut();
+            // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+            let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
+//! costs no allocation, also when host memory is what ran out.
+
+use crate::driver::{CudaError, code};
+use crate::text::Text;
+
+/// Result of everything in the core that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The numbers of an allocation that found no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Device that ran out.
+    pub device: i32,
+    /// Bytes that were asked of the driver.
+    pub wanted: u64,
+    /// Memory of the device.
+    pub total: u64,
+    /// What the driver said was free.
+    pub free: u64,
+    /// Limit of this process, if one is set.
+    pub limit: Option<u64>,
+    /// Held by the host.
+    pub allocated: u64,
+    /// Held by the cache and not by the host.
+    pub cached: u64,
+}
+
+/// A failure, with the offending value and what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A pointer argument was NULL.
+    #[error("{name} is NULL; pass a valid pointer")]
+    Null {
+        /// The parameter.
+        name: &'static str,
+    },
+    /// An integer argument was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    OutOfRange {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: i64,
+        /// The range, as the end of a sentence: "use 0 or 1".
+        allowed: &'static str,
+    },
+    /// A text argument made no sense.
+    #[error("{name} is \"{value}\"; {allowed}")]
+    BadText {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed, perhaps shortened.
+        value: Text,
+        /// What would be right, as the end of a sentence.
+        allowed: &'static str,
+    },
+    /// Two arguments did not go together, or a text was not UTF-8.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Not a live handle of the kind that was asked for.
+    #[error("{name} is {value:#x}, which is not a live {kind}: {why}")]
+    InvalidHandle {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: usize,
+        /// What it should have been: "stream".
+        kind: &'static str,
+        /// "it is NULL", "it was destroyed", ...
+        why: &'static str,
+    },
+    /// Not a pointer that the library gave out and still counts as allocated.
+    #[error("invalid device pointer: {ptr:#x} {why}")]
+    InvalidPointer {
+        /// What was passed.
+        ptr: usize,
+        /// "was not allocated by tcuda", "was freed already", ...
+        why: &'static str,
+    },
+    /// No such device.
+    #[error("device {device} does not exist: {count} present; use 0 to {last}, or -1 for the current one",
+        last = .count.saturating_sub(1))]
+    InvalidDevice {
+        /// What was passed.
+        device: i32,
+        /// How many there are.
+        count: i32,
+    },
+    /// The right call at the wrong time.
+    #[error("{0}")]
+    InvalidState(&'static str),
+    /// Events of two devices met where one device is needed.
+    #[error("Event device {event} does not match recording stream's device {stream}.")]
+    EventDevice {
+        /// Device of the event.
+        event: i32,
+        /// Device of the stream.
+        stream: i32,
+    },
+    /// Timing of events that have not completed.
+    #[error("{0}")]
+    NotReady(&'static str),
+    /// Device memory ran out after everything reusable was reclaimed.
+    #[error("{}", crate::memory::OutOfMemoryText(.0))]
+    OutOfMemory(OutOfMemory),
+    /// The driver had no memory for something other than a block.
+    #[error("{call} found no device memory; free some, or call tcuda_memory_empty_cache")]
+    DriverOutOfMemory {
+        /// The driver call.
+        call: &'static str,
+    },
+    /// Host memory ran out.
+    #[error("no host memory for {0}")]
+    OutOfHostMemory(&'static str),
+    /// No usable driver.
+    #[error("{0}")]
+    NoDriver(crate::driver::cuda::CudaLoadError),
+    /// A driver, but no device.
+    #[error("{0}")]
+    NoDevice(&'static str),
+    /// The driver lacks a call, or the device a feature.
+    #[error("{what} is not supported by this {by}")]
+    NotSupported {
+        /// Call or feature.
+        what: &'static str,
+        /// "driver" or "device".
+        by: &'static str,
+    },
+    /// A child of a process that had initialised.
+    #[error(
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you \
+         must use the 'spawn' start method"
+    )]
+    Forked,
+    /// The options of the simulated machine were wrong.
+    #[error("{0}")]
+    Simulator(crate::driver::sim::ConfigError),
+    /// A driver call failed.
+    #[error("{}", crate::runtime::CudaErrorText(.0))]
+    Cuda(CudaError),
+    /// A fault of the library itself.
+    #[error("internal error: {0}; please report it")]
+    Internal(Text),
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Error {
+        match error.code {
+            CudaError::MISSING => Error::NotSupported { what: error.call, by: "driver" },
+            code::OUT_OF_MEMORY => Error::DriverOutOfMemory { call: error.call },
+            _ => Error::Cuda(error),
+        }
+    }
+}
+
+impl Error {
+    /// The code behind it: a CUresult, or 0.
+    pub fn native(&self) -> i32 {
+        match self {
+            Error::Cuda(error) => error.code,
+            Error::DriverOutOfMemory { .. } | Error::OutOfMemory(_) => code::OUT_OF_MEMORY,
+            _ => 0,
+        }
+    }
+}

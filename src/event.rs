@@ -1,0 +1,243 @@
+//! Events: points in streams, created in the driver at their first record and recycled.
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::sys::CUevent;
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::{Stream, finished};
+use once_cell::sync::OnceCell;
+use std::sync::{Mutex, PoisonError};
+
+/// Can be timed.
+pub const TIMING: u32 = 1;
+/// Synchronising sleeps instead of spinning.
+pub const BLOCKING: u32 = 2;
+/// Can be shared with another process.
+pub const INTERPROCESS: u32 = 4;
+/// A node of its own in a captured graph.
+pub const EXTERNAL: u32 = 8;
+
+// The driver's flags.
+const CU_BLOCKING_SYNC: u32 = 1;
+const CU_DISABLE_TIMING: u32 = 2;
+const CU_INTERPROCESS: u32 = 4;
+const CU_RECORD_EXTERNAL: u32 = 1;
+const CU_WAIT_EXTERNAL: u32 = 1;
+
+/// Recycled driver events of a device, by the flags they were created with.
+pub struct EventPool {
+    driver: &'static Driver,
+    free: [Mutex<Vec<usize>>; 8],
+}
+
+impl EventPool {
+    pub(crate) fn new(driver: &'static Driver) -> EventPool {
+        EventPool { driver, free: [const { Mutex::new(Vec::new()) }; 8] }
+    }
+
+    fn take(&self, device: &Device, flags: u32) -> Result<CUevent> {
+        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = free.pop() {
+            return Ok(event as CUevent);
+        }
+        // Room to give it back later, so that giving back cannot fail.
+        free.try_reserve(free.len() + 1).map_err(|_| Error::OutOfHostMemory("an event"))?;
+        drop(free);
+        let _context = device.enter()?;
+        let mut event = std::ptr::null_mut();
+        // SAFETY: `event` is writable, the device's context is current.
+        unsafe { self.driver.cuEventCreate(&mut event, flags) }?;
+        Ok(event)
+    }
+
+    fn give(&self, flags: u32, event: CUevent) {
+        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if free.try_reserve(1).is_ok() {
+            free.push(event as usize);
+        } else {
+            drop(free);
+            // SAFETY: ours, and used by nobody.
+            let _ = unsafe { self.driver.cuEventDestroy(event) };
+        }
+    }
+
+    /// An event without timing, for the library's own ordering.
+    pub(crate) fn take_untimed(&self, device: &Device) -> Result<CUevent> {
+        self.take(device, CU_DISABLE_TIMING)
+    }
+
+    /// Gives it back; streams that wait for it still do.
+    pub(crate) fn give_untimed(&self, event: CUevent) {
+        self.give(CU_DISABLE_TIMING, event);
+    }
+
+    /// Destroys what is in the pool; the device's context is current.
+    pub(crate) fn close(&self) {
+        for free in &self.free {
+            let mut free = free.lock().unwrap_or_else(PoisonError::into_inner);
+            for event in free.drain(..) {
+                // SAFETY: ours, and at its end.
+                let _ = unsafe { self.driver.cuEventDestroy(event as CUevent) };
+            }
+        }
+    }
+}
+
+/// What an event is once it was recorded.
+#[derive(Clone, Copy)]
+struct Created {
+    device: i32,
+    native: usize,
+    pool: *const EventPool,
+}
+
+// SAFETY: the pool is shared by all threads and outlives every event.
+unsafe impl Send for Created {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Created {}
+
+/// A point in a stream.
+pub struct Event {
+    flags: u32,
+    created: OnceCell<Created>,
+}
+
+impl Event {
+    /// An event that gets its device at the first record.
+    pub fn new(flags: u32) -> Result<Event> {
+        if flags & !(TIMING | BLOCKING | INTERPROCESS | EXTERNAL) != 0 {
+            return Err(Error::OutOfRange {
+                name: "flags",
+                value: flags.into(),
+                allowed: "combine TCUDA_EVENT_TIMING, _BLOCKING, _INTERPROCESS and _EXTERNAL",
+            });
+        }
+        if flags & INTERPROCESS != 0 && flags & TIMING != 0 {
+            return Err(Error::Invalid(
+                "flags have both TCUDA_EVENT_INTERPROCESS and TCUDA_EVENT_TIMING; CUDA cannot \
+                 time events that are shared: leave one out",
+            ));
+        }
+        Ok(Event { flags, created: OnceCell::new() })
+    }
+
+    fn driver_flags(&self) -> u32 {
+        let mut flags = 0;
+        if self.flags & TIMING == 0 {
+            flags |= CU_DISABLE_TIMING;
+        }
+        if self.flags & BLOCKING != 0 {
+            flags |= CU_BLOCKING_SYNC;
+        }
+        if self.flags & INTERPROCESS != 0 {
+            flags |= CU_INTERPROCESS;
+        }
+        flags
+    }
+
+    /// Its device; `None` before the first record.
+    pub fn device(&self) -> Option<i32> {
+        self.created.get().map(|created| created.device)
+    }
+
+    /// The driver's handle; NULL before the first record.
+    pub fn native(&self) -> CUevent {
+        self.created.get().map_or(std::ptr::null_mut(), |created| created.native as CUevent)
+    }
+
+    /// Marks the present end of a stream.
+    pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        let device = runtime.device(stream.device())?;
+        let created = self.created.get_or_try_init(|| {
+            let native = device.events.take(device, self.driver_flags())? as usize;
+            Ok::<_, Error>(Created { device: stream.device(), native, pool: &device.events })
+        })?;
+        if created.device != stream.device() {
+            return Err(Error::EventDevice { event: created.device, stream: stream.device() });
+        }
+        let event = created.native as CUevent;
+        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime.driver())? {
+            let _context = device.enter()?;
+            // SAFETY: stream and event are alive and of one device.
+            unsafe {
+                runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
+            }?;
+            return Ok(());
+        }
+        stream.record(runtime, event)
+    }
+
+    /// Makes the further work of a stream wait for it; nothing if never recorded.
+    pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        let Some(created) = self.created.get() else { return Ok(()) };
+        let event = created.native as CUevent;
+        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime.driver())? {
+            let _context = runtime.device(stream.device())?.enter()?;
+            // SAFETY: stream and event are alive.
+            unsafe {
+                runtime.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL)
+            }?;
+            return Ok(());
+        }
+        stream.wait(runtime, event)
+    }
+
+    /// Has it been reached? True if never recorded.
+    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        let Some(created) = self.created.get() else { return Ok(true) };
+        let _context = runtime.device(created.device)?.enter()?;
+        // SAFETY: the event is alive.
+        finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
+    }
+
+    /// Waits until it is reached.
+    pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
+        let Some(created) = self.created.get() else { return Ok(()) };
+        let _context = runtime.device(created.device)?.enter()?;
+        // SAFETY: the event is alive.
+        unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
+        Ok(())
+    }
+
+    /// Milliseconds from this event to `end`.
+    pub fn elapsed_ms(&self, runtime: &Runtime, end: &Event) -> Result<f32> {
+        if self.flags & TIMING == 0 || end.flags & TIMING == 0 {
+            return Err(Error::Invalid(
+                "Both events must be created with argument 'enable_timing=True'. Pass \
+                 TCUDA_EVENT_TIMING to tcuda_event_create.",
+            ));
+        }
+        let (Some(first), Some(last)) = (self.created.get(), end.created.get()) else {
+            return Err(Error::Invalid(
+                "Both events must be recorded before calculating elapsed time.",
+            ));
+        };
+        if !self.query(runtime)? || !end.query(runtime)? {
+            return Err(Error::NotReady(
+                "Both events must be completed before calculating elapsed time.",
+            ));
+        }
+        let _context = runtime.device(first.device)?.enter()?;
+        let mut elapsed = 0.0;
+        // SAFETY: both events are alive, `elapsed` is writable.
+        unsafe {
+            runtime.driver().cuEventElapsedTime(
+                &mut elapsed,
+                first.native as CUevent,
+                last.native as CUevent,
+            )
+        }?;
+        Ok(elapsed)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Some(created) = self.created.get() {
+            // SAFETY: events are dropped before the runtime that holds the pool.
+            let pool = unsafe { &*created.pool };
+            pool.give(self.driver_flags(), created.native as CUevent);
+        }
+    }
+}

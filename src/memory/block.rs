@@ -1,0 +1,155 @@
+//! Blocks: sub-ranges of an arena, linked in address order. Sizes and positions are in units of 512
+//! bytes; a block is named by its index, 0 is none.
+
+use super::region::{Region, Zeroed};
+use crate::error::Result;
+
+/// Bytes of a unit, to which every size is rounded.
+pub const UNIT: u64 = 512;
+
+/// No block.
+pub const NONE: u32 = 0;
+
+/// What a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// An index that is not in use.
+    Vacant = 0,
+    /// Mapped, and nobody's.
+    Free = 1,
+    /// Held by the host.
+    Allocated = 2,
+    /// Freed, but other streams may still use it.
+    Pending = 3,
+    /// Addresses without memory.
+    Hole = 4,
+}
+
+/// A block.
+#[derive(Clone, Copy)]
+pub struct Block {
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// First unit.
+    pub start: u32,
+    /// Length.
+    pub units: u32,
+    /// Neighbour below.
+    pub previous: u32,
+    /// Neighbour above.
+    pub next: u32,
+    /// Neighbour in its bin.
+    pub bin_previous: u32,
+    /// Neighbour in its bin.
+    pub bin_next: u32,
+    /// First of the other streams that use it; 0: none.
+    pub uses: u32,
+    /// Streams that it still waits for.
+    pub waits: u16,
+    /// What it is.
+    pub state: State,
+}
+
+// SAFETY: integers, and State has a value 0.
+unsafe impl Zeroed for Block {}
+
+impl Block {
+    /// One past its last unit.
+    pub fn end(&self) -> u32 {
+        self.start + self.units
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> i64 {
+        i64::from(self.units) * UNIT as i64
+    }
+}
+
+/// All blocks of an arena.
+pub struct Blocks {
+    region: Region<Block>,
+    used: u32,
+    vacant: u32,
+}
+
+impl Blocks {
+    /// Room for `capacity` blocks.
+    pub fn new(capacity: usize) -> Result<Blocks> {
+        Ok(Blocks { region: Region::reserve(capacity + 1)?, used: 1, vacant: NONE })
+    }
+
+    /// Makes sure that `count` calls of [`Blocks::take`] succeed.
+    #[inline]
+    pub fn prepare(&mut self, count: u32) -> Result<()> {
+        let wanted = (self.used + count) as usize;
+        if wanted <= self.region.as_slice().len() { Ok(()) } else { self.region.grow(wanted) }
+    }
+
+    /// A vacant index; `prepare` promised it.
+    #[inline]
+    pub fn take(&mut self, block: Block) -> u32 {
+        let id = if self.vacant != NONE {
+            let id = self.vacant;
+            self.vacant = self[id].next;
+            id
+        } else {
+            self.used += 1;
+            self.used - 1
+        };
+        self[id] = block;
+        id
+    }
+
+    /// Gives an index back.
+    #[inline]
+    pub fn give(&mut self, id: u32) {
+        let vacant = self.vacant;
+        let block = &mut self[id];
+        block.state = State::Vacant;
+        block.next = vacant;
+        self.vacant = id;
+    }
+
+    /// Puts `id` above `below` in address order; `below` may be none: then `above` follows it.
+    #[inline]
+    pub fn link(&mut self, id: u32, below: u32, above: u32) {
+        let block = &mut self[id];
+        block.previous = below;
+        block.next = above;
+        if below != NONE {
+            self[below].next = id;
+        }
+        if above != NONE {
+            self[above].previous = id;
+        }
+    }
+
+    /// Takes `id` out of address order.
+    #[inline]
+    pub fn unlink(&mut self, id: u32) {
+        let Block { previous, next, .. } = self[id];
+        if previous != NONE {
+            self[previous].next = next;
+        }
+        if next != NONE {
+            self[next].previous = previous;
+        }
+    }
+}
+
+impl std::ops::Index<u32> for Blocks {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Block {
+        &self.region.as_slice()[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Block {
+        &mut self.region.as_mut_slice()[id as usize]
+    }
+}

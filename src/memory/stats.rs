@@ -1,0 +1,288 @@
+//! Statistics that are exact at all times and cost the hot path a few additions.
+//!
+//! Every arena counts for itself ([`Account`]). Currents and totals of a device are sums, made when
+//! someone asks. Peaks of sums cannot be made afterwards, so each arena holds *slack*: how much it may
+//! still grow before the device could exceed its peak. The invariant, for each quantity and for each
+//! of small, large and all: the sum of current and slack over the arenas is at most the peak. An arena
+//! that runs out of slack goes to the device's [`Ledger`], adds up the true currents, raises the peak
+//! if it must, and shares out anew what is left below it.
+
+/// The quantities that change with every block.
+pub const LANES: usize = 8;
+/// Blocks held by the host.
+pub const ALLOCATION: usize = 0;
+/// Their bytes, rounded.
+pub const ALLOCATED_BYTES: usize = 1;
+/// Those blocks, and freed ones that other streams may still use.
+pub const ACTIVE: usize = 2;
+/// Their bytes, rounded.
+pub const ACTIVE_BYTES: usize = 3;
+/// Their bytes as asked for.
+pub const REQUESTED_BYTES: usize = 4;
+/// Free blocks of arenas in which others are in use.
+pub const INACTIVE_SPLIT: usize = 5;
+/// Their bytes.
+pub const INACTIVE_SPLIT_BYTES: usize = 6;
+
+/// A value for each quantity.
+pub type Lanes = [i64; LANES];
+
+/// The size class of a block, and of the arena it comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Up to 1 MiB.
+    Small = 0,
+    /// Above.
+    Large = 1,
+}
+
+/// The rows of a statistic, in the order of PyTorch's StatArray.
+pub const ALL: usize = 0;
+
+impl Class {
+    /// Its row of a statistic.
+    pub fn row(self) -> usize {
+        self as usize + 1
+    }
+}
+
+/// What an arena counts.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub struct Account {
+    /// Present values.
+    pub current: Lanes,
+    /// How much each may grow without asking the ledger.
+    pub slack: Lanes,
+    /// All increases since the last reset.
+    pub increased: Lanes,
+    /// `current` at the last reset.
+    pub base: Lanes,
+}
+
+impl Account {
+    /// Applies a change if the slack allows; false: nothing was done, ask the ledger.
+    #[inline]
+    pub fn apply(&mut self, change: &Lanes) -> bool {
+        let mut slack = self.slack;
+        let mut least = 0;
+        for lane in 0..LANES {
+            slack[lane] -= change[lane];
+            least |= slack[lane];
+        }
+        if least < 0 {
+            return false;
+        }
+        self.slack = slack;
+        self.add(change);
+        true
+    }
+
+    /// All decreases since the last reset.
+    pub fn decreased(&self) -> Lanes {
+        std::array::from_fn(|lane| self.increased[lane] + self.base[lane] - self.current[lane])
+    }
+
+    /// Zeroes the totals.
+    pub fn reset_accumulated(&mut self) {
+        self.increased = [0; LANES];
+        self.base = self.current;
+    }
+
+    /// Applies a change whatever the slack: the ledger's business.
+    #[inline]
+    pub fn add(&mut self, change: &Lanes) {
+        for lane in 0..LANES {
+            self.current[lane] += change[lane];
+            self.increased[lane] += change[lane].max(0);
+        }
+    }
+}
+
+/// PyTorch's Stat.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Now.
+    pub current: i64,
+    /// Highest since the last reset.
+    pub peak: i64,
+    /// All increases since the last reset.
+    pub allocated: i64,
+    /// All decreases since the last reset.
+    pub freed: i64,
+}
+
+impl Stat {
+    fn change(&mut self, by: i64) {
+        self.current += by;
+        self.peak = self.peak.max(self.current);
+        if by > 0 {
+            self.allocated += by;
+        } else {
+            self.freed -= by;
+        }
+    }
+
+    fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+
+    fn reset_accumulated(&mut self) {
+        (self.allocated, self.freed) = (0, 0);
+    }
+}
+
+/// A statistic: all, small, large.
+pub type StatRow = [Stat; 3];
+
+/// Everything of `memory_stats`.
+#[derive(Clone, Copy, Default)]
+#[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
+pub struct Statistics {
+    pub lanes: [StatRow; LANES],
+    pub segment: StatRow,
+    pub reserved_bytes: StatRow,
+    pub oversize_allocations: Stat,
+    pub oversize_segments: Stat,
+    pub num_alloc_retries: u64,
+    pub num_ooms: u64,
+    pub num_sync_all_streams: u64,
+    pub num_device_alloc: u64,
+    pub num_device_free: u64,
+    pub num_oom_rejections: u64,
+}
+
+/// What a device counts, and the peaks of its arenas' sums.
+#[derive(Default)]
+pub struct Ledger {
+    peaks: [Lanes; 3],
+    counted: Statistics,
+}
+
+/// Sums over the arenas of a device: all, small, large.
+pub type Sums = [Lanes; 3];
+
+impl Ledger {
+    /// Raises the peaks to these sums.
+    pub fn raise(&mut self, sums: &Sums) {
+        for (peaks, sums) in self.peaks.iter_mut().zip(sums) {
+            for (peak, sum) in peaks.iter_mut().zip(sums) {
+                *peak = (*peak).max(*sum);
+            }
+        }
+    }
+
+    /// Lowers the peaks to these sums, and those of the ledger's own counts to their currents.
+    pub fn reset_peak(&mut self, sums: &Sums) {
+        self.peaks = *sums;
+        let counted = &mut self.counted;
+        counted.segment.iter_mut().chain(&mut counted.reserved_bytes).for_each(Stat::reset_peak);
+        counted.oversize_allocations.reset_peak();
+        counted.oversize_segments.reset_peak();
+    }
+
+    /// Zeroes the ledger's own totals.
+    pub fn reset_accumulated(&mut self) {
+        let counted = &mut self.counted;
+        let rows = counted.segment.iter_mut().chain(&mut counted.reserved_bytes);
+        rows.for_each(Stat::reset_accumulated);
+        counted.oversize_allocations.reset_accumulated();
+        counted.oversize_segments.reset_accumulated();
+        counted.num_alloc_retries = 0;
+        counted.num_ooms = 0;
+        counted.num_sync_all_streams = 0;
+        counted.num_device_alloc = 0;
+        counted.num_device_free = 0;
+        counted.num_oom_rejections = 0;
+    }
+
+    /// The slack of one arena of a class when what is left below the peaks is shared equally among
+    /// `members` (all, small, large); the one that asked also gets what does not divide.
+    pub fn share(&self, sums: &Sums, members: &[i64; 3], class: Class, asked: bool) -> Lanes {
+        let mut slack = [0; LANES];
+        for (lane, slack) in slack.iter_mut().enumerate() {
+            let part = |row: usize| {
+                let left = self.peaks[row][lane] - sums[row][lane];
+                let part = left / members[row].max(1);
+                if asked { left - part * (members[row] - 1) } else { part }
+            };
+            *slack = part(ALL).min(part(class.row()));
+        }
+        slack
+    }
+
+    /// Counts memory that came from the driver, or went back to it if negative, and how the number
+    /// of mapped ranges changed.
+    pub fn count_reserved(&mut self, class: Class, bytes: i64, segments: i64) {
+        for row in [ALL, class.row()] {
+            if bytes != 0 {
+                self.counted.reserved_bytes[row].change(bytes);
+            }
+            if segments != 0 {
+                self.counted.segment[row].change(segments);
+            }
+        }
+        match bytes {
+            1.. => self.counted.num_device_alloc += 1,
+            0 => (),
+            _ => self.counted.num_device_free += 1,
+        }
+    }
+
+    /// The plain counters.
+    pub fn counted_mut(&mut self) -> &mut Statistics {
+        &mut self.counted
+    }
+
+    /// Everything, from the sums of currents and of increases and decreases.
+    pub fn statistics(&self, current: &Sums, increased: &Sums, decreased: &Sums) -> Statistics {
+        let mut all = self.counted;
+        for (lane, rows) in all.lanes.iter_mut().enumerate() {
+            for (row, stat) in rows.iter_mut().enumerate() {
+                *stat = Stat {
+                    current: current[row][lane],
+                    peak: self.peaks[row][lane],
+                    allocated: increased[row][lane],
+                    freed: decreased[row][lane],
+                };
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slack_never_lets_the_sum_pass_the_peak() {
+        let mut ledger = Ledger::default();
+        let mut sums = [[0; LANES]; 3];
+        sums[ALL][0] = 100;
+        sums[Class::Small.row()][0] = 100;
+        ledger.raise(&sums);
+        sums[ALL][0] = 93;
+        sums[Class::Small.row()][0] = 93;
+        let members = [3, 3, 0];
+        let asked = ledger.share(&sums, &members, Class::Small, true)[0];
+        let other = ledger.share(&sums, &members, Class::Small, false)[0];
+        assert_eq!((asked, other), (3, 2));
+        assert_eq!(asked + 2 * other, 7);
+    }
+
+    #[test]
+    fn an_account_refuses_what_exceeds_its_slack() {
+        let mut account = Account::default();
+        let mut change = [0; LANES];
+        change[ALLOCATION] = 1;
+        assert!(!account.apply(&change));
+        assert_eq!(account.current[ALLOCATION], 0);
+        account.slack[ALLOCATION] = 1;
+        assert!(account.apply(&change));
+        assert!(!account.apply(&change));
+        change[ALLOCATION] = -1;
+        assert!(account.apply(&change));
+        assert_eq!((account.current[ALLOCATION], account.increased[ALLOCATION]), (0, 1));
+    }
+}

@@ -1,0 +1,348 @@
+//! Streams: ordered queues of device work, 32 pooled ones per priority, the default one, foreign ones,
+//! and the current stream of each thread and device.
+
+use crate::device::{Device, MAX_DEVICES};
+use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
+use crate::driver::{CudaError, Driver, code};
+use crate::error::{Error, Result};
+use crate::memory::arena::Arena;
+use crate::runtime::Runtime;
+use crate::thread::{self, Block, try_box};
+use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Streams per priority and device.
+pub const PER_PRIORITY: usize = 32;
+/// At most so many priorities are used, from 0 down.
+pub const MAX_PRIORITIES: usize = 4;
+
+const NON_BLOCKING: u32 = 1;
+/// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
+pub struct Stream {
+    device: i32,
+    native: usize,
+    id: i64,
+    priority: i32,
+    /// The driver's number for it, which is never recycled as handles are.
+    driver_id: u64,
+    external: bool,
+    /// Where its small and its large blocks come from; NULL until the first.
+    pub(crate) arenas: [AtomicPtr<Arena>; 2],
+    /// The borrowed handle that the door gave out for it; 0: none yet.
+    pub handle: AtomicUsize,
+}
+
+impl Stream {
+    fn new(device: i32, native: usize, id: i64, priority: i32, driver_id: u64) -> Stream {
+        Stream {
+            device,
+            native,
+            id,
+            priority,
+            driver_id,
+            external: false,
+            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
+            handle: AtomicUsize::new(0),
+        }
+    }
+
+    /// Its device.
+    #[inline]
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// The driver's handle; NULL is the device's default stream.
+    #[inline]
+    pub fn native(&self) -> CUstream {
+        self.native as CUstream
+    }
+
+    /// PyTorch's stream id: 0 is the default stream.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Its priority; lower is more urgent.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Is it a device's default stream?
+    pub fn is_default(&self) -> bool {
+        self.native == 0
+    }
+
+    /// Does it belong to someone else?
+    pub fn is_external(&self) -> bool {
+        self.external
+    }
+
+    /// Does the handle mean another stream on each thread?
+    #[inline]
+    pub fn is_per_thread(&self) -> bool {
+        self.native == PER_THREAD
+    }
+
+    /// Has all its work finished?
+    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        let _context = runtime.device(self.device)?.enter()?;
+        // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
+        finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
+    }
+
+    /// Waits for all its work.
+    pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
+        let _context = runtime.device(self.device)?.enter()?;
+        // SAFETY: as in `query`.
+        unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
+        Ok(())
+    }
+
+    /// Makes its further work wait for what `other` holds now.
+    pub fn wait_stream(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
+        let device = runtime.device(other.device)?;
+        let event = device.events.take_untimed(device)?;
+        let waited = other.record(runtime, event).and_then(|()| self.wait(runtime, event));
+        device.events.give_untimed(event);
+        waited
+    }
+
+    /// Records a driver's event.
+    #[inline]
+    pub fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+        let _context = runtime.device(self.device)?.enter()?;
+        // SAFETY: stream and event are alive and of one device.
+        unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
+        Ok(())
+    }
+
+    /// Waits for a driver's event.
+    #[inline]
+    pub fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+        let _context = runtime.device(self.device)?.enter()?;
+        // SAFETY: stream and event are alive.
+        unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
+        Ok(())
+    }
+
+    /// Is it being captured into a graph?
+    pub fn is_capturing(&self, driver: &Driver) -> Result<bool> {
+        let mut status: i32 = 0;
+        // SAFETY: the driver writes an enum of this size; it is read as an integer.
+        let asked = unsafe {
+            driver.cuStreamIsCapturing(
+                self.native(),
+                std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>(),
+            )
+        };
+        match asked {
+            Ok(()) => Ok(status != 0),
+            Err(error) if error.code == CudaError::MISSING => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Turns "not ready" into an answer.
+pub(crate) fn finished(result: crate::driver::CudaResult) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.code == code::NOT_READY => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The streams of a device.
+pub struct Streams {
+    driver: &'static Driver,
+    ordinal: i32,
+    generation: u64,
+    default: Stream,
+    range: OnceCell<(i32, i32)>,
+    pool: [[OnceCell<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
+    next: [AtomicUsize; MAX_PRIORITIES],
+    external: Mutex<Vec<Box<Stream>>>,
+}
+
+impl Streams {
+    pub(crate) fn new(driver: &'static Driver, ordinal: i32, generation: u64) -> Streams {
+        Streams {
+            driver,
+            ordinal,
+            generation,
+            default: Stream::new(ordinal, 0, 0, 0, 0),
+            range: OnceCell::new(),
+            pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
+            next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
+            external: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The device's default stream.
+    #[inline]
+    pub fn default(&self) -> &Stream {
+        &self.default
+    }
+
+    /// Least (0) and most urgent priority that streams are created with.
+    pub fn priority_range(&self, device: &Device) -> Result<(i32, i32)> {
+        let range = self.range.get_or_try_init(|| {
+            let _context = device.enter()?;
+            let (mut least, mut greatest) = (0, 0);
+            // SAFETY: both are writable.
+            unsafe { self.driver.cuCtxGetStreamPriorityRange(&mut least, &mut greatest) }?;
+            Ok::<_, Error>((0, greatest.clamp(1 - MAX_PRIORITIES as i32, 0)))
+        })?;
+        Ok(*range)
+    }
+
+    /// The next stream of the pool of a priority; priorities out of range are brought into it.
+    pub fn next(&self, device: &Device, priority: i32) -> Result<&Stream> {
+        let (_, greatest) = self.priority_range(device)?;
+        let priority = priority.clamp(greatest, 0);
+        let level = priority.unsigned_abs() as usize;
+        let index = self.next[level].fetch_add(1, Ordering::Relaxed) % PER_PRIORITY;
+        let stream = self.pool[level][index].get_or_try_init(|| {
+            let _context = device.enter()?;
+            let mut native = std::ptr::null_mut();
+            // SAFETY: `native` is writable.
+            unsafe { self.driver.cuStreamCreateWithPriority(&mut native, NON_BLOCKING, priority) }?;
+            // PyTorch's numbers: bit 0, then the priority's level from 1, then the index.
+            let id = 1 | (level as i64 + 1) << 1 | (index as i64) << 5;
+            let driver_id = self.driver_id(native).unwrap_or(native as u64);
+            let stream = Stream::new(self.ordinal, native as usize, id, priority, driver_id);
+            try_box(stream, "a stream")
+        })?;
+        Ok(stream)
+    }
+
+    /// A stream that someone else made: the same object for the same stream.
+    pub fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+        if native.is_null() || native as usize == LEGACY {
+            return Ok(&self.default);
+        }
+        let _context = device.enter()?;
+        if native as usize != PER_THREAD {
+            self.check_context(device, native)?;
+        }
+        let driver_id = self.driver_id(native)?;
+        for level in &self.pool {
+            for stream in level.iter().filter_map(OnceCell::get) {
+                if stream.native == native as usize && stream.driver_id == driver_id {
+                    return Ok(stream);
+                }
+            }
+        }
+        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
+        if let Some(stream) = known {
+            return Ok(self.lend(stream));
+        }
+        let mut priority = 0;
+        // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
+        unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
+        external.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a stream"))?;
+        let mut stream =
+            Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
+        stream.external = true;
+        external.push(try_box(stream, "a stream")?);
+        match external.last() {
+            Some(stream) => Ok(self.lend(stream)),
+            None => Err(Error::OutOfHostMemory("a stream")),
+        }
+    }
+
+    /// A reference that outlives the lock of the list: boxes stay in it until `close`.
+    fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
+        // SAFETY: boxed, and only dropped with `self`.
+        unsafe { &*std::ptr::from_ref(stream) }
+    }
+
+    fn check_context(&self, device: &Device, native: CUstream) -> Result<()> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the caller's promise that the stream is alive; `context` is writable.
+        unsafe { self.driver.cuStreamGetCtx(native, &mut context) }?;
+        if context == device.context()? {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "cu_stream belongs to another device or is not of its primary context; name the \
+                 stream's own device",
+            ))
+        }
+    }
+
+    /// The driver's number, or the handle where the driver is too old to have numbers.
+    fn driver_id(&self, native: CUstream) -> Result<u64> {
+        let mut id = 0;
+        // SAFETY: the stream is alive, `id` is writable.
+        match unsafe { self.driver.cuStreamGetId(native, &mut id) } {
+            Ok(()) => Ok(id),
+            Err(error) if error.code == CudaError::MISSING => Ok(native as u64),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// This thread's current stream of the device.
+    #[inline]
+    pub fn current(&self) -> &Stream {
+        let block = thread::block();
+        if block.generation.load(Ordering::Relaxed) != self.generation {
+            return &self.default;
+        }
+        let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
+        // SAFETY: NULL or this thread's array, freed by this thread alone.
+        let Some(streams) = (unsafe { streams.as_ref() }) else { return &self.default };
+        let stream = streams[self.ordinal as usize].load(Ordering::Relaxed);
+        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
+        unsafe { stream.as_ref() }.unwrap_or(&self.default)
+    }
+
+    /// Makes a stream of the device this thread's current one.
+    pub fn set_current(&self, stream: &Stream) -> Result<()> {
+        let block = thread::block();
+        if block.generation.load(Ordering::Relaxed) != self.generation {
+            forget_current(block);
+            let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
+            let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
+            block.streams.store(fresh.cast(), Ordering::Relaxed);
+            block.generation.store(self.generation, Ordering::Relaxed);
+        }
+        let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
+        // SAFETY: this thread's array, made above or before.
+        if let Some(streams) = unsafe { streams.as_ref() } {
+            let stream = std::ptr::from_ref(stream).cast_mut();
+            streams[self.ordinal as usize].store(stream, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Destroys what was created; the device's context is current, nobody uses it any more.
+    pub(crate) fn close(&self) {
+        for level in &self.pool {
+            for stream in level.iter().filter_map(OnceCell::get) {
+                // SAFETY: ours, and at its end.
+                let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
+            }
+        }
+    }
+}
+
+type Currents = [AtomicPtr<Stream>; MAX_DEVICES];
+
+/// Frees a thread's list of current streams, so that all are the default ones again.
+pub(crate) fn forget_current(block: &Block) {
+    block.generation.store(0, Ordering::Relaxed);
+    let streams = block.streams.swap(std::ptr::null_mut(), Ordering::Relaxed).cast::<Currents>();
+    if !streams.is_null() {
+        // SAFETY: made by `set_current` with Box::into_raw, and no longer reachable.
+        drop(unsafe { Box::from_raw(streams) });
+    }
+}

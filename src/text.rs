@@ -1,0 +1,69 @@
+//! A short text held by value, so that messages need no host memory.
+
+use std::fmt;
+
+const CAPACITY: usize = 62;
+
+/// Up to 62 bytes of UTF-8; longer ones end in "...".
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    len: u8,
+    bytes: [u8; CAPACITY],
+}
+
+impl Text {
+    /// Copies a text, shortened where needed.
+    pub fn new(text: &str) -> Text {
+        let mut short = Text { len: 0, bytes: [0; CAPACITY] };
+        if text.len() <= CAPACITY {
+            short.push(text);
+        } else {
+            let mut end = CAPACITY - 3;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            short.push(&text[..end]);
+            short.push("...");
+        }
+        short
+    }
+
+    fn push(&mut self, text: &str) {
+        let start = self.len as usize;
+        let end = start + text.len();
+        if let Some(room) = self.bytes.get_mut(start..end) {
+            room.copy_from_slice(text.as_bytes());
+            self.len = end as u8;
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or("")
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let text = Text::new(&"é".repeat(40));
+        assert!(text.as_str().ends_with("..."));
+        assert!(text.as_str().len() <= CAPACITY);
+        assert_eq!(Text::new("short").as_str(), "short");
+    }
+}

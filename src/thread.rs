@@ -1,0 +1,281 @@
+//! What a thread carries: its current device and streams, and the word that says whether it is inside
+//! the library.
+//!
+//! That word makes every call an epoch: whoever takes something away for good (a destroyed handle's
+//! object, the whole runtime at shutdown) waits until the threads that were inside have left. Entering
+//! costs two plain stores; the waiting side pays with a membarrier.
+
+use crate::error::{Error, Result};
+use once_cell::sync::OnceCell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::{Mutex, PoisonError};
+
+/// The thread block of `thread.c`.
+#[repr(C)]
+pub struct Block {
+    /// Odd while the thread is inside the library.
+    sequence: AtomicU64,
+    /// Calls inside calls: callbacks may come back.
+    depth: AtomicU32,
+    /// Current device, where the thread's context says nothing; see `runtime`.
+    pub(crate) device: AtomicU32,
+    /// Generation of the runtime to which `streams` belongs.
+    pub(crate) generation: AtomicU64,
+    /// Current streams, one for each device; NULL: none was ever set.
+    pub(crate) streams: AtomicPtr<c_void>,
+    /// Sentence about the last failure; NULL: none yet.
+    pub(crate) message: AtomicPtr<c_void>,
+    /// Native code behind the last failure.
+    pub(crate) native: AtomicU32,
+    /// 1 once the thread is on the list.
+    registered: AtomicU32,
+    spare: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
+
+unsafe extern "C" {
+    fn tcuda_thread_block() -> *mut Block;
+}
+
+/// This thread's block.
+#[inline]
+pub fn block() -> &'static Block {
+    // SAFETY: gives the address of a thread-local of this layout.
+    let block = unsafe { tcuda_thread_block() };
+    // SAFETY: it lives as long as the thread, zeroed at first, and all fields are atomics.
+    unsafe { &*block }
+}
+
+/// Addresses of the blocks of all threads that were ever inside and live.
+static THREADS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static KEY: OnceCell<libc::pthread_key_t> = OnceCell::new();
+static MODE: AtomicU32 = AtomicU32::new(MODE_UNKNOWN);
+const MODE_UNKNOWN: u32 = 0;
+/// membarrier works, so that entering needs no fence.
+const MODE_MEMBARRIER: u32 = 1;
+const MODE_FENCE: u32 = 2;
+/// This is the child of a process that had started the driver.
+const MODE_FORKED: u32 = 3;
+
+/// Refuses every further call: this process is a fork of one that had started the driver.
+pub fn refuse_forked() {
+    MODE.store(MODE_FORKED, Ordering::Relaxed);
+}
+
+/// Is this such a fork?
+pub fn is_forked() -> bool {
+    MODE.load(Ordering::Relaxed) == MODE_FORKED
+}
+
+/// Says that this thread is inside the library, until it is dropped.
+pub struct Inside {
+    block: &'static Block,
+}
+
+/// Enters the library.
+#[inline]
+pub fn enter() -> Result<Inside> {
+    let block = block();
+    if block.registered.load(Ordering::Relaxed) == 0 {
+        register(block)?;
+    }
+    let mode = MODE.load(Ordering::Relaxed);
+    if mode == MODE_FORKED {
+        return Err(Error::Forked);
+    }
+    let depth = block.depth.load(Ordering::Relaxed);
+    block.depth.store(depth + 1, Ordering::Relaxed);
+    if depth == 0 {
+        let sequence = block.sequence.load(Ordering::Relaxed);
+        block.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        if mode == MODE_MEMBARRIER {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+    Ok(Inside { block })
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = self.block.depth.load(Ordering::Relaxed);
+        self.block.depth.store(depth - 1, Ordering::Relaxed);
+        if depth == 1 {
+            let sequence = self.block.sequence.load(Ordering::Relaxed);
+            self.block.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+        }
+    }
+}
+
+impl Inside {
+    /// Is this the outermost call of the thread?
+    pub fn is_outermost(&self) -> bool {
+        self.block.depth.load(Ordering::Relaxed) == 1
+    }
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: takes integers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result == 0
+}
+
+#[cold]
+fn register(block: &'static Block) -> Result<()> {
+    if MODE.load(Ordering::Relaxed) == MODE_UNKNOWN {
+        let works = membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
+            && membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+        MODE.store(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
+    }
+    let key = *KEY.get_or_try_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` is writable; the destructor is ours, and the library is never unloaded.
+        let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
+        if failed == 0 { Ok(key) } else { Err(Error::OutOfHostMemory("a thread's state")) }
+    })?;
+    let address = std::ptr::from_ref(block) as usize;
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    threads.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
+    // SAFETY: the key exists; the value is only handed back to `leave`.
+    let failed = unsafe { libc::pthread_setspecific(key, address as *const c_void) };
+    if failed != 0 {
+        return Err(Error::OutOfHostMemory("a thread's state"));
+    }
+    threads.push(address);
+    block.registered.store(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Runs when a registered thread ends.
+unsafe extern "C" fn leave(address: *mut c_void) {
+    let block = address.cast::<Block>();
+    // SAFETY: set by `register` to this thread's block, which outlives its destructors.
+    let block = unsafe { &*block };
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(index) = threads.iter().position(|thread| *thread == address as usize) {
+        threads.swap_remove(index);
+    }
+    drop(threads);
+    block.registered.store(0, Ordering::Relaxed);
+    crate::stream::forget_current(block);
+    let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: from malloc, or NULL, and no longer reachable.
+    unsafe { libc::free(message) };
+}
+
+/// Waits until every other thread that is inside the library now has left it.
+pub fn wait_for_others() {
+    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER {
+        membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    }
+    fence(Ordering::SeqCst);
+    let own = std::ptr::from_ref(block()) as usize;
+    let seen = inside_now(own);
+    for (address, sequence) in seen {
+        while still_inside(address, sequence) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The other threads that are inside now, with their sequence numbers.
+fn inside_now(own: usize) -> Vec<(usize, u64)> {
+    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let sequence = |address: usize| sequence_of(&threads, address).unwrap_or(0);
+    threads
+        .iter()
+        .filter(|address| **address != own)
+        .map(|address| (*address, sequence(*address)))
+        .filter(|(_, sequence)| sequence % 2 == 1)
+        .collect()
+}
+
+fn still_inside(address: usize, sequence: u64) -> bool {
+    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    sequence_of(&threads, address) == Some(sequence)
+}
+
+/// The sequence number of a thread that is still on the list, which must be locked.
+fn sequence_of(threads: &[usize], address: usize) -> Option<u64> {
+    if !threads.contains(&address) {
+        return None;
+    }
+    let block = address as *const Block;
+    // SAFETY: threads leave the locked list before their block goes.
+    let block = unsafe { &*block };
+    Some(block.sequence.load(Ordering::Acquire))
+}
+
+/// A box whose failure to find memory is an error, not an abort.
+pub fn try_box<T>(value: T, what: &'static str) -> Result<Box<T>> {
+    let mut room: Vec<T> = Vec::new();
+    room.try_reserve_exact(1).map_err(|_| Error::OutOfHostMemory(what))?;
+    room.push(value);
+    let slice = Box::into_raw(room.into_boxed_slice());
+    // SAFETY: a slice of one element is that element, with the same layout.
+    Ok(unsafe { Box::from_raw(slice.cast::<T>()) })
+}
+
+/// Objects taken out of use, with the threads that may still look at them.
+struct Retired {
+    objects: Vec<Box<dyn Send>>,
+    waiting_for: Vec<(usize, u64)>,
+}
+
+static RETIRED: Mutex<Retired> =
+    Mutex::new(Retired { objects: Vec::new(), waiting_for: Vec::new() });
+static RETIRING: Mutex<Vec<Box<dyn Send>>> = Mutex::new(Vec::new());
+const BATCH: usize = 64;
+
+/// Drops an object once no thread that is inside now can still see it. Never blocks on them.
+pub fn retire(object: Box<dyn Send>) {
+    let mut young = RETIRING.lock().unwrap_or_else(PoisonError::into_inner);
+    if young.try_reserve(1).is_err() {
+        // Without memory for the list the only safe place is nowhere.
+        std::mem::forget(object);
+        return;
+    }
+    young.push(object);
+    let full = young.len() >= BATCH;
+    drop(young);
+    if full {
+        collect();
+    }
+}
+
+/// Moves retired objects one step on, dropping those that nobody can see.
+pub fn collect() {
+    // A callback may destroy what the call around it still uses: then this thread counts too.
+    let nested = block().depth.load(Ordering::Relaxed) > 1;
+    let own = if nested { 0 } else { std::ptr::from_ref(block()) as usize };
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    retired.waiting_for.retain(|(address, sequence)| still_inside(*address, *sequence));
+    if !retired.waiting_for.is_empty() {
+        return;
+    }
+    let old = std::mem::take(&mut retired.objects);
+    let young =
+        std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
+    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER {
+        membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    }
+    fence(Ordering::SeqCst);
+    let waiting_for = inside_now(own);
+    if waiting_for.is_empty() {
+        drop(retired);
+        drop(young);
+    } else {
+        retired.objects = young;
+        retired.waiting_for = waiting_for;
+        drop(retired);
+    }
+    // Outside the lock: what is dropped may retire more.
+    drop(old);
+}
