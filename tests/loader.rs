@@ -238,25 +238,29 @@ fn the_versioned_name_goes_first() {
 }
 
 #[test]
-fn a_loaded_driver_is_shared() {
+fn a_loaded_driver_is_shared_and_kept() {
     let environment = || {
-        // The name that a search finds would be too old; the host has loaded another already.
-        let other = fake("other", "libcuda.so.1", &["-DSTUB"]);
-        let path = fake("full", "libcuda.so.1", &[]);
+        // A search finds a driver under the first name; the host has loaded another by the second.
+        let other = fake("other", "libcuda.so.1", &[]);
+        let path = fake("hosts", "libcuda.so", &["-Wl,-soname,libcuda.so"]);
         [("LD_LIBRARY_PATH", other.parent().unwrap().into()), ("TCUDA_TEST_PRELOAD", path.into())]
     };
-    isolated("a_loaded_driver_is_shared", environment, || {
+    isolated("a_loaded_driver_is_shared_and_kept", environment, || {
         let path = CString::new(env::var("TCUDA_TEST_PRELOAD").unwrap()).unwrap();
         // SAFETY: a library of ours.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null());
         // SAFETY: the handle is open.
         let theirs = unsafe { libc::dlsym(handle, c"cuStreamQuery".as_ptr()) };
-        let ours = cuda::table().unwrap().cuStreamQuery.unwrap();
-        assert_eq!(ours as *mut std::ffi::c_void, theirs);
-        // SAFETY: the handle is open; ours keeps the library.
-        unsafe { libc::dlclose(handle) };
-        query(&driver()).unwrap();
+        let table = cuda::table().unwrap();
+        assert_eq!(table.cuStreamQuery.unwrap() as *mut std::ffi::c_void, theirs);
+        let driver = Driver::new("cuda", table);
+        // A host may close once too often.
+        for _ in 0..2 {
+            // SAFETY: opened twice, by the host and by us.
+            unsafe { libc::dlclose(handle) };
+        }
+        query(&driver).unwrap();
     });
 }
 
