@@ -4,3 +4,4 @@
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
 pub mod driver;
+pub mod fill;
