@@ -4,6 +4,7 @@ use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::event::EventPool;
+use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::stream::Streams;
 use once_cell::sync::OnceCell;
@@ -30,6 +31,8 @@ pub struct Device {
     pub streams: Streams,
     /// Its recycled events.
     pub events: EventPool,
+    /// The kernels built in.
+    pub kernels: Kernels,
     /// Its memory.
     pub memory: DeviceMemory,
 }
@@ -60,6 +63,7 @@ impl Device {
             peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
             streams: Streams::new(driver, ordinal, generation),
             events: EventPool::new(driver),
+            kernels: Kernels::new(driver),
             memory: DeviceMemory::new(driver, ordinal, handle, total as u64),
         })
     }
@@ -218,6 +222,7 @@ impl Device {
             // SAFETY: its context is current.
             let _ = unsafe { self.driver.cuCtxSynchronize() };
             self.memory.close();
+            self.kernels.close();
             self.events.close();
             self.streams.close();
             drop(context);

@@ -27,7 +27,7 @@ pub struct OutOfMemory {
 }
 
 /// A failure, with the offending value and what to do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A pointer argument was NULL.
     #[error("{name} is NULL; pass a valid pointer")]

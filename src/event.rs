@@ -42,7 +42,7 @@ impl EventPool {
             return Ok(event as CUevent);
         }
         // Room to give it back later, so that giving back cannot fail.
-        free.try_reserve(free.len() + 1).map_err(|_| Error::OutOfHostMemory("an event"))?;
+        free.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an event"))?;
         drop(free);
         let _context = device.enter()?;
         let mut event = std::ptr::null_mut();

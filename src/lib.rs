@@ -3,5 +3,19 @@
 //! Two floors, one door, one seam (ARCHITECTURE.md): the core (the modules here) knows nothing of C;
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
+pub mod callback;
+pub mod copy;
+pub mod device;
 pub mod driver;
+pub mod error;
+pub mod event;
+pub mod ffi;
 pub mod fill;
+pub mod kernels;
+pub mod lock;
+pub mod log;
+pub mod memory;
+pub mod runtime;
+pub mod stream;
+pub mod text;
+pub mod thread;

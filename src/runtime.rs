@@ -9,7 +9,8 @@ use crate::thread::{self, Inside, try_box};
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 /// How a GPU is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +65,23 @@ static LIFE: Mutex<()> = Mutex::new(());
 static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static GENERATION: AtomicU64 = AtomicU64::new(0);
+/// Set while `shutdown` waits for others to leave: those must not wait for it in turn.
+static CLOSING: AtomicBool = AtomicBool::new(false);
 static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
+
+/// Waits for LIFE, unless a shutdown is waiting for this very thread.
+fn life() -> Result<MutexGuard<'static, ()>> {
+    loop {
+        match LIFE.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if CLOSING.load(Ordering::Acquire) => {
+                return Err(Error::InvalidState("another thread is in tcuda_shutdown; try again"));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
 
 /// The runtime, initialised now if it was not.
 #[inline]
@@ -92,7 +109,7 @@ pub fn existing_driver(_inside: &Inside) -> Option<&Driver> {
 
 #[cold]
 fn initialise(inside: &Inside) -> Result<&Runtime> {
-    let _life = LIFE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _life = life()?;
     if let Some(runtime) = existing(inside) {
         return Ok(runtime);
     }
@@ -177,7 +194,7 @@ fn sim_options() -> String {
 /// Chooses the backend; before initialisation only.
 pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> {
     let backend = Backend::parse(name, "name")?;
-    let _life = LIFE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _life = life()?;
     if existing(inside).is_some() {
         return Err(Error::InvalidState(
             "the backend cannot change once the library is initialised; call \
@@ -213,7 +230,7 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
     if let Some(runtime) = existing(inside) {
         return Ok(runtime.devices.len() as i32);
     }
-    let _life = LIFE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _life = life()?;
     match start_driver() {
         Ok((_, count)) => Ok(count),
         Err(Error::NoDriver(_) | Error::NoDevice(_) | Error::Cuda(_)) => Ok(0),
@@ -227,13 +244,13 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     if !inside.is_outermost() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
-    let _life = LIFE.lock().unwrap_or_else(PoisonError::into_inner);
-    let live = destroy_handles(inside);
+    let _life = life()?;
+    CLOSING.store(true, Ordering::Release);
     let runtime = RUNTIME.swap(std::ptr::null_mut(), Ordering::AcqRel);
     thread::wait_for_others();
+    let live = destroy_handles(inside);
     // Objects wait for the threads that could see them; those have left.
-    thread::collect();
-    thread::collect();
+    thread::drain();
     crate::stream::forget_current(thread::block());
     if !runtime.is_null() {
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
@@ -241,9 +258,11 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         for device in &runtime.devices {
             device.close();
         }
+        crate::callback::abandon_all();
     }
     inject::clear();
     stop_driver();
+    CLOSING.store(false, Ordering::Release);
     Ok(live)
 }
 
@@ -333,7 +352,7 @@ pub struct CudaErrorText<'a>(pub &'a CudaError);
 impl fmt::Display for CudaErrorText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CudaError { call, code } = *self.0;
-        let (name, text) = crate::driver::cuda::describe(code);
+        let (name, text) = crate::driver::describe(code);
         write!(f, "{call} failed: {name} ({code}): {text}")?;
         if self.0.is_sticky() {
             write!(f, "; the device's context is unusable from now on: end the process")?;

@@ -115,7 +115,7 @@ impl Stream {
 
     /// Records a driver's event.
     #[inline]
-    pub fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+    pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = runtime.device(self.device)?.enter()?;
         // SAFETY: stream and event are alive and of one device.
         unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
@@ -124,7 +124,7 @@ impl Stream {
 
     /// Waits for a driver's event.
     #[inline]
-    pub fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+    pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = runtime.device(self.device)?.enter()?;
         // SAFETY: stream and event are alive.
         unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
@@ -167,6 +167,7 @@ pub struct Streams {
     range: OnceCell<(i32, i32)>,
     pool: [[OnceCell<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
+    #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
     external: Mutex<Vec<Box<Stream>>>,
 }
 
@@ -223,7 +224,7 @@ impl Streams {
     }
 
     /// A stream that someone else made: the same object for the same stream.
-    pub fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+    pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
         if native.is_null() || native as usize == LEGACY {
             return Ok(&self.default);
         }

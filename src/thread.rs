@@ -279,3 +279,17 @@ pub fn collect() {
     // Outside the lock: what is dropped may retire more.
     drop(old);
 }
+
+/// Drops all retired objects; the caller has waited for everyone who could see them.
+pub fn drain() {
+    loop {
+        let old = std::mem::take(
+            &mut RETIRED.lock().unwrap_or_else(PoisonError::into_inner).objects,
+        );
+        let young =
+            std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
+        if old.is_empty() && young.is_empty() {
+            return;
+        }
+    }
+}

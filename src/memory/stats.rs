@@ -66,9 +66,9 @@ impl Account {
     pub fn apply(&mut self, change: &Lanes) -> bool {
         let mut slack = self.slack;
         let mut least = 0;
-        for lane in 0..LANES {
-            slack[lane] -= change[lane];
-            least |= slack[lane];
+        for (slack, change) in slack.iter_mut().zip(change) {
+            *slack -= change;
+            least |= *slack;
         }
         if least < 0 {
             return false;

@@ -2,8 +2,16 @@
 
 use super::Table;
 
+/// x
+#[derive(Debug, thiserror::Error)]
+#[error("x")]
+pub struct ConfigError;
 /// Powers the machine on with options such as "devices=4,memory=16GiB".
-pub fn table(options: &str) -> Result<Table, &'static str> {
+pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     let _ = options;
     Ok(Table::default())
 }
+/// x
+pub fn power_off() {}
+/// x
+pub fn check(_: &str) -> Result<(), ConfigError> { Ok(()) }

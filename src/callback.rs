@@ -1,0 +1,97 @@
+//! Host functions in streams. Each is called once, and its `destroy` runs in any case, also when the
+//! device is lost before the stream gets there.
+
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::thread::try_box;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+/// A host's function with its data.
+pub struct Callback {
+    /// What to call.
+    pub function: unsafe extern "C" fn(*mut c_void),
+    /// What it gets.
+    pub user_data: *mut c_void,
+    /// Frees the data; may be missing.
+    pub destroy: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+// SAFETY: the host promises that its function may run on any thread.
+unsafe impl Send for Callback {}
+
+impl Callback {
+    fn finish(&self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the host's own function, called once.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// Addresses of the callbacks that have not run yet.
+static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Queues a callback; on failure the caller keeps it.
+pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
+    let device = runtime.device(stream.device())?;
+    let _context = device.enter()?;
+    if stream.is_capturing(runtime.driver())? {
+        return Err(Error::InvalidState(
+            "a host function cannot be added while the stream is captured by another library",
+        ));
+    }
+    let address = Box::into_raw(try_box(callback, "a callback")?);
+    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let queued = match waiting.try_reserve(1) {
+        Err(_) => Err(Error::OutOfHostMemory("a callback")),
+        Ok(()) => {
+            waiting.push(address as usize);
+            drop(waiting);
+            // SAFETY: `call` takes what `address` is, once.
+            unsafe {
+                runtime.driver().cuLaunchHostFunc(stream.native(), Some(call), address.cast())
+            }
+            .map_err(Error::from)
+        }
+    };
+    if queued.is_err() {
+        forget(address as usize);
+        // SAFETY: from Box::into_raw, and the driver did not take it.
+        drop(unsafe { Box::from_raw(address) });
+    }
+    queued
+}
+
+fn forget(address: usize) -> bool {
+    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    match waiting.iter().position(|known| *known == address) {
+        Some(index) => {
+            waiting.swap_remove(index);
+            true
+        }
+        None => false,
+    }
+}
+
+unsafe extern "C" fn call(address: *mut c_void) {
+    if !forget(address as usize) {
+        return;
+    }
+    // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
+    let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
+    // SAFETY: the host's own function with its own data.
+    unsafe { (callback.function)(callback.user_data) };
+    callback.finish();
+}
+
+/// Frees the data of callbacks that will never run: the device is gone or idle.
+pub(crate) fn abandon_all() {
+    let waiting = std::mem::take(&mut *WAITING.lock().unwrap_or_else(PoisonError::into_inner));
+    for address in waiting {
+        // SAFETY: from Box::into_raw in `add`, and off the list.
+        let callback = unsafe { Box::from_raw(address as *mut Callback) };
+        callback.finish();
+    }
+}

@@ -1,0 +1,230 @@
+//! Copies and fills, ordered on streams.
+
+use crate::device::Device;
+use crate::driver::code;
+use crate::driver::sys::{
+    CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUpointer_attribute, CUstream,
+};
+use crate::error::{Error, Result};
+use crate::fill::{self, FillPlan, Parameters};
+use crate::memory::virtual_memory;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use std::ffi::c_void;
+
+const MEMORY_TYPE_DEVICE: u32 = 2;
+
+/// The device that an address belongs to; `None` when it is not device memory.
+pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
+    if address == 0 {
+        return Ok(None);
+    }
+    if let Some(device) = virtual_memory::device_of(address) {
+        return Ok(Some(device));
+    }
+    // The query needs some context; the current device's does.
+    let _context = runtime.device(crate::device::CURRENT)?.enter()?;
+    let mut kind = 0u32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    if !pointer_attribute(runtime, &mut kind, attribute, address)? || kind != MEMORY_TYPE_DEVICE {
+        return Ok(None);
+    }
+    let mut ordinal = 0i32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    let known = pointer_attribute(runtime, &mut ordinal, attribute, address)?;
+    Ok(known.then_some(ordinal))
+}
+
+/// One attribute; false when the driver does not know the address.
+fn pointer_attribute<T>(
+    runtime: &Runtime,
+    value: &mut T,
+    attribute: CUpointer_attribute,
+    address: u64,
+) -> Result<bool> {
+    let data = std::ptr::from_mut(value).cast::<c_void>();
+    // SAFETY: `value` has the attribute's type; the driver only looks the address up.
+    match unsafe { runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+        Ok(()) => Ok(true),
+        Err(error) if error.code == code::INVALID_VALUE => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The stream on which an operation runs: the given one, else the current one of the device of the
+/// first address that is device memory, else of the current device.
+pub fn stream_for<'a>(
+    runtime: &'a Runtime,
+    stream: Option<&'a Stream>,
+    addresses: &[u64],
+) -> Result<&'a Stream> {
+    if let Some(stream) = stream {
+        return Ok(stream);
+    }
+    if runtime.devices.len() > 1 {
+        for address in addresses {
+            if let Some(device) = device_of(runtime, *address)? {
+                return Ok(runtime.device(device)?.streams.current());
+            }
+        }
+    }
+    Ok(runtime.device(crate::device::CURRENT)?.streams.current())
+}
+
+/// Copies bytes between any two places.
+pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
+    if bytes == 0 || dst == src {
+        return Ok(());
+    }
+    let _context = runtime.device(stream.device())?.enter()?;
+    if runtime.devices.len() > 1
+        && let (Some(to), Some(from)) = (device_of(runtime, dst)?, device_of(runtime, src)?)
+        && to != from
+    {
+        // Works with and without peer access: the driver stages what it must.
+        let (to, from) = (runtime.device(to)?.context()?, runtime.device(from)?.context()?);
+        // SAFETY: the caller's promise about the ranges; the stream is alive.
+        unsafe {
+            runtime.driver().cuMemcpyPeerAsync(dst, to, src, from, bytes as usize, stream.native())
+        }?;
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
+    Ok(())
+}
+
+/// A rectangle of rows in memory.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// First byte.
+    pub address: u64,
+    /// Distance of two rows.
+    pub pitch: u64,
+}
+
+/// Copies rows of `width` bytes.
+pub fn copy_2d(
+    runtime: &Runtime,
+    dst: Rows,
+    src: Rows,
+    width: u64,
+    rows: u64,
+    stream: &Stream,
+) -> Result<()> {
+    if width == 0 || rows == 0 {
+        return Ok(());
+    }
+    for (name, pitch) in [("dst_pitch_bytes", dst.pitch), ("src_pitch_bytes", src.pitch)] {
+        if pitch < width && rows > 1 {
+            return Err(Error::OutOfRange {
+                name,
+                value: pitch as i64,
+                allowed: "the distance of two rows cannot be below width_bytes",
+            });
+        }
+    }
+    let _context = runtime.device(stream.device())?.enter()?;
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcHost: std::ptr::null(),
+        srcDevice: src.address,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: src.pitch.max(width) as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: dst.address,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: dst.pitch.max(width) as usize,
+        WidthInBytes: width as usize,
+        Height: rows as usize,
+    };
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpy2DAsync(&copy, stream.native()) }?;
+    Ok(())
+}
+
+/// Writes a value over and over.
+pub fn fill(
+    runtime: &Runtime,
+    ptr: u64,
+    value: &[u8],
+    count: u64,
+    stream: &Stream,
+) -> Result<()> {
+    let total = (value.len() as u64).checked_mul(count);
+    let plan = total.and_then(|total| fill::plan(ptr, value, total));
+    let Some(plan) = plan else {
+        return Err(if (1..=fill::LONGEST).contains(&value.len()) {
+            Error::OutOfRange {
+                name: "count",
+                value: count as i64,
+                allowed: "ptr + count * value_bytes leaves the address space",
+            }
+        } else {
+            Error::OutOfRange {
+                name: "value_bytes",
+                value: value.len() as i64,
+                allowed: "use 1 to 16",
+            }
+        });
+    };
+    let device = runtime.device(stream.device())?;
+    let _context = device.enter()?;
+    let (driver, native) = (runtime.driver(), stream.native());
+    match plan {
+        FillPlan::Nothing => return Ok(()),
+        // SAFETY: the caller's promise about the range; the stream is alive.
+        FillPlan::Memset8 { value, count } => unsafe {
+            driver.cuMemsetD8Async(ptr, value, count as usize, native)
+        },
+        // SAFETY: as above, and aligned.
+        FillPlan::Memset16 { value, count } => unsafe {
+            driver.cuMemsetD16Async(ptr, value, count as usize, native)
+        },
+        // SAFETY: as above, and aligned.
+        FillPlan::Memset32 { value, count } => unsafe {
+            driver.cuMemsetD32Async(ptr, value, count as usize, native)
+        },
+        FillPlan::Kernel { grid, parameters } => {
+            return launch_fill(device, grid, parameters, native);
+        }
+    }?;
+    Ok(())
+}
+
+fn launch_fill(device: &Device, grid: u32, parameters: Parameters, native: CUstream) -> Result<()> {
+    let function = device.kernels.fill(device)?;
+    let Parameters { mut dst, mut bytes, mut pattern, mut period } = parameters;
+    let [a, b, c, d] = &mut pattern;
+    let mut arguments = [
+        std::ptr::from_mut::<CUdeviceptr>(&mut dst).cast::<c_void>(),
+        std::ptr::from_mut(&mut bytes).cast(),
+        std::ptr::from_mut(a).cast(),
+        std::ptr::from_mut(b).cast(),
+        std::ptr::from_mut(c).cast(),
+        std::ptr::from_mut(d).cast(),
+        std::ptr::from_mut(&mut period).cast(),
+    ];
+    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the range.
+    unsafe {
+        device.driver().cuLaunchKernel(
+            function,
+            grid,
+            1,
+            1,
+            fill::BLOCK,
+            1,
+            1,
+            0,
+            native,
+            arguments.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    }?;
+    Ok(())
+}

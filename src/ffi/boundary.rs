@@ -1,0 +1,251 @@
+//! Every call passes here: it enters the library, panics are caught, errors become statuses and this
+//! thread's last error, and raw pointers become references.
+
+use super::status::{record, status_of, tcuda_status};
+use crate::error::{Error, Result};
+use crate::runtime::{self, Runtime};
+use crate::text::Text;
+use crate::thread::{self, Inside};
+use std::ffi::{CStr, c_char};
+use std::fmt::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A call that is inside the library.
+pub struct Call {
+    inside: Inside,
+}
+
+impl Call {
+    /// The runtime, initialised now if it was not.
+    #[inline]
+    pub fn runtime(&self) -> Result<&Runtime> {
+        runtime::get(&self.inside)
+    }
+
+    /// The proof that this thread is inside.
+    pub fn inside(&self) -> &Inside {
+        &self.inside
+    }
+}
+
+/// The only door: runs `body` inside the library and gives its status.
+#[inline]
+pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let call = Call { inside: thread::enter()? };
+        body(&call)
+    }));
+    match outcome {
+        Ok(Ok(())) => tcuda_status::Ok,
+        Ok(Err(error)) => fail(&error),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let status = fail(&Error::Internal(Text::new(text.unwrap_or("a panic"))));
+            // Its destructor is foreign code, which may panic again.
+            std::mem::forget(panic);
+            status
+        }
+    }
+}
+
+#[cold]
+fn fail(error: &Error) -> tcuda_status {
+    record(error);
+    status_of(error)
+}
+
+/// An output of the caller, written only when everything else is done.
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes it.
+    #[inline]
+    pub fn set(&self, value: T) {
+        // SAFETY: `out` found it not NULL; the caller promises that it is writable.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A required output.
+#[inline]
+pub fn out<T>(ptr: *mut T, name: &'static str) -> Result<Out<T>> {
+    if ptr.is_null() { Err(Error::Null { name }) } else { Ok(Out(ptr)) }
+}
+
+/// A required list; NULL is fine when it is empty.
+pub fn bytes<'a>(ptr: *const u8, len: usize, name: &'static str) -> Result<&'a [u8]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if ptr.is_null() {
+        return Err(Error::Null { name });
+    }
+    if len > isize::MAX as usize {
+        return Err(Error::OutOfRange { name, value: -1, allowed: "it is longer than memory" });
+    }
+    // SAFETY: not NULL, and readable for `len` bytes by the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}
+
+/// A required text.
+pub fn text<'a>(ptr: *const c_char, name: &'static str) -> Result<&'a str> {
+    optional_text(ptr, name)?.ok_or(Error::Null { name })
+}
+
+/// A text that may be NULL.
+pub fn optional_text<'a>(ptr: *const c_char, name: &'static str) -> Result<Option<&'a str>> {
+    if ptr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+    let text = unsafe { CStr::from_ptr(ptr) };
+    match text.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(Error::BadText {
+            name,
+            value: Text::new(&String::from_utf8_lossy(text.to_bytes())),
+            allowed: "it must be UTF-8",
+        }),
+    }
+}
+
+/// A bool or enum from C: an integer until it is checked.
+pub fn flag(value: i32, name: &'static str) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Error::OutOfRange { name, value: value.into(), allowed: "use 0 or 1" }),
+    }
+}
+
+/// Where a text goes: (buf, len, needed), as snprintf.
+pub struct TextOut {
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+}
+
+/// Checks where a text is to go.
+pub fn text_out(buf: *mut c_char, len: usize, needed: *mut usize) -> Result<TextOut> {
+    if buf.is_null() && len > 0 { Err(Error::Null { name: "buf" }) } else { Ok(TextOut { buf, len, needed }) }
+}
+
+impl TextOut {
+    /// Writes the text, cut where it must be, between characters.
+    pub fn set(self, text: impl fmt::Display) -> Result<()> {
+        let mut cursor = Cursor { out: &self, written: 0, needed: 0, full: false };
+        write!(cursor, "{text}")
+            .map_err(|_| Error::Internal(Text::new("a text that cannot be written")))?;
+        let Cursor { written, needed, .. } = cursor;
+        if self.len > 0 {
+            // SAFETY: the cursor leaves room for the NUL.
+            let end = unsafe { self.buf.add(written) };
+            // SAFETY: inside the caller's buffer.
+            unsafe { end.write(0) };
+        }
+        if !self.needed.is_null() {
+            // SAFETY: not NULL, and writable by the caller's promise.
+            unsafe { self.needed.write(needed) };
+        }
+        Ok(())
+    }
+}
+
+struct Cursor<'a> {
+    out: &'a TextOut,
+    written: usize,
+    needed: usize,
+    full: bool,
+}
+
+impl Write for Cursor<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.needed += text.len();
+        if self.full || self.out.len == 0 {
+            return Ok(());
+        }
+        let room = self.out.len - 1 - self.written;
+        let mut take = text.len().min(room);
+        while !text.is_char_boundary(take) {
+            take -= 1;
+        }
+        self.full = take < text.len();
+        // SAFETY: `written` is inside the caller's buffer.
+        let to = unsafe { self.out.buf.add(self.written) };
+        // SAFETY: `take` bytes fit, and the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast::<u8>(), take) };
+        self.written += take;
+        Ok(())
+    }
+}
+
+/// A struct that begins with its size and grows at the end.
+///
+/// # Safety
+/// The type is `repr(C)`, its first field is `struct_size: usize`, and it is plain data.
+pub unsafe trait Sized_: Copy {}
+
+/// Where such a struct goes.
+pub struct StructOut<T: Sized_> {
+    ptr: *mut T,
+    size: usize,
+}
+
+/// Checks where a struct is to go.
+pub fn struct_out<T: Sized_>(ptr: *mut T, name: &'static str) -> Result<StructOut<T>> {
+    if ptr.is_null() {
+        return Err(Error::Null { name });
+    }
+    // SAFETY: not NULL; the caller promises at least a struct_size.
+    let size = unsafe { ptr.cast::<usize>().read() };
+    // Nothing of ours is so large: this is an uninitialised struct.
+    if !(size_of::<usize>()..=1 << 20).contains(&size) {
+        return Err(Error::OutOfRange {
+            name: "struct_size",
+            value: size as i64,
+            allowed: "start from TCUDA_INIT(type)",
+        });
+    }
+    Ok(StructOut { ptr, size })
+}
+
+impl<T: Sized_> StructOut<T> {
+    /// Writes what both sides know, all but the size.
+    pub fn set(self, value: &T) {
+        const SKIP: usize = size_of::<usize>();
+        let bytes = self.size.min(size_of::<T>()) - SKIP;
+        // SAFETY: the first field is a usize, so this is inside the value.
+        let from = unsafe { std::ptr::from_ref(value).cast::<u8>().add(SKIP) };
+        // SAFETY: the caller's struct has `size` bytes, by its own word.
+        let to = unsafe { self.ptr.cast::<u8>().add(SKIP) };
+        // SAFETY: both have so many bytes left, and they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters_and_tell_their_length() {
+        let mut buf = [1 as c_char; 8];
+        let mut needed = 0;
+        text_out(buf.as_mut_ptr(), 4, &mut needed).unwrap().set("ab€").unwrap();
+        assert_eq!(needed, 5);
+        assert_eq!(&buf[..3], &[97, 98, 0]);
+        assert_eq!(buf[4], 1);
+        text_out(std::ptr::null_mut(), 0, &mut needed).unwrap().set("four").unwrap();
+        assert_eq!(needed, 4);
+        assert!(text_out(std::ptr::null_mut(), 1, &mut needed).is_err());
+    }
+
+    #[test]
+    fn panics_become_a_status() {
+        let status = boundary(|_| panic!("for the test"));
+        assert_eq!(status as i32, tcuda_status::Internal as i32);
+    }
+}

@@ -1,0 +1,370 @@
+//! Section "Devices" of the header.
+
+use super::boundary::{Sized_, boundary, out, struct_out, text_out};
+use super::status::tcuda_status;
+use crate::device::Device;
+use crate::driver::sys::CUdevice_attribute as Attribute;
+use crate::error::Result;
+use crate::{copy, kernels, runtime, thread};
+use std::ffi::{c_char, c_void};
+
+/// Everything fixed about a device. Flags are 0 or 1.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_device_info {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// Marketing name.
+    pub name: [c_char; 256],
+    /// The 16 bytes of "GPU-..." as nvidia-smi prints it.
+    pub uuid: [u8; 16],
+    /// Device memory.
+    pub total_memory_bytes: u64,
+    /// Level 2 cache.
+    pub l2_cache_bytes: u64,
+    /// Shared memory that a block gets without asking.
+    pub shared_memory_per_block_bytes: u64,
+    /// Shared memory that a block can ask for.
+    pub shared_memory_per_block_optin_bytes: u64,
+    /// Shared memory of a multiprocessor.
+    pub shared_memory_per_multiprocessor_bytes: u64,
+    /// Compute capability.
+    pub major: i32,
+    /// Compute capability, behind the dot.
+    pub minor: i32,
+    /// Multiprocessors.
+    pub multi_processor_count: i32,
+    /// Threads of a warp.
+    pub warp_size: i32,
+    /// Limit of a launch.
+    pub max_threads_per_block: i32,
+    /// Resident at a time.
+    pub max_threads_per_multi_processor: i32,
+    /// Limits of a launch.
+    pub max_block_dim: [i32; 3],
+    /// Limits of a launch.
+    pub max_grid_dim: [i32; 3],
+    /// 32-bit registers.
+    pub regs_per_block: i32,
+    /// 32-bit registers.
+    pub regs_per_multiprocessor: i32,
+    /// Peak clock of the multiprocessors.
+    pub clock_rate_khz: i32,
+    /// Peak clock of the memory.
+    pub memory_clock_rate_khz: i32,
+    /// Width of the memory's bus.
+    pub memory_bus_width_bits: i32,
+    /// Engines that copy beside kernels.
+    pub copy_engine_count: i32,
+    /// PCI address.
+    pub pci_domain_id: i32,
+    /// PCI address.
+    pub pci_bus_id: i32,
+    /// PCI address.
+    pub pci_device_id: i32,
+    /// Nearest NUMA node of the host; -1: unknown.
+    pub numa_node: i32,
+    /// Newest CUDA of the driver; 13000: CUDA 13.0.
+    pub driver_version: i32,
+    /// Shares the host's memory.
+    pub is_integrated: i32,
+    /// Sits on a board with others.
+    pub is_multi_gpu_board: i32,
+    /// Is a MIG instance.
+    pub is_mig: i32,
+    /// Error correction is on.
+    pub has_ecc: i32,
+    /// Kernels whose blocks synchronise.
+    pub has_cooperative_launch: i32,
+    /// Other PCI devices can reach its memory.
+    pub has_gpu_direct_rdma: i32,
+    /// Memory can be shared over NVLink between machines.
+    pub has_fabric_handles: i32,
+    /// Memory that migrates.
+    pub has_managed_memory: i32,
+    /// The host can use it meanwhile.
+    pub has_concurrent_managed_access: i32,
+    /// cuMemMap.
+    pub has_virtual_memory: i32,
+    /// cuMemAllocAsync.
+    pub has_memory_pools: i32,
+}
+
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_device_info {}
+
+fn info_of(device: &Device, driver_version: i32) -> Result<tcuda_device_info> {
+    use Attribute::*;
+    let properties = device.properties()?;
+    let (major, minor) = device.capability()?;
+    let get = |attribute| device.attribute_or(attribute, 0);
+    let size = |attribute| get(attribute).map(|value| value.max(0) as u64);
+    Ok(tcuda_device_info {
+        struct_size: size_of::<tcuda_device_info>(),
+        name: properties.name,
+        uuid: properties.uuid,
+        total_memory_bytes: properties.total_memory_bytes,
+        l2_cache_bytes: size(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        shared_memory_per_block_bytes: size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        shared_memory_per_block_optin_bytes: size(
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
+        shared_memory_per_multiprocessor_bytes: size(
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        major,
+        minor,
+        multi_processor_count: get(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        warp_size: get(CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
+        max_threads_per_block: get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        max_threads_per_multi_processor: get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        max_block_dim: [
+            get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?,
+            get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y)?,
+            get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?,
+        ],
+        max_grid_dim: [
+            get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ],
+        regs_per_block: get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK)?,
+        regs_per_multiprocessor: get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        clock_rate_khz: get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_rate_khz: get(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_width_bits: get(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        copy_engine_count: get(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+        pci_domain_id: get(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        pci_bus_id: get(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        pci_device_id: get(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        numa_node: device.attribute_or(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1)?,
+        driver_version,
+        is_integrated: get(CU_DEVICE_ATTRIBUTE_INTEGRATED)?,
+        is_multi_gpu_board: get(CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD)?,
+        is_mig: i32::from(name_has_mig(&properties.name)),
+        has_ecc: get(CU_DEVICE_ATTRIBUTE_ECC_ENABLED)?,
+        has_cooperative_launch: get(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)?,
+        has_gpu_direct_rdma: get(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?,
+        has_fabric_handles: get(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)?,
+        has_managed_memory: get(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?,
+        has_concurrent_managed_access: get(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?,
+        has_virtual_memory: get(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)?,
+        has_memory_pools: get(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?,
+    })
+}
+
+/// The driver tells MIG instances by their name alone: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+fn name_has_mig(name: &[c_char]) -> bool {
+    runtime::text_of(name).contains(" MIG ")
+}
+
+/// Initialises now; otherwise the first call that needs it does.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_init() -> tcuda_status {
+    boundary(|call| call.runtime().map(|_| ()))
+}
+
+/// Is the library initialised, and this not a forked child of the process that did it?
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_status {
+    if thread::is_forked() && !initialized.is_null() {
+        // SAFETY: not NULL, and writable by the caller's promise.
+        unsafe { initialized.write(false) };
+        return tcuda_status::Ok;
+    }
+    boundary(|call| {
+        let initialized = out(initialized, "initialized")?;
+        initialized.set(runtime::existing(call.inside()).is_some());
+        Ok(())
+    })
+}
+
+/// Is there a usable GPU, or a simulated one? Without a driver false; never creates a context.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_status {
+    boundary(|call| {
+        let available = out(available, "available")?;
+        available.set(runtime::device_count(call.inside()).is_ok_and(|count| count > 0));
+        Ok(())
+    })
+}
+
+/// Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
+/// driver, but does not initialise the library.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        count.set(runtime::device_count(call.inside())?);
+        Ok(())
+    })
+}
+
+/// This thread's current device: that of its current CUDA context when that is a primary one, else
+/// the one that the thread set, 0 at first.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status {
+    boundary(|call| {
+        let device = out(device, "device")?;
+        device.set(call.runtime()?.current_device()?);
+        Ok(())
+    })
+}
+
+/// Makes a device current for this thread, here and in the CUDA driver.
+///
+/// @param device  ordinal below tcuda_device_count(); negative: no-op
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
+    boundary(|call| {
+        let runtime = call.runtime()?;
+        if device < 0 { Ok(()) } else { runtime.set_current_device(device) }
+    })
+}
+
+/// The same, giving the device that was current before; undo it with tcuda_device_set(previous).
+///
+/// @param device         ordinal below tcuda_device_count(); negative: changes nothing
+/// @param[out] previous  ordinal
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) -> tcuda_status {
+    boundary(|call| {
+        let previous = out(previous, "previous")?;
+        let runtime = call.runtime()?;
+        let current = runtime.current_device()?;
+        if device >= 0 {
+            runtime.set_current_device(device)?;
+        }
+        previous.set(current);
+        Ok(())
+    })
+}
+
+/// The device that an address belongs to; -1 when it is not device memory.
+///
+/// @param ptr  any address, also inside a block; may be NULL: -1
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -> tcuda_status {
+    boundary(|call| {
+        let device = out(device, "device")?;
+        device.set(copy::device_of(call.runtime()?, ptr as u64)?.unwrap_or(-1));
+        Ok(())
+    })
+}
+
+/// Name of a device, "NVIDIA H200".
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_name(
+    device: i32,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        let properties = call.runtime()?.device(device)?.properties()?;
+        out.set(runtime::text_of(&properties.name))
+    })
+}
+
+/// Compute capability of a device, 9 and 0.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_capability(
+    device: i32,
+    major: *mut i32,
+    minor: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let (major, minor) = (out(major, "major")?, out(minor, "minor")?);
+        let capability = call.runtime()?.device(device)?.capability()?;
+        major.set(capability.0);
+        minor.set(capability.1);
+        Ok(())
+    })
+}
+
+/// Everything about a device.
+///
+/// @param[in,out] info  start from TCUDA_INIT(tcuda_device_info)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_properties(
+    device: i32,
+    info: *mut tcuda_device_info,
+) -> tcuda_status {
+    boundary(|call| {
+        let info = struct_out(info, "info")?;
+        let runtime = call.runtime()?;
+        let mut version = 0;
+        // SAFETY: `version` is writable.
+        unsafe { runtime.driver().cuDriverGetVersion(&mut version) }?;
+        info.set(&info_of(runtime.device(device)?, version)?);
+        Ok(())
+    })
+}
+
+/// Can `device` map the memory of `peer`? A device is not its own peer.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_can_access_peer(
+    device: i32,
+    peer: i32,
+    possible: *mut bool,
+) -> tcuda_status {
+    boundary(|call| {
+        let possible = out(possible, "possible")?;
+        let runtime = call.runtime()?;
+        possible.set(runtime.device(device)?.can_access(runtime.device(peer)?)?);
+        Ok(())
+    })
+}
+
+/// Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
+/// again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcuda_status {
+    boundary(|call| {
+        let runtime = call.runtime()?;
+        runtime.device(device)?.enable_peer(runtime.device(peer)?)
+    })
+}
+
+/// Waits for all work of a device.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
+    boundary(|call| call.runtime()?.device(device)?.synchronize())
+}
+
+/// Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_arch_list(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| text_out(buf, len, needed)?.set(kernels::ARCHITECTURES))
+}
+
+/// The same as compiler flags, in torch.cuda.get_gencode_flags' form.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_gencode_flags(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| text_out(buf, len, needed)?.set(kernels::GENCODE_FLAGS))
+}

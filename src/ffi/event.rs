@@ -1,0 +1,142 @@
+//! Section "Streams and events" of the header: events.
+
+use super::boundary::{boundary, out};
+use super::handle::Table;
+use super::status::tcuda_status;
+use super::stream::{or_current, tcuda_stream};
+use crate::driver::sys::CUevent_st;
+use crate::event::Event;
+
+/// A point in a stream.
+pub struct tcuda_event {
+    _private: [u8; 0],
+}
+
+/// Flag of tcuda_event_create: can be timed.
+pub const TCUDA_EVENT_TIMING: u32 = 1;
+/// Flag of tcuda_event_create: synchronising sleeps instead of spinning.
+pub const TCUDA_EVENT_BLOCKING: u32 = 2;
+/// Flag of tcuda_event_create: can be shared with other processes; excludes TIMING.
+pub const TCUDA_EVENT_INTERPROCESS: u32 = 4;
+/// Flag of tcuda_event_create: a node of its own when recorded or waited on in a capture.
+pub const TCUDA_EVENT_EXTERNAL: u32 = 8;
+
+pub(super) static EVENTS: Table<Event> = Table::new(2, "event");
+
+/// An event; it gets its device and CUevent at the first record.
+///
+/// @param flags        TCUDA_EVENT_... combined, or 0
+/// @param[out] event   the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_create(
+    flags: u32,
+    event: *mut *mut tcuda_event,
+) -> tcuda_status {
+    boundary(|_| {
+        let event = out(event, "event")?;
+        event.set(EVENTS.insert(Event::new(flags)?)? as *mut tcuda_event);
+        Ok(())
+    })
+}
+
+/// Recycles an event; streams that wait for it still do.
+///
+/// @param event  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_event_destroy(event: *mut tcuda_event) -> tcuda_status {
+    boundary(|_| if event.is_null() { Ok(()) } else { EVENTS.remove(event as usize, "event") })
+}
+
+/// Marks the present end of a stream; recording again moves the mark. The first record binds the
+/// event to the stream's device.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_record(
+    event: *mut tcuda_event,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let event = EVENTS.get(event as usize, "event", call)?;
+        event.record(call.runtime()?, or_current(stream, call)?)
+    })
+}
+
+/// Has it been reached? True if it was never recorded.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_query(
+    event: *mut tcuda_event,
+    done: *mut bool,
+) -> tcuda_status {
+    boundary(|call| {
+        let done = out(done, "done")?;
+        done.set(EVENTS.get(event as usize, "event", call)?.query(call.runtime()?)?);
+        Ok(())
+    })
+}
+
+/// Waits until it is reached; returns at once if it was never recorded.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcuda_status {
+    boundary(|call| EVENTS.get(event as usize, "event", call)?.synchronize(call.runtime()?))
+}
+
+/// tcuda_stream_wait_event, event first; no-op if it was never recorded.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_wait(
+    event: *mut tcuda_event,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let event = EVENTS.get(event as usize, "event", call)?;
+        event.wait(call.runtime()?, or_current(stream, call)?)
+    })
+}
+
+/// Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_elapsed_ms(
+    start: *mut tcuda_event,
+    end: *mut tcuda_event,
+    elapsed_ms: *mut f32,
+) -> tcuda_status {
+    boundary(|call| {
+        let elapsed_ms = out(elapsed_ms, "elapsed_ms")?;
+        let start = EVENTS.get(start as usize, "start", call)?;
+        let end = EVENTS.get(end as usize, "end", call)?;
+        elapsed_ms.set(start.elapsed_ms(call.runtime()?, end)?);
+        Ok(())
+    })
+}
+
+/// Ordinal of an event's device, -1 before the first record.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_device(
+    event: *mut tcuda_event,
+    device: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let device = out(device, "device")?;
+        device.set(EVENTS.get(event as usize, "event", call)?.device().unwrap_or(-1));
+        Ok(())
+    })
+}
+
+/// The CUevent, NULL before the first record; borrowed.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_native(
+    event: *mut tcuda_event,
+    cu_event: *mut *mut CUevent_st,
+) -> tcuda_status {
+    boundary(|call| {
+        let cu_event = out(cu_event, "cu_event")?;
+        cu_event.set(EVENTS.get(event as usize, "event", call)?.native());
+        Ok(())
+    })
+}

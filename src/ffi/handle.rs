@@ -1,0 +1,238 @@
+//! Checked handles: a tag, a generation and an index, in the form of a pointer that no machine can
+//! dereference. Looking one up takes no lock and no atomic read-modify-write: objects that are taken
+//! out are kept until the calls that could see them are over (`thread::retire`).
+
+use super::boundary::Call;
+use crate::error::{Error, Result};
+use crate::thread::{self, try_box};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
+const INDEX_BITS: u32 = 24;
+const TAG_SHIFT: u32 = 56;
+const TAG: usize = 0x40;
+const FIRST_CHUNK: usize = 256;
+const CHUNKS: usize = 16;
+
+const _: () = assert!(usize::BITS == 64, "handles need 64 bits");
+
+struct Slot<T> {
+    generation: AtomicU32,
+    object: AtomicPtr<T>,
+}
+
+/// The handles of one kind.
+pub struct Table<T: Send + Sync + 'static> {
+    kind: usize,
+    name: &'static str,
+    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+    /// Vacant indices, and how many slots exist.
+    vacant: Mutex<(Vec<u32>, usize)>,
+    live: AtomicUsize,
+}
+
+/// Chunk and place in it of an index: chunks double.
+fn place(index: usize) -> (usize, usize) {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
+impl<T: Send + Sync + 'static> Table<T> {
+    /// No handles; `kind` below 0x10 tells this table's from others.
+    pub const fn new(kind: usize, name: &'static str) -> Table<T> {
+        Table {
+            kind,
+            name,
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            vacant: Mutex::new((Vec::new(), 0)),
+            live: AtomicUsize::new(0),
+        }
+    }
+
+    /// A handle for an object.
+    pub fn insert(&self, object: T) -> Result<usize> {
+        let object = Box::into_raw(try_box(object, "a handle")?);
+        match self.vacant_slot() {
+            Ok((index, slot)) => {
+                slot.object.store(object, Ordering::Release);
+                self.live.fetch_add(1, Ordering::Relaxed);
+                let generation = slot.generation.load(Ordering::Relaxed) as usize;
+                Ok((TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index)
+            }
+            Err(error) => {
+                // SAFETY: from Box::into_raw, and nobody else has it.
+                drop(unsafe { Box::from_raw(object) });
+                Err(error)
+            }
+        }
+    }
+
+    fn vacant_slot(&self) -> Result<(usize, &Slot<T>)> {
+        const NO_MEMORY: Error = Error::OutOfHostMemory("a handle");
+        let mut vacant = self.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = match vacant.0.pop() {
+            Some(index) => index as usize,
+            None => {
+                let index = vacant.1;
+                let (chunk, _) = place(index);
+                let Some(pointer) = self.chunks.get(chunk) else { return Err(NO_MEMORY) };
+                if pointer.load(Ordering::Relaxed).is_null() {
+                    let count = FIRST_CHUNK << chunk;
+                    // Room to give every index back, so that destroying cannot fail.
+                    let more = count.max(vacant.0.capacity() + 1);
+                    vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
+                    let mut slots: Vec<Slot<T>> = Vec::new();
+                    slots.try_reserve_exact(count).map_err(|_| NO_MEMORY)?;
+                    slots.resize_with(count, || Slot {
+                        generation: AtomicU32::new(1),
+                        object: AtomicPtr::new(std::ptr::null_mut()),
+                    });
+                    let slots = Box::into_raw(slots.into_boxed_slice());
+                    pointer.store(slots.cast(), Ordering::Release);
+                }
+                vacant.1 += 1;
+                index
+            }
+        };
+        drop(vacant);
+        self.slot(index).map(|slot| (index, slot)).ok_or(NO_MEMORY)
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<&Slot<T>> {
+        let (chunk, place) = place(index);
+        let slots = self.chunks.get(chunk)?.load(Ordering::Acquire);
+        if slots.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk has this many slots, and is never freed.
+        let slot = unsafe { slots.add(place) };
+        // SAFETY: as above.
+        Some(unsafe { &*slot })
+    }
+
+    /// The object of a handle.
+    #[inline]
+    pub fn get<'a>(&self, handle: usize, name: &'static str, _call: &'a Call) -> Result<&'a T> {
+        match self.find(handle) {
+            // SAFETY: kept until this call is over.
+            Some((_, object)) => Ok(unsafe { &*object }),
+            None => Err(self.refuse(handle, name)),
+        }
+    }
+
+    #[inline]
+    fn find(&self, handle: usize) -> Option<(&Slot<T>, *const T)> {
+        if handle >> TAG_SHIFT != TAG | self.kind {
+            return None;
+        }
+        let slot = self.slot(handle & ((1 << INDEX_BITS) - 1))?;
+        let generation = (handle >> INDEX_BITS) as u32;
+        if slot.generation.load(Ordering::Acquire) != generation {
+            return None;
+        }
+        let object = slot.object.load(Ordering::Acquire);
+        // Asked again: then the object is of this generation.
+        let current = slot.generation.load(Ordering::Acquire) == generation;
+        (current && !object.is_null()).then_some((slot, object.cast_const()))
+    }
+
+    #[cold]
+    fn refuse(&self, handle: usize, name: &'static str) -> Error {
+        let top = handle >> TAG_SHIFT;
+        let why = if handle == 0 {
+            "it is NULL"
+        } else if top == TAG | self.kind {
+            "it was destroyed, or tcuda was shut down since"
+        } else if top & 0xf0 == TAG {
+            "it is a handle of another kind"
+        } else {
+            "tcuda never gave it out"
+        };
+        Error::InvalidHandle { name, value: handle, kind: self.name, why }
+    }
+
+    /// Takes a handle out of use; its object goes when nobody can see it any more.
+    pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
+        let generation = (handle >> INDEX_BITS) as u32;
+        let found = self.find(handle).and_then(|(slot, _)| {
+            let next = generation.wrapping_add(1).max(1);
+            // Of two that destroy at once, one wins.
+            slot.generation
+                .compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed)
+                .ok()?;
+            Some(slot.object.swap(std::ptr::null_mut(), Ordering::AcqRel))
+        });
+        let Some(object) = found else { return Err(self.refuse(handle, name)) };
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        self.vacant.lock().unwrap_or_else(PoisonError::into_inner).0.push(index as u32);
+        // SAFETY: from Box::into_raw in `insert`, and now unreachable.
+        thread::retire(unsafe { Box::from_raw(object) });
+        Ok(())
+    }
+
+    /// Takes all handles out of use that `body` does not except, and gives how many it counts: `body`
+    /// says of each object whether it counts.
+    pub fn remove_all(&self, counts: impl Fn(&T) -> bool) -> usize {
+        let slots = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).1;
+        let mut counted = 0;
+        for index in 0..slots {
+            let Some(slot) = self.slot(index) else { break };
+            let generation = slot.generation.load(Ordering::Acquire) as usize;
+            let handle = (TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index;
+            if let Some((_, object)) = self.find(handle) {
+                // SAFETY: alive: this thread is inside, and it was just found.
+                counted += usize::from(counts(unsafe { &*object }));
+                // Lost only against a destroy that came first.
+                let _ = self.remove(handle, "handle");
+            }
+        }
+        counted
+    }
+
+    /// "stream", "event", ...
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::boundary::boundary;
+
+    #[test]
+    fn indices_fill_chunks_without_gaps() {
+        let mut last = (0, 0);
+        assert_eq!(place(0), (0, 0));
+        for index in 1..100_000 {
+            let here = place(index);
+            assert!(here == (last.0, last.1 + 1) || here == (last.0 + 1, 0), "{index}: {here:?}");
+            assert!(here.1 < FIRST_CHUNK << here.0);
+            last = here;
+        }
+    }
+
+    #[test]
+    fn handles_die_once_and_stay_dead() {
+        static TABLE: Table<u32> = Table::new(1, "number");
+        let status = boundary(|call| {
+            let first = TABLE.insert(7)?;
+            assert_eq!(*TABLE.get(first, "n", call)?, 7);
+            TABLE.remove(first, "n")?;
+            assert!(TABLE.get(first, "n", call).is_err());
+            assert!(TABLE.remove(first, "n").is_err());
+            let second = TABLE.insert(8)?;
+            assert_ne!(first, second);
+            assert!(TABLE.get(first, "n", call).is_err());
+            for bits in [0, 1, usize::MAX, second ^ 1 << 30, second ^ 3 << 56, second + 1] {
+                assert!(TABLE.get(bits, "n", call).is_err(), "{bits:#x}");
+            }
+            assert_eq!(TABLE.remove_all(|_| true), 1);
+            Ok(())
+        });
+        assert_eq!(status as i32, 0);
+    }
+}

@@ -1,0 +1,292 @@
+//! Section "Library" of the header.
+
+use super::boundary::{Call, boundary, flag, optional_text, out, text, text_out};
+use super::event::EVENTS;
+use super::memory::ALLOCATIONS;
+use super::status::{last_message, last_native, name_of, tcuda_status};
+use super::stream::STREAMS;
+use crate::driver::inject;
+use crate::error::{Error, Result};
+use crate::log::{self, Level};
+use crate::text::Text;
+use crate::thread::try_box;
+use crate::{runtime, thread};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt;
+
+/// Any device parameter: this thread's current device.
+pub const TCUDA_CURRENT_DEVICE: i32 = -1;
+/// Host memory, where a collective's destination may be it.
+pub const TCUDA_CPU_DEVICE: i32 = -2;
+
+/// How much a line of log matters: TCUDA_LOG_...
+pub type tcuda_log_level = i32;
+/// Nothing.
+pub const TCUDA_LOG_OFF: i32 = 0;
+/// Something failed.
+pub const TCUDA_LOG_ERROR: i32 = 1;
+/// Something is likely wrong.
+pub const TCUDA_LOG_WARNING: i32 = 2;
+/// Something rare happened.
+pub const TCUDA_LOG_INFO: i32 = 3;
+/// For those who look for a fault.
+pub const TCUDA_LOG_DEBUG: i32 = 4;
+
+/// Frees user_data: see Callbacks on the front page.
+pub type tcuda_destroy_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
+/// Takes one line of log, without its newline; any thread; must not call tcuda.
+pub type tcuda_log_fn = Option<
+    unsafe extern "C" fn(user_data: *mut c_void, level: tcuda_log_level, message: *const c_char),
+>;
+
+const VERSION: u32 = {
+    const fn number(text: &str) -> u32 {
+        let (bytes, mut value, mut index) = (text.as_bytes(), 0, 0);
+        while index < bytes.len() {
+            value = value * 10 + (bytes[index] - b'0') as u32;
+            index += 1;
+        }
+        value
+    }
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+};
+
+/// Version of the loaded library, to compare with TCUDA_VERSION.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_version() -> u32 {
+    VERSION
+}
+
+/// Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_status_name(status: i32) -> *const c_char {
+    name_of(status).as_ptr()
+}
+
+/// Sentence about this thread's last failure, valid until its next one; "" if there was none.
+/// Successful calls keep it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_last_error() -> *const c_char {
+    last_message()
+}
+
+/// The same, copied.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_last_error_message(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| {
+        let out = text_out(buf, len, needed)?;
+        // SAFETY: a NUL-terminated text of this thread, or a constant.
+        let message = unsafe { CStr::from_ptr(last_message()) };
+        out.set(message.to_str().unwrap_or(""))
+    })
+}
+
+/// Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_last_error_native() -> i32 {
+    last_native()
+}
+
+/// The host's function as a sink of log lines.
+struct HostSink {
+    callback: unsafe extern "C" fn(*mut c_void, tcuda_log_level, *const c_char),
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+}
+
+// SAFETY: the host promises that its function may run on any thread.
+unsafe impl Send for HostSink {}
+// SAFETY: as above.
+unsafe impl Sync for HostSink {}
+
+impl HostSink {
+    fn write(&self, level: Level, line: fmt::Arguments<'_>) {
+        if let Ok(line) = CString::new(line.to_string()) {
+            // SAFETY: the host's own function with its own data.
+            unsafe { (self.callback)(self.user_data, level as i32, line.as_ptr()) };
+        }
+    }
+}
+
+impl Drop for HostSink {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the host's own function, called once.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// Routes log lines up to `level` to a function, in place of the last one; silence is the default.
+///
+/// @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
+/// @param callback  may be NULL: silence
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_set_log_callback(
+    level: tcuda_log_level,
+    callback: tcuda_log_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+) -> tcuda_status {
+    boundary(|_| {
+        if !(TCUDA_LOG_OFF..=TCUDA_LOG_DEBUG).contains(&level) {
+            return Err(Error::OutOfRange {
+                name: "level",
+                value: level.into(),
+                allowed: "use TCUDA_LOG_OFF to TCUDA_LOG_DEBUG",
+            });
+        }
+        let sink = match callback {
+            None => None,
+            Some(callback) => {
+                // A failed registration takes nothing: `destroy` is set once nothing can fail.
+                let mut host =
+                    try_box(HostSink { callback, user_data, destroy: None }, "the log callback")?;
+                host.destroy = destroy;
+                let sink: log::Sink = Box::new(move |level, line| host.write(level, line));
+                Some(Box::new(sink))
+            }
+        };
+        if callback.is_none()
+            && let Some(destroy) = destroy
+        {
+            // SAFETY: the host's own function: nothing keeps its data.
+            unsafe { destroy(user_data) };
+        }
+        log::set_sink(level, sink);
+        thread::collect();
+        Ok(())
+    })
+}
+
+/// Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
+/// environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
+/// never turns to the simulated machine by itself.
+///
+/// @param name     "cuda" or "sim"
+/// @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_select(
+    name: *const c_char,
+    options: *const c_char,
+) -> tcuda_status {
+    boundary(|call| {
+        let name = text(name, "name")?;
+        let options = optional_text(options, "options")?.unwrap_or("");
+        runtime::select_backend(call.inside(), name, options)
+    })
+}
+
+/// "cuda" or "sim": what runs, or would run.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_backend_name() -> *const c_char {
+    runtime::backend_name().as_ptr()
+}
+
+/// The index of a driver function, or that all are meant.
+fn driver_function(function: *const c_char) -> Result<Option<usize>> {
+    match optional_text(function, "function")? {
+        None => Ok(None),
+        Some(name) => match inject::index_of(name) {
+            Some(index) => Ok(Some(index)),
+            None => Err(Error::BadText {
+                name: "function",
+                value: Text::new(name),
+                allowed: "name a driver call that tcuda makes, such as \"cuMemMap\"",
+            }),
+        },
+    }
+}
+
+/// Calls so far of a driver function.
+///
+/// @param function  "cuMemMap"; may be NULL: of all
+/// @param[out] count  calls since initialisation; 0 before it
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_call_count(
+    function: *const c_char,
+    count: *mut u64,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        let function = driver_function(function)?;
+        count.set(
+            runtime::existing_driver(call.inside()).map_or(0, |driver| driver.count(function)),
+        );
+        Ok(())
+    })
+}
+
+/// Makes a driver function fail, for tests of hosts.
+///
+/// @param function  "cuMemMap"; may be NULL: any
+/// @param nth       its nth call from now fails; 0 takes the rule for this function back
+/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY
+/// @param forever   1: every later call fails as well
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_inject(
+    function: *const c_char,
+    nth: u64,
+    result: i32,
+    forever: i32,
+) -> tcuda_status {
+    boundary(|_| {
+        let function = driver_function(function)?;
+        let forever = flag(forever, "forever")?;
+        if inject::set(function, nth, result, forever) {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "too many functions have a rule; take some back with nth = 0",
+            ))
+        }
+    })
+}
+
+/// Destroys every handle of a table, logs what the host forgot, and gives their number.
+fn destroy_handles<T: Send + Sync>(
+    table: &super::handle::Table<T>,
+    counts: impl Fn(&T) -> bool,
+) -> usize {
+    let live = table.remove_all(counts);
+    if live > 0 {
+        let name = table.name();
+        log::write(Level::Warning, format_args!("tcuda_shutdown: {live} {name} handles are alive"));
+    }
+    live
+}
+
+fn destroy_all_handles(_call: &Call) -> usize {
+    destroy_handles(&ALLOCATIONS, |_| true)
+        + destroy_handles(&EVENTS, |_| true)
+        + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
+}
+
+/// Waits for all work and frees everything. Handles that are still alive are logged, counted and
+/// stale from now on; memory that was not freed is gone. The next call that needs it initialises anew.
+/// Not from a callback.
+///
+/// @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {
+    boundary(|call| {
+        let live = runtime::shutdown(call.inside(), |_| destroy_all_handles(call))?;
+        // SAFETY: NULL, or writable by the caller's promise.
+        if let Some(live_handles) = unsafe { live_handles.as_mut() } {
+            *live_handles = live;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,245 @@
+//! Section "Memory" of the header: blocks and the cache.
+
+use super::boundary::{Call, boundary, out};
+use super::handle::Table;
+use super::status::tcuda_status;
+use super::stream::{borrow, optional, or_current, tcuda_stream};
+use crate::device::CURRENT;
+use crate::error::{Error, Result};
+use crate::memory;
+use crate::stream::Stream;
+use std::ffi::c_void;
+
+/// A block as an object.
+pub struct tcuda_allocation {
+    _private: [u8; 0],
+}
+
+/// What an allocation's handle stands for.
+pub struct Allocation {
+    address: u64,
+    bytes: usize,
+    stream: *const Stream,
+}
+
+// SAFETY: streams are shared by all threads and outlive the handles.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn stream(&self) -> &Stream {
+        // SAFETY: streams live until shutdown, which destroys the handles before.
+        unsafe { &*self.stream }
+    }
+}
+
+pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
+
+/// The stream that an allocation is for: a given stream names its device as well.
+#[inline]
+fn stream_of(call: &Call, device: i32, stream: *mut tcuda_stream) -> Result<&Stream> {
+    match optional(stream, call)? {
+        None => Ok(call.runtime()?.device(device)?.streams.current()),
+        Some(stream) if device == CURRENT || device == stream.device() => Ok(stream),
+        Some(_) => {
+            call.runtime()?.device(device)?;
+            Err(Error::OutOfRange {
+                name: "device",
+                value: device.into(),
+                allowed: "the stream belongs to another device; pass that one, or -1",
+            })
+        }
+    }
+}
+
+#[inline]
+fn allocate(call: &Call, bytes: usize, stream: &Stream) -> Result<u64> {
+    let runtime = call.runtime()?;
+    let device = runtime.device(stream.device())?;
+    device.memory.allocate(runtime, device, stream, bytes as u64)
+}
+
+/// Memory ordered on a stream: work queued on it may use the block at once, and after tcuda_free the
+/// block is reused in that order. (torch.cuda.caching_allocator_alloc)
+///
+/// @param bytes     any size; 0: NULL and OK
+/// @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
+/// @param stream    NULL: the current stream of the device
+/// @param[out] ptr  the block, aligned to 512 bytes; the caller's, to be freed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_malloc(
+    bytes: usize,
+    device: i32,
+    stream: *mut tcuda_stream,
+    ptr: *mut *mut c_void,
+) -> tcuda_status {
+    boundary(|call| {
+        let ptr = out(ptr, "ptr")?;
+        let stream = stream_of(call, device, stream)?;
+        ptr.set(allocate(call, bytes, stream)? as *mut c_void);
+        Ok(())
+    })
+}
+
+/// Gives a block back to the cache, in the order of its stream; the host does not wait.
+/// (torch.cuda.caching_allocator_delete)
+///
+/// @param ptr  what tcuda_malloc gave; may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
+    boundary(|call| {
+        if ptr.is_null() { Ok(()) } else { memory::free(call.runtime()?, ptr as u64) }
+    })
+}
+
+/// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
+/// there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
+///
+/// @param ptr  what tcuda_malloc gave; may be NULL: no-op
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_record_stream(
+    ptr: *mut c_void,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = or_current(stream, call)?;
+        if ptr.is_null() { Ok(()) } else { memory::record_stream(ptr as u64, stream) }
+    })
+}
+
+/// tcuda_malloc with a handle.
+///
+/// @param[out] allocation  the caller's, to be destroyed, which frees the block
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocation_create(
+    bytes: usize,
+    device: i32,
+    stream: *mut tcuda_stream,
+    allocation: *mut *mut tcuda_allocation,
+) -> tcuda_status {
+    boundary(|call| {
+        let allocation = out(allocation, "allocation")?;
+        let stream = stream_of(call, device, stream)?;
+        let address = allocate(call, bytes, stream)?;
+        match ALLOCATIONS.insert(Allocation { address, bytes, stream }) {
+            Ok(handle) => {
+                allocation.set(handle as *mut tcuda_allocation);
+                Ok(())
+            }
+            Err(error) => {
+                if address != 0 {
+                    memory::free(call.runtime()?, address)?;
+                }
+                Err(error)
+            }
+        }
+    })
+}
+
+/// Frees the block of an allocation.
+///
+/// @param allocation  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_allocation_destroy(
+    allocation: *mut tcuda_allocation,
+) -> tcuda_status {
+    boundary(|call| {
+        if allocation.is_null() {
+            return Ok(());
+        }
+        let address = ALLOCATIONS.get(allocation as usize, "allocation", call)?.address;
+        ALLOCATIONS.remove(allocation as usize, "allocation")?;
+        if address == 0 { Ok(()) } else { memory::free(call.runtime()?, address) }
+    })
+}
+
+/// First byte of an allocation; NULL if it has none.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocation_pointer(
+    allocation: *mut tcuda_allocation,
+    ptr: *mut *mut c_void,
+) -> tcuda_status {
+    boundary(|call| {
+        let ptr = out(ptr, "ptr")?;
+        let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
+        ptr.set(allocation.address as *mut c_void);
+        Ok(())
+    })
+}
+
+/// Size of an allocation as it was asked for.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocation_bytes(
+    allocation: *mut tcuda_allocation,
+    bytes: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let bytes = out(bytes, "bytes")?;
+        bytes.set(ALLOCATIONS.get(allocation as usize, "allocation", call)?.bytes);
+        Ok(())
+    })
+}
+
+/// Ordinal of an allocation's device.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocation_device(
+    allocation: *mut tcuda_allocation,
+    device: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let device = out(device, "device")?;
+        device.set(ALLOCATIONS.get(allocation as usize, "allocation", call)?.stream().device());
+        Ok(())
+    })
+}
+
+/// The stream that an allocation was made on; borrowed.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocation_stream(
+    allocation: *mut tcuda_allocation,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
+        stream.set(borrow(allocation.stream())?);
+        Ok(())
+    })
+}
+
+/// Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and for
+/// the work of streams whose memory goes. (torch.cuda.empty_cache)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
+    boundary(|call| {
+        let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
+        runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+    })
+}
+
+/// Free and total memory of a device as the driver sees it. (torch.cuda.mem_get_info)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_info(
+    device: i32,
+    free_bytes: *mut usize,
+    total_bytes: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let (free, total) = (out(free_bytes, "free_bytes")?, out(total_bytes, "total_bytes")?);
+        let device = call.runtime()?.device(device)?;
+        let info = device.memory.info(device)?;
+        free.set(info.0 as usize);
+        total.set(info.1 as usize);
+        Ok(())
+    })
+}

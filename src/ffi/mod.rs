@@ -1,0 +1,16 @@
+//! The door: what C sees. Translation only: handles, pointers, statuses, panics; every decision is
+//! the core's. One file for each section of the header, in its order.
+
+#![allow(non_camel_case_types, reason = "types are named as in C")]
+#![allow(clippy::missing_safety_doc, reason = "the header's front page has the rules of pointers")]
+
+mod boundary;
+pub mod copy;
+pub mod device;
+pub mod event;
+mod handle;
+pub mod library;
+pub mod memory;
+pub mod statistics;
+pub mod status;
+pub mod stream;

@@ -1,0 +1,271 @@
+//! Section "Memory" of the header: statistics.
+
+use super::boundary::{Call, Sized_, boundary, flag, out, struct_out, text, text_out};
+use super::status::tcuda_status;
+use crate::error::{Error, Result};
+use crate::memory::stats::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
+    REQUESTED_BYTES, Stat, StatRow, Statistics,
+};
+use crate::memory::{Keys, Summary};
+use crate::runtime;
+use crate::text::Text;
+use std::ffi::c_char;
+
+/// A quantity: now, its highest value, all increases and all decreases; the last three since they
+/// were reset.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_stat {
+    /// Now.
+    pub current: u64,
+    /// Highest.
+    pub peak: u64,
+    /// All increases.
+    pub allocated: u64,
+    /// All decreases.
+    pub freed: u64,
+}
+
+/// A quantity of all blocks, of those up to 1 MiB, and of those above.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_stat_by_pool {
+    /// All.
+    pub all: tcuda_stat,
+    /// Up to 1 MiB.
+    pub small_pool: tcuda_stat,
+    /// Above 1 MiB.
+    pub large_pool: tcuda_stat,
+}
+
+/// torch.cuda.memory_stats(), the same names.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_memory_statistics {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// Blocks held by the host.
+    pub allocation: tcuda_stat_by_pool,
+    /// Their bytes, rounded up to 512.
+    pub allocated_bytes: tcuda_stat_by_pool,
+    /// Those blocks, and freed ones awaiting streams.
+    pub active: tcuda_stat_by_pool,
+    /// Their bytes, rounded.
+    pub active_bytes: tcuda_stat_by_pool,
+    /// Their bytes as asked for.
+    pub requested_bytes: tcuda_stat_by_pool,
+    /// Contiguous ranges of memory from the driver.
+    pub segment: tcuda_stat_by_pool,
+    /// Bytes obtained from the driver.
+    pub reserved_bytes: tcuda_stat_by_pool,
+    /// Free blocks of a stream and pool in which others are in use.
+    pub inactive_split: tcuda_stat_by_pool,
+    /// Their bytes.
+    pub inactive_split_bytes: tcuda_stat_by_pool,
+    /// Blocks of at least max_split_size.
+    pub oversize_allocations: tcuda_stat,
+    /// Segments of at least max_split_size.
+    pub oversize_segments: tcuda_stat,
+    /// Attempts after everything reusable was reclaimed.
+    pub num_alloc_retries: u64,
+    /// Allocations that failed for want of memory.
+    pub num_ooms: u64,
+    /// Times that all streams were waited for.
+    pub num_sync_all_streams: u64,
+    /// Times that memory came from the driver.
+    pub num_device_alloc: u64,
+    /// Times that memory went back to it.
+    pub num_device_free: u64,
+    /// Blocks from this size on are not split; UINT64_MAX: all are.
+    pub max_split_size: u64,
+    /// Allocations refused before the driver was asked.
+    pub num_oom_rejections: u64,
+}
+
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_memory_statistics {}
+
+fn stat(stat: &Stat) -> tcuda_stat {
+    let unsigned = |value: i64| value.max(0) as u64;
+    tcuda_stat {
+        current: unsigned(stat.current),
+        peak: unsigned(stat.peak),
+        allocated: unsigned(stat.allocated),
+        freed: unsigned(stat.freed),
+    }
+}
+
+fn by_pool([all, small, large]: &StatRow) -> tcuda_stat_by_pool {
+    tcuda_stat_by_pool { all: stat(all), small_pool: stat(small), large_pool: stat(large) }
+}
+
+/// The statistics of a device; zeros before initialisation, as torch gives none then.
+fn statistics(call: &Call, device: i32) -> Result<Statistics> {
+    match runtime::existing(call.inside()) {
+        Some(runtime) => Ok(runtime.device(device)?.memory.statistics()),
+        None => Ok(Statistics::default()),
+    }
+}
+
+/// All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+///
+/// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_stats(
+    device: i32,
+    stats: *mut tcuda_memory_statistics,
+) -> tcuda_status {
+    boundary(|call| {
+        let stats = struct_out(stats, "stats")?;
+        let all = statistics(call, device)?;
+        stats.set(&tcuda_memory_statistics {
+            struct_size: size_of::<tcuda_memory_statistics>(),
+            allocation: by_pool(&all.lanes[ALLOCATION]),
+            allocated_bytes: by_pool(&all.lanes[ALLOCATED_BYTES]),
+            active: by_pool(&all.lanes[ACTIVE]),
+            active_bytes: by_pool(&all.lanes[ACTIVE_BYTES]),
+            requested_bytes: by_pool(&all.lanes[REQUESTED_BYTES]),
+            segment: by_pool(&all.segment),
+            reserved_bytes: by_pool(&all.reserved_bytes),
+            inactive_split: by_pool(&all.lanes[INACTIVE_SPLIT]),
+            inactive_split_bytes: by_pool(&all.lanes[INACTIVE_SPLIT_BYTES]),
+            oversize_allocations: stat(&all.oversize_allocations),
+            oversize_segments: stat(&all.oversize_segments),
+            num_alloc_retries: all.num_alloc_retries,
+            num_ooms: all.num_ooms,
+            num_sync_all_streams: all.num_sync_all_streams,
+            num_device_alloc: all.num_device_alloc,
+            num_device_free: all.num_device_free,
+            max_split_size: u64::MAX,
+            num_oom_rejections: all.num_oom_rejections,
+        });
+        Ok(())
+    })
+}
+
+/// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms".
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_stat(
+    device: i32,
+    key: *const c_char,
+    value: *mut u64,
+) -> tcuda_status {
+    boundary(|call| {
+        let key = text(key, "key")?;
+        let value = out(value, "value")?;
+        match Keys(&statistics(call, device)?).get(key) {
+            Some(found) => {
+                value.set(found);
+                Ok(())
+            }
+            None => Err(Error::BadText {
+                name: "key",
+                value: Text::new(key),
+                allowed: "use a key of torch.cuda.memory_stats, \"allocated_bytes.all.peak\"",
+            }),
+        }
+    })
+}
+
+/// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_stats_json(
+    device: i32,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        out.set(Keys(&statistics(call, device)?))
+    })
+}
+
+fn set_bytes(
+    bytes: *mut usize,
+    value: impl FnOnce() -> Result<i64>,
+) -> Result<()> {
+    let bytes = out(bytes, "bytes")?;
+    bytes.set(value()?.max(0) as usize);
+    Ok(())
+}
+
+/// allocated_bytes.all.current: what the host holds, in bytes. (torch.cuda.memory_allocated)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) -> tcuda_status {
+    boundary(|call| {
+        set_bytes(bytes, || Ok(statistics(call, device)?.lanes[ALLOCATED_BYTES][0].current))
+    })
+}
+
+/// allocated_bytes.all.peak. (torch.cuda.max_memory_allocated)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_max_allocated(
+    device: i32,
+    bytes: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        set_bytes(bytes, || Ok(statistics(call, device)?.lanes[ALLOCATED_BYTES][0].peak))
+    })
+}
+
+/// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
+    boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].current)))
+}
+
+/// reserved_bytes.all.peak. (torch.cuda.max_memory_reserved)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
+    boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].peak)))
+}
+
+/// Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
+    boundary(|call| {
+        call.runtime()?.device(device)?.memory.reset_peak();
+        Ok(())
+    })
+}
+
+/// Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
+    boundary(|call| {
+        call.runtime()?.device(device)?.memory.reset_accumulated();
+        Ok(())
+    })
+}
+
+/// torch.cuda.memory_summary's table.
+///
+/// @param abbreviated  1: without the rows of the pools; 0: with them
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_summary(
+    device: i32,
+    abbreviated: i32,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        let abbreviated = flag(abbreviated, "abbreviated")?;
+        let device = call.runtime()?.device(device)?;
+        let statistics = device.memory.statistics();
+        out.set(Summary { device: device.ordinal(), abbreviated, statistics })
+    })
+}

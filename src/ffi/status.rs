@@ -1,0 +1,184 @@
+//! Statuses, and the last error of each thread.
+
+use crate::error::Error;
+use crate::thread;
+use std::ffi::{CStr, c_char};
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering;
+
+/// Outcome of a call. Numbers never change and never come back.
+///
+/// 1 to 19 are about the call, 20 to 39 about what the machine or process lacks, 40 to 59 are
+/// failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are about
+/// captures, 99 is a fault of the library.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum tcuda_status {
+    /// Done.
+    Ok = 0,
+    /// Out of range, NULL, malformed, wrong struct_size.
+    InvalidArgument = 1,
+    /// NULL, stale, destroyed twice, of another kind.
+    InvalidHandle = 2,
+    /// Not allocated by the library, or already freed.
+    InvalidPointer = 3,
+    /// Ordinal not below tcuda_device_count().
+    InvalidDevice = 4,
+    /// Right call, wrong time: end without begin, too late.
+    InvalidState = 5,
+    /// Elapsed time of events that have not completed.
+    NotReady = 6,
+    /// Refused by sync debug mode 2.
+    WouldSynchronize = 7,
+    /// Device memory, after all reclaiming and retrying.
+    OutOfMemory = 20,
+    /// Host memory, pinned or not.
+    OutOfHostMemory = 21,
+    /// libcuda is absent or too old.
+    NoDriver = 22,
+    /// Driver without a usable GPU.
+    NoDevice = 23,
+    /// NVRTC, NVML, NCCL, cuBLAS or a plug-in is absent.
+    NoLibrary = 24,
+    /// Missing symbol or feature, named in the message.
+    NotSupported = 25,
+    /// Child of an initialised process: use spawn.
+    Forked = 26,
+    /// A path that cannot be read or written.
+    FileError = 27,
+    /// A driver call failed.
+    CudaError = 40,
+    /// A kernel crashed: its context is unusable for ever.
+    DeviceLost = 41,
+    /// NVRTC failed.
+    NvrtcError = 42,
+    /// The caller's source; the message is the compiler's log.
+    CompileError = 43,
+    /// NVML failed.
+    NvmlError = 44,
+    /// NCCL failed.
+    NcclError = 45,
+    /// cuBLAS failed.
+    CublasError = 46,
+    /// A callback of the host said no.
+    CallbackFailed = 47,
+    /// The other process of an IPC handle or communicator died.
+    PeerGone = 48,
+    /// Not legal while the stream captures.
+    Capturing = 60,
+    /// Broken by an illegal call: abort it.
+    CaptureInvalidated = 61,
+    /// A fault of the library.
+    Internal = 99,
+}
+
+/// The status of an error.
+pub(super) fn status_of(error: &Error) -> tcuda_status {
+    use tcuda_status as S;
+    match error {
+        Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
+        Error::Invalid(_) | Error::EventDevice { .. } | Error::Simulator(_) => S::InvalidArgument,
+        Error::InvalidHandle { .. } => S::InvalidHandle,
+        Error::InvalidPointer { .. } => S::InvalidPointer,
+        Error::InvalidDevice { .. } => S::InvalidDevice,
+        Error::InvalidState(_) => S::InvalidState,
+        Error::NotReady(_) => S::NotReady,
+        Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,
+        Error::OutOfHostMemory(_) => S::OutOfHostMemory,
+        Error::NoDriver(_) => S::NoDriver,
+        Error::NoDevice(_) => S::NoDevice,
+        Error::NotSupported { .. } => S::NotSupported,
+        Error::Forked => S::Forked,
+        Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
+        Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
+        Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,
+        Error::Cuda(_) => S::CudaError,
+        Error::Internal(_) => S::Internal,
+    }
+}
+
+/// The name of a status.
+pub(super) fn name_of(status: i32) -> &'static CStr {
+    match status {
+        0 => c"TCUDA_STATUS_OK",
+        1 => c"TCUDA_STATUS_INVALID_ARGUMENT",
+        2 => c"TCUDA_STATUS_INVALID_HANDLE",
+        3 => c"TCUDA_STATUS_INVALID_POINTER",
+        4 => c"TCUDA_STATUS_INVALID_DEVICE",
+        5 => c"TCUDA_STATUS_INVALID_STATE",
+        6 => c"TCUDA_STATUS_NOT_READY",
+        7 => c"TCUDA_STATUS_WOULD_SYNCHRONIZE",
+        20 => c"TCUDA_STATUS_OUT_OF_MEMORY",
+        21 => c"TCUDA_STATUS_OUT_OF_HOST_MEMORY",
+        22 => c"TCUDA_STATUS_NO_DRIVER",
+        23 => c"TCUDA_STATUS_NO_DEVICE",
+        24 => c"TCUDA_STATUS_NO_LIBRARY",
+        25 => c"TCUDA_STATUS_NOT_SUPPORTED",
+        26 => c"TCUDA_STATUS_FORKED",
+        27 => c"TCUDA_STATUS_FILE_ERROR",
+        40 => c"TCUDA_STATUS_CUDA_ERROR",
+        41 => c"TCUDA_STATUS_DEVICE_LOST",
+        42 => c"TCUDA_STATUS_NVRTC_ERROR",
+        43 => c"TCUDA_STATUS_COMPILE_ERROR",
+        44 => c"TCUDA_STATUS_NVML_ERROR",
+        45 => c"TCUDA_STATUS_NCCL_ERROR",
+        46 => c"TCUDA_STATUS_CUBLAS_ERROR",
+        47 => c"TCUDA_STATUS_CALLBACK_FAILED",
+        48 => c"TCUDA_STATUS_PEER_GONE",
+        60 => c"TCUDA_STATUS_CAPTURING",
+        61 => c"TCUDA_STATUS_CAPTURE_INVALIDATED",
+        99 => c"TCUDA_STATUS_INTERNAL",
+        _ => c"unknown",
+    }
+}
+
+/// Room for a sentence, the NUL included.
+const MESSAGE: usize = 2048;
+
+/// Writes into a buffer, cut at its end, between characters.
+struct Buffer<'a>(&'a mut [u8], usize);
+
+impl Write for Buffer<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.0.len() - 1 - self.1;
+        let mut take = text.len().min(room);
+        while !text.is_char_boundary(take) {
+            take -= 1;
+        }
+        self.0[self.1..self.1 + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.1 += take;
+        Ok(())
+    }
+}
+
+/// Makes an error this thread's last one.
+pub(super) fn record(error: &Error) {
+    let block = thread::block();
+    block.native.store(error.native() as u32, Ordering::Relaxed);
+    let mut message = block.message.load(Ordering::Relaxed);
+    if message.is_null() {
+        // SAFETY: asks for memory; the thread frees it when it ends.
+        message = unsafe { libc::malloc(MESSAGE) };
+        block.message.store(message, Ordering::Relaxed);
+    }
+    if message.is_null() {
+        return;
+    }
+    // SAFETY: of this size, and this thread's own.
+    unsafe { libc::memset(message, 0, MESSAGE) };
+    // SAFETY: as above, and now initialised.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(message.cast::<u8>(), MESSAGE) };
+    // Nothing but the buffer's end stops it, and that it handles itself.
+    let _ = write!(Buffer(bytes, 0), "{error}");
+}
+
+/// This thread's last sentence; "" if there is none.
+pub(super) fn last_message() -> *const c_char {
+    let message = thread::block().message.load(Ordering::Relaxed);
+    if message.is_null() { c"".as_ptr() } else { message.cast::<c_char>().cast_const() }
+}
+
+/// The code behind this thread's last failure.
+pub(super) fn last_native() -> i32 {
+    thread::block().native.load(Ordering::Relaxed) as i32
+}

@@ -1,0 +1,371 @@
+//! Section "Streams and events" of the header: streams.
+
+use super::boundary::{Call, boundary, out};
+use super::event::{EVENTS, tcuda_event};
+use super::handle::Table;
+use super::library::tcuda_destroy_fn;
+use super::status::tcuda_status;
+use crate::callback::{self, Callback};
+use crate::driver::sys::CUstream_st;
+use crate::error::{Error, Result};
+use crate::stream::Stream;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+/// An ordered queue of device work.
+pub struct tcuda_stream {
+    _private: [u8; 0],
+}
+
+/// Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them.
+pub type tcuda_host_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
+
+/// What a stream's handle stands for.
+pub struct StreamRef {
+    stream: *const Stream,
+    borrowed: bool,
+}
+
+// SAFETY: streams are shared by all threads and outlive their handles.
+unsafe impl Send for StreamRef {}
+// SAFETY: as above.
+unsafe impl Sync for StreamRef {}
+
+impl StreamRef {
+    /// Was it given out by _current, _default or _exchange?
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.borrowed
+    }
+
+    #[inline]
+    fn stream(&self) -> &Stream {
+        // SAFETY: streams live until shutdown, which destroys the handles before.
+        unsafe { &*self.stream }
+    }
+}
+
+pub(super) static STREAMS: Table<StreamRef> = Table::new(1, "stream");
+
+/// The stream of a handle that may not be NULL.
+#[inline]
+pub(super) fn required<'a>(
+    stream: *mut tcuda_stream,
+    name: &'static str,
+    call: &'a Call,
+) -> Result<&'a Stream> {
+    Ok(STREAMS.get(stream as usize, name, call)?.stream())
+}
+
+/// The stream of a handle; NULL is `None`: a current one.
+#[inline]
+pub(super) fn optional(
+    stream: *mut tcuda_stream,
+    call: &Call,
+) -> Result<Option<&Stream>> {
+    if stream.is_null() { Ok(None) } else { required(stream, "stream", call).map(Some) }
+}
+
+/// The stream of a handle; NULL is the current one of the current device.
+#[inline]
+pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stream> {
+    match optional(stream, call)? {
+        Some(stream) => Ok(stream),
+        None => Ok(call.runtime()?.device(crate::device::CURRENT)?.streams.current()),
+    }
+}
+
+fn own(stream: &Stream) -> Result<*mut tcuda_stream> {
+    Ok(STREAMS.insert(StreamRef { stream, borrowed: false })? as *mut tcuda_stream)
+}
+
+/// The one borrowed handle of a stream.
+pub(super) fn borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
+    let known = stream.handle.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known as *mut tcuda_stream);
+    }
+    let new = STREAMS.insert(StreamRef { stream, borrowed: true })?;
+    match stream.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(new as *mut tcuda_stream),
+        Err(first) => {
+            STREAMS.remove(new, "stream")?;
+            Ok(first as *mut tcuda_stream)
+        }
+    }
+}
+
+/// One of 32 pooled streams per priority, in turn: the 33rd is the first again.
+///
+/// @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
+/// @param[out] stream  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_create(
+    device: i32,
+    priority: i32,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        let device = call.runtime()?.device(device)?;
+        stream.set(own(device.streams.next(device, priority)?)?);
+        Ok(())
+    })
+}
+
+/// Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+///
+/// @param stream  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcuda_status {
+    boundary(|call| {
+        if stream.is_null() || STREAMS.get(stream as usize, "stream", call)?.borrowed {
+            return Ok(());
+        }
+        STREAMS.remove(stream as usize, "stream")
+    })
+}
+
+/// Wraps a native stream, which must outlive the handle and is not destroyed with it.
+///
+/// @param device     the device of the stream, whose primary context it must belong to
+/// @param cu_stream  may be NULL: the device's default stream
+/// @param[out] stream  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_from_external(
+    device: i32,
+    cu_stream: *mut CUstream_st,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        let device = call.runtime()?.device(device)?;
+        stream.set(own(device.streams.external(device, cu_stream)?)?);
+        Ok(())
+    })
+}
+
+/// This thread's current stream of a device; borrowed. Compare streams by their ids.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_current(
+    device: i32,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        stream.set(borrow(call.runtime()?.device(device)?.streams.current())?);
+        Ok(())
+    })
+}
+
+/// The device's default (legacy NULL) stream; borrowed.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_default(
+    device: i32,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        stream.set(borrow(call.runtime()?.device(device)?.streams.default())?);
+        Ok(())
+    })
+}
+
+fn make_current(call: &Call, stream: &Stream) -> Result<()> {
+    let runtime = call.runtime()?;
+    runtime.device(stream.device())?.streams.set_current(stream)?;
+    if runtime.current_device()? != stream.device() {
+        runtime.set_current_device(stream.device())?;
+    }
+    Ok(())
+}
+
+/// Makes a stream and its device current for this thread.
+///
+/// @param stream  NULL changes nothing
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> tcuda_status {
+    boundary(|call| make_current(call, or_current(stream, call)?))
+}
+
+/// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
+/// tcuda_device_set(previous_device).
+///
+/// @param[out] previous         the current stream of the stream's device; borrowed
+/// @param[out] previous_device  the current device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_exchange(
+    stream: *mut tcuda_stream,
+    previous: *mut *mut tcuda_stream,
+    previous_device: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let previous = out(previous, "previous")?;
+        let previous_device = out(previous_device, "previous_device")?;
+        let stream = or_current(stream, call)?;
+        let runtime = call.runtime()?;
+        let device = runtime.current_device()?;
+        let displaced = borrow(runtime.device(stream.device())?.streams.current())?;
+        make_current(call, stream)?;
+        previous.set(displaced);
+        previous_device.set(device);
+        Ok(())
+    })
+}
+
+/// Has all queued work finished?
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_query(
+    stream: *mut tcuda_stream,
+    done: *mut bool,
+) -> tcuda_status {
+    boundary(|call| {
+        let done = out(done, "done")?;
+        done.set(or_current(stream, call)?.query(call.runtime()?)?);
+        Ok(())
+    })
+}
+
+/// Waits for all queued work.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> tcuda_status {
+    boundary(|call| or_current(stream, call)?.synchronize(call.runtime()?))
+}
+
+/// Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_wait_event(
+    stream: *mut tcuda_stream,
+    event: *mut tcuda_event,
+) -> tcuda_status {
+    boundary(|call| {
+        let event = EVENTS.get(event as usize, "event", call)?;
+        event.wait(call.runtime()?, or_current(stream, call)?)
+    })
+}
+
+/// Work queued from now on waits for what `other` holds now; any two devices.
+///
+/// @param stream, other  one NULL of the two, or both, is the current stream
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_wait_stream(
+    stream: *mut tcuda_stream,
+    other: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let (stream, other) = (or_current(stream, call)?, or_current(other, call)?);
+        stream.wait_stream(call.runtime()?, other)
+    })
+}
+
+/// tcuda_event_record, stream first.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_record_event(
+    stream: *mut tcuda_stream,
+    event: *mut tcuda_event,
+) -> tcuda_status {
+    boundary(|call| {
+        let event = EVENTS.get(event as usize, "event", call)?;
+        event.record(call.runtime()?, or_current(stream, call)?)
+    })
+}
+
+/// Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
+/// and also when it never runs because the device was lost.
+///
+/// @param callback  what to call
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_add_callback(
+    stream: *mut tcuda_stream,
+    callback: tcuda_host_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+) -> tcuda_status {
+    boundary(|call| {
+        let function = callback.ok_or(Error::Null { name: "callback" })?;
+        let stream = or_current(stream, call)?;
+        callback::add(call.runtime()?, stream, Callback { function, user_data, destroy })
+    })
+}
+
+/// Ordinal of a stream's device.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_device(
+    stream: *mut tcuda_stream,
+    device: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let device = out(device, "device")?;
+        device.set(or_current(stream, call)?.device());
+        Ok(())
+    })
+}
+
+/// Priority as granted.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_priority(
+    stream: *mut tcuda_stream,
+    priority: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let priority = out(priority, "priority")?;
+        priority.set(or_current(stream, call)?.priority());
+        Ok(())
+    })
+}
+
+/// torch's id of a stream: 0 for default streams; equal for equal streams of a device.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_id(stream: *mut tcuda_stream, id: *mut i64) -> tcuda_status {
+    boundary(|call| {
+        let id = out(id, "id")?;
+        id.set(or_current(stream, call)?.id());
+        Ok(())
+    })
+}
+
+/// The CUstream, NULL for default streams; borrowed.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_native(
+    stream: *mut tcuda_stream,
+    cu_stream: *mut *mut CUstream_st,
+) -> tcuda_status {
+    boundary(|call| {
+        let cu_stream = out(cu_stream, "cu_stream")?;
+        cu_stream.set(or_current(stream, call)?.native());
+        Ok(())
+    })
+}
+
+/// Priorities of a device: least urgent (0) and most urgent (0 to -3).
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_priority_range(
+    device: i32,
+    least: *mut i32,
+    greatest: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let (least, greatest) = (out(least, "least")?, out(greatest, "greatest")?);
+        let device = call.runtime()?.device(device)?;
+        let range = device.streams.priority_range(device)?;
+        least.set(range.0);
+        greatest.set(range.1);
+        Ok(())
+    })
+}

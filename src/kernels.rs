@@ -1,0 +1,58 @@
+//! The kernels built in, loaded into a device at their first use.
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::sys::{CUfunction, CUmodule};
+use crate::error::{Error, Result};
+use crate::fill;
+use once_cell::sync::OnceCell;
+use std::ffi::c_void;
+
+/// The kernels of a device.
+pub struct Kernels {
+    driver: &'static Driver,
+    fill: OnceCell<(usize, usize)>,
+}
+
+impl Kernels {
+    pub(crate) fn new(driver: &'static Driver) -> Kernels {
+        Kernels { driver, fill: OnceCell::new() }
+    }
+
+    /// The fill kernel; the device's context is current.
+    pub(crate) fn fill(&self, device: &Device) -> Result<CUfunction> {
+        let (_, function) = self.fill.get_or_try_init(|| {
+            let _relaxed = crate::memory::Relaxed::enter(self.driver);
+            let _context = device.enter()?;
+            let mut module: CUmodule = std::ptr::null_mut();
+            let image = fill::PTX.as_ptr().cast::<c_void>();
+            // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
+            unsafe { self.driver.cuModuleLoadData(&mut module, image) }?;
+            let mut function: CUfunction = std::ptr::null_mut();
+            let name = fill::KERNEL.as_ptr();
+            // SAFETY: the module was just loaded; `function` is writable.
+            let found = unsafe { self.driver.cuModuleGetFunction(&mut function, module, name) };
+            if let Err(error) = found {
+                // SAFETY: ours, and nothing of it is in use.
+                let _ = unsafe { self.driver.cuModuleUnload(module) };
+                return Err(Error::from(error));
+            }
+            Ok((module as usize, function as usize))
+        })?;
+        Ok(*function as CUfunction)
+    }
+
+    /// Unloads what was loaded; the device's context is current and nothing runs.
+    pub(crate) fn close(&self) {
+        if let Some((module, _)) = self.fill.get() {
+            // SAFETY: ours, and nothing of it is in use.
+            let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
+        }
+    }
+}
+
+/// Architectures of the kernels built in, as PyTorch lists its own.
+pub const ARCHITECTURES: &str = "compute_52";
+
+/// The same as compiler flags, in PyTorch's form.
+pub const GENCODE_FLAGS: &str = "-gencode compute=compute_52,code=compute_52";

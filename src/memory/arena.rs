@@ -1,0 +1,419 @@
+//! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
+//!
+//! Invariants, checked by [`Arena::check`] in tests: the blocks partition the addresses below the
+//! mapped end; two free blocks are never neighbours; every free block is in its bin except the last,
+//! the *wilderness* at the mapped end, which is used only when nothing below it fits, since it alone
+//! can grow; the account equals the sums over the blocks.
+
+use super::bins::Bins;
+use super::block::{Block, Blocks, NONE, State, UNIT};
+use super::limbo::{Limbo, Uses};
+use super::region::Region;
+use super::segment::Segment;
+use super::virtual_memory::Slot;
+use super::stats::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
+};
+use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::stream::Stream;
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
+/// at most one starts in a window. In a small arena a window is a unit.
+const LARGE_WINDOW_SHIFT: u32 = 11;
+
+/// The blocks of one stream and size class.
+pub struct Arena {
+    /// Ordinal of its device.
+    pub device: i32,
+    /// First address.
+    pub base: u64,
+    slot_bytes: u64,
+    /// Small or large.
+    pub class: Class,
+    /// The stream in whose order its memory is used.
+    pub stream: AtomicPtr<Stream>,
+    /// Guards `state`; for `account` see [`Arena::parked`].
+    pub lock: Lock,
+    /// Set by the holder of the lock while it waits for the ledger, which may then use `account`
+    /// although the lock is held.
+    pub parked: AtomicBool,
+    /// Did the ledger take the lock itself? Guarded by the ledger's lock.
+    pub taken: Cell<bool>,
+    pub(super) state: UnsafeCell<ArenaState>,
+    pub(super) account: UnsafeCell<Account>,
+}
+
+// SAFETY: the cells are guarded by the locks that their comments name; the rest is atomic or fixed.
+unsafe impl Sync for Arena {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Arena {}
+
+/// What the lock guards.
+pub struct ArenaState {
+    pub(super) class: Class,
+    pub(super) blocks: Blocks,
+    pub(super) bins: Bins,
+    /// Block that starts in a window; not cleared when it goes, so that it is checked when used.
+    table: Region<u32>,
+    /// First block in address order.
+    pub(super) first: u32,
+    /// Last block in address order.
+    pub(super) last: u32,
+    /// The free block at the mapped end, or none.
+    pub(super) wilderness: u32,
+    /// Memory behind the addresses.
+    pub(super) segment: Segment,
+    /// Other streams that use blocks.
+    pub(super) uses: Uses,
+    /// Freed blocks that other streams may still use.
+    pub(super) limbo: Limbo,
+    pub(super) free_blocks: i64,
+    pub(super) free_bytes: i64,
+    /// Allocated and pending blocks.
+    pub(super) active_blocks: i64,
+}
+
+impl Arena {
+    /// An empty arena in a slot of `slot_bytes` addresses, for at most `memory` bytes at a time.
+    pub fn new(device: i32, slot: &Slot, memory: u64, class: Class) -> Result<Arena> {
+        let units = (slot.bytes / UNIT) as usize;
+        let windows = match class {
+            Class::Small => units,
+            Class::Large => units >> LARGE_WINDOW_SHIFT,
+        };
+        // Blocks in use fill the memory; between two of them is at most one free block or hole.
+        let smallest = match class {
+            Class::Small => UNIT,
+            Class::Large => 1 << 20,
+        };
+        let capacity = (memory / smallest * 2 + 1024).min(u64::from(u32::MAX)) as usize;
+        Ok(Arena {
+            device,
+            base: slot.base,
+            slot_bytes: slot.bytes,
+            class,
+            stream: AtomicPtr::new(std::ptr::null_mut()),
+            lock: Lock::new(),
+            parked: AtomicBool::new(false),
+            taken: Cell::new(false),
+            state: UnsafeCell::new(ArenaState {
+                class,
+                blocks: Blocks::new(capacity)?,
+                bins: Bins::new(),
+                table: Region::reserve(windows)?,
+                first: NONE,
+                last: NONE,
+                wilderness: NONE,
+                segment: Segment::new(),
+                uses: Uses::new(),
+                limbo: Limbo::new(),
+                free_blocks: 0,
+                free_bytes: 0,
+                active_blocks: 0,
+            }),
+            account: UnsafeCell::new(Account::default()),
+        })
+    }
+
+    /// The guarded state.
+    ///
+    /// # Safety
+    /// The caller holds the lock and has no other reference to the state.
+    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
+    #[inline]
+    pub(super) unsafe fn state(&self) -> &mut ArenaState {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.state.get() }
+    }
+
+    /// The account.
+    ///
+    /// # Safety
+    /// The caller holds the lock, or the ledger's while the holder of the lock is parked, and has no
+    /// other reference to the account.
+    #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
+    #[inline]
+    pub(super) unsafe fn account(&self) -> &mut Account {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.account.get() }
+    }
+
+    /// Units of addresses that it has.
+    pub(super) fn slot_units(&self) -> u64 {
+        self.slot_bytes / UNIT
+    }
+
+    /// Its stream.
+    #[inline]
+    pub fn stream(&self) -> Option<&Stream> {
+        // SAFETY: NULL or a stream of the runtime to which the arena belongs.
+        unsafe { self.stream.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+/// A change of one quantity and its bytes.
+fn change_of(count: i64, bytes: i64, requested: i64) -> Lanes {
+    let mut change = [0; LANES];
+    change[ALLOCATION] = count;
+    change[ALLOCATED_BYTES] = bytes;
+    change[ACTIVE] = count;
+    change[ACTIVE_BYTES] = bytes;
+    change[REQUESTED_BYTES] = requested;
+    change
+}
+
+impl ArenaState {
+    #[inline]
+    fn window(&self, start: u32) -> usize {
+        match self.class {
+            Class::Small => start as usize,
+            Class::Large => (start >> LARGE_WINDOW_SHIFT) as usize,
+        }
+    }
+
+    /// Fills in how the free blocks count now, given what was counted before.
+    #[inline]
+    pub(super) fn count_free(&self, account: &Account, change: &mut Lanes) {
+        let (blocks, bytes) =
+            if self.active_blocks > 0 { (self.free_blocks, self.free_bytes) } else { (0, 0) };
+        change[INACTIVE_SPLIT] = blocks - account.current[INACTIVE_SPLIT];
+        change[INACTIVE_SPLIT_BYTES] = bytes - account.current[INACTIVE_SPLIT_BYTES];
+    }
+
+    /// A new block of the given range, not linked.
+    #[inline]
+    pub(super) fn new_block(&mut self, start: u32, units: u32, state: State) -> u32 {
+        self.blocks.take(Block {
+            requested: 0,
+            start,
+            units,
+            previous: NONE,
+            next: NONE,
+            bin_previous: NONE,
+            bin_next: NONE,
+            uses: 0,
+            waits: 0,
+            state,
+        })
+    }
+
+    /// Takes a block for `units` out of the mapped memory; none if nothing fits. The change is what
+    /// the account must learn.
+    #[inline]
+    pub(super) fn allocate(&mut self, units: u32, requested: u64) -> Result<Option<(u32, Lanes)>> {
+        self.blocks.prepare(2)?;
+        let mut id = self.bins.find(&self.blocks, units);
+        if id == NONE {
+            id = self.wilderness;
+            if id == NONE || self.blocks[id].units < units {
+                return Ok(None);
+            }
+        }
+        let window = self.window(self.blocks[id].start);
+        if window >= self.table.as_slice().len() {
+            self.table.grow(window + 1)?;
+        }
+        // From here on nothing fails.
+        if id != self.wilderness {
+            self.bins.remove(&mut self.blocks, id);
+        }
+        let Block { start, units: whole, next, .. } = self.blocks[id];
+        self.free_bytes -= i64::from(units) * UNIT as i64;
+        if whole > units {
+            let rest = self.new_block(start + units, whole - units, State::Free);
+            self.blocks[id].units = units;
+            self.blocks.link(rest, id, next);
+            if self.last == id {
+                self.last = rest;
+            }
+            if id == self.wilderness {
+                self.wilderness = rest;
+            } else {
+                self.bins.insert(&mut self.blocks, rest);
+            }
+        } else {
+            self.free_blocks -= 1;
+            if id == self.wilderness {
+                self.wilderness = NONE;
+            }
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = requested;
+        block.uses = 0;
+        block.waits = 0;
+        self.active_blocks += 1;
+        self.table.as_mut_slice()[window] = id;
+        Ok(Some((id, change_of(1, i64::from(units) * UNIT as i64, requested as i64))))
+    }
+
+    /// The allocated block that starts at `offset` bytes from the base.
+    #[inline]
+    pub(super) fn find(&self, offset: u64, ptr: usize) -> Result<u32> {
+        let start = (offset / UNIT) as u32;
+        let id = self.table.as_slice().get(self.window(start)).copied().unwrap_or(NONE);
+        let block = &self.blocks[id];
+        if id == NONE || block.start != start || !offset.is_multiple_of(UNIT) {
+            return Err(Error::InvalidPointer {
+                ptr,
+                why: "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave",
+            });
+        }
+        match block.state {
+            State::Allocated => Ok(id),
+            _ => Err(Error::InvalidPointer { ptr, why: "was freed already" }),
+        }
+    }
+
+    /// The host lets go of a block that no other stream uses: it is free at once.
+    #[inline]
+    pub(super) fn free(&mut self, id: u32) -> Lanes {
+        let block = &self.blocks[id];
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64));
+        self.active_blocks -= 1;
+        self.release(id);
+        change
+    }
+
+    /// The host lets go of a block that waits for other streams.
+    pub(super) fn free_later(&mut self, id: u32) -> Lanes {
+        let block = &mut self.blocks[id];
+        block.state = State::Pending;
+        let mut change = [0; LANES];
+        change[ALLOCATION] = -1;
+        change[ALLOCATED_BYTES] = -block.bytes();
+        change
+    }
+
+    /// The last stream is done with a pending block.
+    pub(super) fn free_pending(&mut self, id: u32) -> Lanes {
+        let block = &self.blocks[id];
+        let mut change = [0; LANES];
+        change[ACTIVE] = -1;
+        change[ACTIVE_BYTES] = -block.bytes();
+        change[REQUESTED_BYTES] = -(block.requested as i64);
+        self.active_blocks -= 1;
+        self.release(id);
+        change
+    }
+
+    /// Makes a block free and merges it with free neighbours.
+    #[inline]
+    pub(super) fn release(&mut self, id: u32) {
+        let Block { units, previous, next, .. } = self.blocks[id];
+        self.free_blocks += 1;
+        self.free_bytes += i64::from(units) * UNIT as i64;
+        let mut id = id;
+        self.blocks[id].state = State::Free;
+        if next != NONE && self.blocks[next].state == State::Free {
+            let is_wilderness = next == self.wilderness;
+            if !is_wilderness {
+                self.bins.remove(&mut self.blocks, next);
+            }
+            self.absorb(id, next);
+            if is_wilderness {
+                self.wilderness = id;
+            }
+        }
+        if previous != NONE && self.blocks[previous].state == State::Free {
+            self.bins.remove(&mut self.blocks, previous);
+            let is_wilderness = id == self.wilderness;
+            self.absorb(previous, id);
+            id = previous;
+            if is_wilderness {
+                self.wilderness = id;
+            }
+        }
+        if self.last == id {
+            // Holes at the end are trimmed, so the last block ends where the memory does.
+            self.wilderness = id;
+        } else {
+            self.bins.insert(&mut self.blocks, id);
+        }
+    }
+
+    /// Joins two neighbouring free blocks that are in no bin.
+    fn absorb(&mut self, id: u32, next: u32) {
+        self.blocks[id].units += self.blocks[next].units;
+        self.blocks.unlink(next);
+        if self.last == next {
+            self.last = id;
+        }
+        self.blocks.give(next);
+        self.free_blocks -= 1;
+    }
+
+    /// Adds freshly mapped units at the mapped end.
+    pub(super) fn extend(&mut self, units: u32) {
+        let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
+        let id = self.new_block(start, units, State::Free);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release(id);
+    }
+
+    /// One past the last mapped unit.
+    pub(super) fn end(&self) -> u32 {
+        if self.last == NONE { 0 } else { self.blocks[self.last].end() }
+    }
+
+    /// Checks every invariant; gives the first that does not hold.
+    pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
+        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
+        let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.start != at || block.previous != below || block.units == 0 {
+                return Err(format!("block {id} at {} does not follow {below} at {at}", block.start));
+            }
+            mapped += if block.state == State::Hole { 0 } else { block.bytes() };
+            match block.state {
+                State::Vacant => return Err(format!("block {id} is vacant")),
+                State::Hole if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole => (),
+                State::Free => {
+                    if below != NONE && self.blocks[below].state == State::Free {
+                        return Err(format!("blocks {below} and {id} are free neighbours"));
+                    }
+                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
+                }
+                State::Allocated | State::Pending => {
+                    active += 1;
+                    if block.state == State::Allocated {
+                        sums[ALLOCATION] += 1;
+                        sums[ALLOCATED_BYTES] += block.bytes();
+                    }
+                    sums[ACTIVE] += 1;
+                    sums[ACTIVE_BYTES] += block.bytes();
+                    sums[REQUESTED_BYTES] += block.requested as i64;
+                }
+            }
+            (below, at, id) = (id, block.end(), block.next);
+        }
+        let last_is_free = below != NONE && self.blocks[below].state == State::Free;
+        if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
+            return Err("last or wilderness is wrong".into());
+        }
+        if (free, free_bytes, active) != (self.free_blocks, self.free_bytes, self.active_blocks) {
+            return Err("the counts of free or active blocks are wrong".into());
+        }
+        if active > 0 {
+            (sums[INACTIVE_SPLIT], sums[INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
+        }
+        if mapped != self.segment.bytes() as i64 {
+            return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
+        }
+        if sums == account.current {
+            Ok(())
+        } else {
+            Err(format!("the account has {:?}, the blocks {sums:?}", account.current))
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! The caching allocator: memory ordered on streams, without driver calls in steady state.
+//!
+//! [`arena`] has the blocks, [`segment`] and [`virtual_memory`] the memory behind them, [`stats`] the
+//! counting, [`limbo`] what waits for other streams. This module ties them to a device: which arena
+//! serves whom, growing, giving back, and what happens when memory runs out.
+
+pub mod arena;
+mod bins;
+pub mod block;
+mod keys;
+mod limbo;
+mod reclaim;
+mod region;
+mod report;
+pub mod segment;
+pub mod stats;
+mod summary;
+pub mod virtual_memory;
+
+pub use keys::Keys;
+pub use report::{OutOfMemoryText, Size};
+pub use summary::Summary;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
+use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::thread::try_box;
+use arena::Arena;
+use block::UNIT;
+use stats::{Account, Class, LANES, Lanes, Ledger, Statistics};
+use std::cell::UnsafeCell;
+use std::sync::atomic::Ordering;
+use virtual_memory::VirtualMemory;
+
+/// Largest size of the small class.
+pub const SMALL: u64 = 1 << 20;
+/// Requests from here on are refused at once, as PyTorch does.
+const TOO_LARGE: u64 = 1 << 60;
+
+/// The memory of a device.
+pub struct DeviceMemory {
+    driver: &'static Driver,
+    ordinal: i32,
+    total: u64,
+    virtual_memory: VirtualMemory,
+    /// Guards `books`. Taken after an arena's lock, never before one that it waits for.
+    ledger_lock: Lock,
+    books: UnsafeCell<Books>,
+}
+
+/// What the ledger's lock guards.
+struct Books {
+    ledger: Ledger,
+    arenas: Vec<Box<Arena>>,
+}
+
+// SAFETY: `books` is guarded by `ledger_lock`; the rest is shared by design.
+unsafe impl Sync for DeviceMemory {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for DeviceMemory {}
+
+/// A block as its holder sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// Bytes that it has.
+    pub bytes: u64,
+}
+
+/// The size of the block for a request: at least one unit, whole units.
+pub fn round_size(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(UNIT)
+}
+
+/// Allows driver calls that are "unsafe" during a capture, for the life of the guard: our own cold
+/// paths never touch what is captured.
+pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
+
+impl Relaxed {
+    pub(crate) fn enter(driver: &'static Driver) -> Relaxed {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` is exchanged with the thread's own.
+        if unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_err() {
+            mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        }
+        Relaxed(driver, mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: gives back the mode that `enter` took.
+        let _ = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
+    }
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(
+        driver: &'static Driver,
+        ordinal: i32,
+        device: CUdevice,
+        total: u64,
+    ) -> DeviceMemory {
+        DeviceMemory {
+            driver,
+            ordinal,
+            total,
+            virtual_memory: VirtualMemory::new(driver, ordinal, device, total),
+            ledger_lock: Lock::new(),
+            books: UnsafeCell::new(Books { ledger: Ledger::default(), arenas: Vec::new() }),
+        }
+    }
+
+    /// Memory of the device.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Allocates for a stream of `device`, whose memory this is.
+    #[inline]
+    pub fn allocate(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        if bytes >= TOO_LARGE {
+            return Err(self.out_of_memory(device, bytes));
+        }
+        let size = round_size(bytes);
+        let class = if size <= SMALL { Class::Small } else { Class::Large };
+        let arena = self.arena(device, stream, class)?;
+        let units = (size / UNIT) as u32;
+        arena.lock.lock();
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let outcome = if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
+        let found = outcome.and_then(|()| self.take(arena, units, bytes));
+        arena.lock.unlock();
+        match found? {
+            Some(address) => Ok(address),
+            None => self.allocate_slowly(runtime, device, arena, units, bytes),
+        }
+    }
+
+    /// Takes a block out of what is mapped. The caller holds the arena's lock.
+    #[inline]
+    fn take(&self, arena: &Arena, units: u32, bytes: u64) -> Result<Option<u64>> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let Some((id, mut change)) = state.allocate(units, bytes)? else { return Ok(None) };
+        // SAFETY: the lock is held and we are not parked.
+        state.count_free(unsafe { arena.account() }, &mut change);
+        self.count(arena, &change);
+        Ok(Some(arena.base + u64::from(state.blocks[id].start) * UNIT))
+    }
+
+    /// Makes a change known. The caller holds the arena's lock.
+    #[inline]
+    fn count(&self, arena: &Arena, change: &Lanes) {
+        // SAFETY: the lock is held and we are not parked.
+        if !unsafe { arena.account() }.apply(change) {
+            self.with_ledger(Some(arena), |books| {
+                // SAFETY: `with_ledger` holds all accounts still.
+                unsafe { arena.account() }.add(change);
+                books.share_out(Some(arena));
+            });
+        }
+    }
+
+    /// Runs `body` while no account of the device changes. `own` is an arena whose lock the caller
+    /// holds, if it does.
+    fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
+        if let Some(own) = own {
+            own.parked.store(true, Ordering::Release);
+        }
+        let _guard = self.ledger_lock.guard();
+        if let Some(own) = own {
+            own.parked.store(false, Ordering::Release);
+        }
+        // SAFETY: the ledger's lock is held.
+        let books = unsafe { &mut *self.books.get() };
+        for arena in &books.arenas {
+            if own.is_some_and(|own| std::ptr::eq(own, &**arena)) {
+                continue;
+            }
+            // Whoever holds an arena's lock soon gives it back, or parks here, waiting for us.
+            let mut spins = 0u32;
+            let taken = loop {
+                if arena.lock.try_lock() {
+                    break true;
+                }
+                if arena.parked.load(Ordering::Acquire) {
+                    break false;
+                }
+                spins += 1;
+                if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            };
+            arena.taken.set(taken);
+        }
+        let result = body(books);
+        for arena in &books.arenas {
+            if arena.taken.replace(false) {
+                arena.lock.unlock();
+            }
+        }
+        result
+    }
+
+    /// The arena that serves a stream, made now if there is none.
+    #[inline]
+    fn arena<'a>(&'a self, device: &Device, stream: &Stream, class: Class) -> Result<&'a Arena> {
+        if stream.is_per_thread() {
+            let own = device.streams.external(device, stream.native())?;
+            return self.arena_slowly(own, class);
+        }
+        let arena = stream.arenas[class as usize].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        match unsafe { arena.as_ref() } {
+            Some(arena) => Ok(arena),
+            None => self.arena_slowly(stream, class),
+        }
+    }
+
+    #[cold]
+    fn arena_slowly<'a>(&'a self, stream: &Stream, class: Class) -> Result<&'a Arena> {
+        let _relaxed = Relaxed::enter(self.driver);
+        self.virtual_memory.prepare()?;
+        let _guard = self.ledger_lock.guard();
+        let existing = stream.arenas[class as usize].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        if let Some(arena) = unsafe { existing.as_ref() } {
+            return Ok(arena);
+        }
+        // SAFETY: the ledger's lock is held.
+        let books = unsafe { &mut *self.books.get() };
+        books.arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
+        let slot = self.virtual_memory.take_slot()?;
+        let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
+        let mut arena = try_box(arena, "an arena")?;
+        arena.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
+        let address: *mut Arena = &mut *arena;
+        self.virtual_memory.publish(&slot, address);
+        books.arenas.push(arena);
+        stream.arenas[class as usize].store(address, Ordering::Release);
+        // SAFETY: just made, boxed, and kept until shutdown.
+        Ok(unsafe { &*address })
+    }
+
+    /// All statistics.
+    pub fn statistics(&self) -> Statistics {
+        self.with_ledger(None, |books| books.statistics())
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&self) {
+        self.with_ledger(None, |books| {
+            let sums = books.sums(|account| account.current);
+            books.ledger.reset_peak(&sums);
+            books.share_out(None);
+        });
+    }
+
+    /// Every total becomes 0.
+    pub fn reset_accumulated(&self) {
+        self.with_ledger(None, |books| {
+            books.ledger.reset_accumulated();
+            books.each(|_, account| account.reset_accumulated());
+        });
+    }
+
+    /// Free and total memory as the driver sees them.
+    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        self.virtual_memory.info()
+    }
+
+    /// Gives another device access to all memory of this one, present and future.
+    pub(crate) fn allow_peer(&self, peer: i32) -> Result<()> {
+        self.virtual_memory.add_peer(peer);
+        self.each_arena(|arena| {
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            state.segment.allow_peer(&self.virtual_memory, arena.base, peer)
+        })
+    }
+
+    /// Runs `body` for each arena in turn, holding its lock; stops at the first error.
+    fn each_arena(&self, mut body: impl FnMut(&Arena) -> Result<()>) -> Result<()> {
+        let mut index = 0;
+        loop {
+            let arena: *const Arena = {
+                let _guard = self.ledger_lock.guard();
+                // SAFETY: the ledger's lock is held.
+                let books = unsafe { &*self.books.get() };
+                match books.arenas.get(index) {
+                    Some(arena) => &**arena,
+                    None => return Ok(()),
+                }
+            };
+            // SAFETY: boxed, and kept until shutdown.
+            let arena = unsafe { &*arena };
+            let _guard = arena.lock.guard();
+            body(arena)?;
+            index += 1;
+        }
+    }
+
+    /// Gives everything back. Nobody is inside, no work is under way, the context is current.
+    pub(crate) fn close(&self) {
+        let _ = self.each_arena(|arena| {
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
+            for batch in state.limbo.batches.drain(..) {
+                if !batch.event.is_null() {
+                    // SAFETY: ours, and nothing waits for it.
+                    let _ = unsafe { self.driver.cuEventDestroy(batch.event) };
+                }
+            }
+            Ok(())
+        });
+        self.virtual_memory.close();
+    }
+}
+
+impl Books {
+    fn each(&self, mut body: impl FnMut(Class, &mut Account)) {
+        for arena in &self.arenas {
+            // SAFETY: the ledger holds all accounts still.
+            body(arena.class, unsafe { arena.account() });
+        }
+    }
+
+    fn sums(&self, value: impl Fn(&Account) -> Lanes) -> stats::Sums {
+        let mut sums = [[0; LANES]; 3];
+        self.each(|class, account| {
+            let values = value(account);
+            for row in [stats::ALL, class.row()] {
+                for (sum, value) in sums[row].iter_mut().zip(values) {
+                    *sum += value;
+                }
+            }
+        });
+        sums
+    }
+
+    /// Raises the peaks to what is, and shares out anew what is left below them.
+    fn share_out(&mut self, asked: Option<&Arena>) {
+        let sums = self.sums(|account| account.current);
+        self.ledger.raise(&sums);
+        let mut members = [0; 3];
+        self.each(|class, _| {
+            members[stats::ALL] += 1;
+            members[class.row()] += 1;
+        });
+        for arena in &self.arenas {
+            let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**arena));
+            // SAFETY: the ledger holds all accounts still.
+            unsafe { arena.account() }.slack =
+                self.ledger.share(&sums, &members, arena.class, asked);
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.ledger.statistics(
+            &self.sums(|account| account.current),
+            &self.sums(|account| account.increased),
+            &self.sums(Account::decreased),
+        )
+    }
+}
+
+/// The block at a pointer, its arena locked for the life of the guard.
+struct Locked<'a> {
+    arena: &'a Arena,
+    id: u32,
+    _guard: crate::lock::Guard<'a>,
+}
+
+#[inline]
+fn lock_block(address: u64) -> Result<Locked<'static>> {
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
+        return Err(Error::InvalidPointer {
+            ptr: address as usize,
+            why: "was not allocated by tcuda, or tcuda was shut down since",
+        });
+    };
+    let guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let id = unsafe { arena.state() }.find(offset, address as usize)?;
+    Ok(Locked { arena, id, _guard: guard })
+}
+
+/// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
+#[inline]
+pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    let block = lock_block(address)?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { block.arena.state() };
+    let memory = &runtime.device(block.arena.device)?.memory;
+    if state.blocks[block.id].uses != 0 {
+        return memory.free_used(block.arena, block.id);
+    }
+    let mut change = state.free(block.id);
+    // SAFETY: the lock is held and we are not parked.
+    state.count_free(unsafe { block.arena.account() }, &mut change);
+    memory.count(block.arena, &change);
+    Ok(())
+}
+
+/// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
+pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
+    let block = lock_block(address)?;
+    if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
+        return Ok(());
+    }
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { block.arena.state() };
+    let head = state.blocks[block.id].uses;
+    state.blocks[block.id].uses = state.uses.add(head, stream)?;
+    Ok(())
+}
+
+/// What a live block is.
+pub fn find(address: u64) -> Result<Found> {
+    let block = lock_block(address)?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let found = &unsafe { block.arena.state() }.blocks[block.id];
+    Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
+}

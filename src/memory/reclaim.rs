@@ -1,0 +1,426 @@
+//! The cold side of the allocator: growing, giving back, blocks that wait for other streams, and the
+//! steps before an allocation fails.
+
+use super::arena::{Arena, ArenaState};
+use super::block::{NONE, State, UNIT};
+use super::stats::{ALL, ALLOCATED_BYTES, LANES};
+use super::virtual_memory::VirtualMemory;
+use super::{DeviceMemory, Relaxed};
+use crate::device::Device;
+use crate::driver::sys::CUevent;
+use crate::error::{Error, OutOfMemory, Result};
+use crate::runtime::Runtime;
+use crate::stream::{Stream, finished};
+
+impl DeviceMemory {
+    /// What is left when nothing that is mapped fits: grow; then reclaim everything reusable of the
+    /// whole device and try again.
+    #[cold]
+    pub(super) fn allocate_slowly(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        units: u32,
+        bytes: u64,
+    ) -> Result<u64> {
+        let _relaxed = Relaxed::enter(self.driver);
+        match self.grow_and_take(device, arena, units, bytes) {
+            Err(Error::DriverOutOfMemory { .. }) => (),
+            other => return other,
+        }
+        self.with_ledger(None, |books| {
+            let counted = books.ledger.counted_mut();
+            counted.num_alloc_retries += 1;
+            counted.num_sync_all_streams += 1;
+        });
+        self.reclaim(runtime)?;
+        match self.grow_and_take(device, arena, units, bytes) {
+            Err(Error::DriverOutOfMemory { .. }) => (),
+            other => return other,
+        }
+        self.with_ledger(None, |books| books.ledger.counted_mut().num_ooms += 1);
+        let granularity = self.virtual_memory.granularity();
+        Err(self.out_of_memory(device, (u64::from(units) * UNIT).next_multiple_of(granularity)))
+    }
+
+    /// The error with its numbers.
+    #[cold]
+    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
+        let (free, total) = self.info(device).unwrap_or((0, self.total));
+        let statistics = self.statistics();
+        let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
+        let reserved = statistics.reserved_bytes[ALL].current as u64;
+        Error::OutOfMemory(OutOfMemory {
+            device: self.ordinal,
+            wanted,
+            total,
+            free,
+            limit: None,
+            allocated,
+            cached: reserved.saturating_sub(allocated),
+        })
+    }
+
+    fn grow_and_take(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        units: u32,
+        bytes: u64,
+    ) -> Result<u64> {
+        let _context = device.enter()?;
+        let _guard = arena.lock.guard();
+        // Someone may have freed, or grown, in the meantime.
+        if let Some(address) = self.take(arena, units, bytes)? {
+            return Ok(address);
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let before = (state.segment.bytes() as i64, state.segment.ranges());
+        let limit = arena.slot_units();
+        let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
+        self.count_segment(arena, before);
+        grown?;
+        match self.take(arena, units, bytes)? {
+            Some(address) => Ok(address),
+            None => Err(Error::Internal(crate::text::Text::new("grown memory does not fit"))),
+        }
+    }
+
+    /// Counts what growing or giving back changed. The caller holds the arena's lock.
+    fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let bytes = state.segment.bytes() as i64 - bytes;
+        let ranges = state.segment.ranges() - ranges;
+        if bytes == 0 && ranges == 0 {
+            return;
+        }
+        self.with_ledger(Some(arena), |books| {
+            // SAFETY: `with_ledger` holds all accounts still.
+            let account = unsafe { arena.account() };
+            let mut change = [0; LANES];
+            state.count_free(account, &mut change);
+            account.add(&change);
+            books.share_out(Some(arena));
+            books.ledger.count_reserved(arena.class, bytes, ranges);
+        });
+    }
+
+    /// Gives all unused memory back to the driver; waits for what may still use it.
+    pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        self.with_ledger(None, |books| books.ledger.counted_mut().num_sync_all_streams += 1);
+        self.reclaim(runtime)
+    }
+
+    fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+        self.each_arena(|arena| {
+            let Some(stream) = arena.stream() else { return Ok(()) };
+            if stream.is_capturing(self.driver)? {
+                return Ok(());
+            }
+            self.settle(runtime, arena, true)?;
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            if !state.has_idle() {
+                return Ok(());
+            }
+            let device = runtime.device(self.ordinal)?;
+            let _context = device.enter()?;
+            // Unmapping does not wait for kernels that still use what was freed in stream order.
+            if stream.is_per_thread() {
+                device.synchronize()?;
+            } else {
+                stream.synchronize(runtime)?;
+            }
+            let before = (state.segment.bytes() as i64, state.segment.ranges());
+            let outcome = state.release_idle(&self.virtual_memory, arena.base);
+            self.count_segment(arena, before);
+            outcome
+        })
+    }
+
+    /// Frees a block that other streams use. The caller holds the arena's lock.
+    pub(super) fn free_used(&self, arena: &Arena, id: u32) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let mut head = state.blocks[id].uses;
+        for stream in state.uses.iter(head) {
+            state.limbo.prepare(stream)?;
+        }
+        let mut waits = 0;
+        while let Some((stream, rest)) = state.uses.pop(head) {
+            head = rest;
+            waits += u16::from(state.limbo.join(stream, id));
+        }
+        state.blocks[id].uses = 0;
+        state.blocks[id].waits = waits;
+        let mut change = state.free_later(id);
+        // SAFETY: the lock is held and we are not parked.
+        state.count_free(unsafe { arena.account() }, &mut change);
+        self.count(arena, &change);
+        Ok(())
+    }
+
+    /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
+    /// passed. The caller holds the arena's lock.
+    pub(super) fn settle(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if state.limbo.is_empty() {
+            return Ok(());
+        }
+        let _relaxed = Relaxed::enter(self.driver);
+        let mut index = 0;
+        while index < state.limbo.batches.len() {
+            let stream = state.limbo.batches[index].stream;
+            // At most one closed batch a stream: what is freed meanwhile shares the next event.
+            let earlier = &state.limbo.batches[..index];
+            if !wait && earlier.iter().any(|batch| std::ptr::eq(batch.stream, stream)) {
+                index += 1;
+                continue;
+            }
+            // SAFETY: streams live until shutdown.
+            let stream = unsafe { &*stream };
+            let event = state.limbo.batches[index].event;
+            let passed = self.close_batch(runtime, stream, event, wait, |closed| {
+                state.limbo.batches[index].event = closed;
+            })?;
+            if !passed {
+                index += 1;
+                continue;
+            }
+            let batch = state.limbo.batches.remove(index);
+            runtime.device(stream.device())?.events.give_untimed(batch.event);
+            for id in batch.blocks {
+                let block = &mut state.blocks[id];
+                block.waits = block.waits.saturating_sub(1);
+                if block.waits == 0 {
+                    let mut change = state.free_pending(id);
+                    // SAFETY: the lock is held and we are not parked.
+                    state.count_free(unsafe { arena.account() }, &mut change);
+                    self.count(arena, &change);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a batch's stream got past it? Records its event first if that was not done.
+    fn close_batch(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        event: CUevent,
+        wait: bool,
+        closed: impl FnOnce(CUevent),
+    ) -> Result<bool> {
+        let device = runtime.device(stream.device())?;
+        let _context = device.enter()?;
+        let mut event = event;
+        if event.is_null() {
+            // An event recorded in a capture would pull its waiters into it.
+            if stream.is_capturing(self.driver)? {
+                return Ok(false);
+            }
+            event = device.events.take_untimed(device)?;
+            if let Err(error) = stream.record(runtime, event) {
+                device.events.give_untimed(event);
+                return Err(error);
+            }
+            closed(event);
+        }
+        if wait {
+            // SAFETY: our event, recorded.
+            unsafe { self.driver.cuEventSynchronize(event) }?;
+            return Ok(true);
+        }
+        // SAFETY: our event, recorded.
+        finished(unsafe { self.driver.cuEventQuery(event) })
+    }
+}
+
+impl ArenaState {
+    /// Are there addresses without memory below the end?
+    fn has_holes(&self) -> bool {
+        u64::from(self.end()) * UNIT != self.segment.bytes()
+    }
+
+    /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
+    /// free neighbours, else at the end.
+    pub(super) fn grow(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        limit: u64,
+    ) -> Result<()> {
+        let step = (memory.granularity() / UNIT) as u32;
+        self.blocks.prepare(2)?;
+        if self.has_holes()
+            && let Some((hole, below)) = self.find_hole(units)
+        {
+            let room = self.blocks[hole].units;
+            let wanted = (units - below.min(units)).next_multiple_of(step).min(room);
+            return self.fill_hole(memory, base, hole, wanted);
+        }
+        let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
+        let wanted = (units - free.min(units)).next_multiple_of(step);
+        if u64::from(self.end()) + u64::from(wanted) > limit {
+            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
+        }
+        self.segment.map(memory, base, self.end(), u64::from(wanted) * UNIT)?;
+        self.extend(wanted);
+        Ok(())
+    }
+
+    /// The lowest hole that makes room for `units` together with its free neighbours, and the units
+    /// that are free below it.
+    fn find_hole(&self, units: u32) -> Option<(u32, u32)> {
+        let free = |id: u32| match id {
+            NONE => 0,
+            id if self.blocks[id].state == State::Free => self.blocks[id].units,
+            _ => 0,
+        };
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Hole {
+                let below = free(block.previous);
+                if u64::from(below) + u64::from(block.units) + u64::from(free(block.next))
+                    >= u64::from(units)
+                {
+                    return Some((id, below));
+                }
+            }
+            id = block.next;
+        }
+        None
+    }
+
+    fn fill_hole(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        hole: u32,
+        units: u32,
+    ) -> Result<()> {
+        let start = self.blocks[hole].start;
+        self.segment.map(memory, base, start, u64::from(units) * UNIT)?;
+        if units == self.blocks[hole].units {
+            self.release(hole);
+            return Ok(());
+        }
+        let below = self.blocks[hole].previous;
+        let id = self.new_block(start, units, State::Free);
+        self.blocks[hole].start += units;
+        self.blocks[hole].units -= units;
+        self.blocks.link(id, below, hole);
+        if self.first == hole {
+            self.first = id;
+        }
+        self.release(id);
+        Ok(())
+    }
+
+    /// Is any whole mapping free?
+    pub(super) fn has_idle(&self) -> bool {
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Free {
+                let (from, to) = self.segment.whole_within(block.start, block.end());
+                if from != to {
+                    return true;
+                }
+            }
+            id = block.next;
+        }
+        false
+    }
+
+    /// Unmaps every whole mapping that is free and gives its memory back. Nobody may use what is
+    /// free any more, on the device either.
+    pub(super) fn release_idle(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        let mut id = self.first;
+        while id != NONE {
+            let next = self.blocks[id].next;
+            if self.blocks[id].state == State::Free {
+                self.punch(memory, base, id)?;
+            }
+            id = next;
+        }
+        self.trim();
+        Ok(())
+    }
+
+    /// Turns the whole mappings inside a free block into a hole.
+    fn punch(&mut self, memory: &VirtualMemory, base: u64, id: u32) -> Result<()> {
+        let (start, end) = (self.blocks[id].start, self.blocks[id].end());
+        let (from, to) = self.segment.whole_within(start, end);
+        if from == to {
+            return Ok(());
+        }
+        self.blocks.prepare(2)?;
+        if id == self.wilderness {
+            self.wilderness = NONE;
+        } else {
+            self.bins.remove(&mut self.blocks, id);
+        }
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        self.segment.unmap(memory, base, from, to);
+        let block = &mut self.blocks[id];
+        (block.start, block.units, block.state) = (from, to - from, State::Hole);
+        if start < from {
+            let below = self.blocks[id].previous;
+            let edge = self.new_block(start, from - start, State::Free);
+            self.blocks.link(edge, below, id);
+            if self.first == id {
+                self.first = edge;
+            }
+            self.release(edge);
+        }
+        if to < end {
+            let above = self.blocks[id].next;
+            let edge = self.new_block(to, end - to, State::Free);
+            self.blocks.link(edge, id, above);
+            if self.last == id {
+                self.last = edge;
+            }
+            self.release(edge);
+        }
+        self.join_holes(id);
+        Ok(())
+    }
+
+    fn join_holes(&mut self, id: u32) {
+        let below = self.blocks[id].previous;
+        if below != NONE && self.blocks[below].state == State::Hole {
+            self.blocks[below].units += self.blocks[id].units;
+            self.blocks.unlink(id);
+            if self.last == id {
+                self.last = below;
+            }
+            self.blocks.give(id);
+        }
+    }
+
+    /// Forgets holes at the end, so that the last block ends where the memory does.
+    fn trim(&mut self) {
+        while self.last != NONE && self.blocks[self.last].state == State::Hole {
+            let hole = self.last;
+            self.last = self.blocks[hole].previous;
+            self.blocks.unlink(hole);
+            self.blocks.give(hole);
+        }
+        if self.last == NONE {
+            self.first = NONE;
+        } else if self.blocks[self.last].state == State::Free && self.wilderness != self.last {
+            self.bins.remove(&mut self.blocks, self.last);
+            self.wilderness = self.last;
+        }
+    }
+}

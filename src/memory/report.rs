@@ -1,0 +1,85 @@
+//! Sizes and failures in words.
+
+use crate::error::OutOfMemory;
+use std::fmt;
+
+/// A size as PyTorch writes it: bytes, KiB, MiB or GiB, two decimals.
+pub struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        let (unit, name) = match bytes {
+            0..=1024 => return write!(f, "{bytes} bytes"),
+            1025..=1_048_576 => (1u64 << 10, "KiB"),
+            1_048_577..=1_073_741_824 => (1 << 20, "MiB"),
+            _ => (1 << 30, "GiB"),
+        };
+        write!(f, "{:.2} {name}", bytes as f64 / unit as f64)
+    }
+}
+
+/// The sentence of an allocation that found no memory.
+pub struct OutOfMemoryText<'a>(pub &'a OutOfMemory);
+
+impl fmt::Display for OutOfMemoryText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutOfMemory { device, wanted, total, free, limit, allocated, cached } = *self.0;
+        if wanted >= super::TOO_LARGE {
+            return write!(f, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+        }
+        write!(f, "CUDA out of memory. Tried to allocate {}. ", Size(wanted))?;
+        write!(f, "GPU {device} has a total capacity of {} ", Size(total))?;
+        write!(f, "of which {} is free. ", Size(free))?;
+        if let Some(limit) = limit {
+            write!(f, "{} allowed; ", Size(limit))?;
+        }
+        write!(f, "Of the allocated memory {} is allocated by tcuda, ", Size(allocated))?;
+        write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
+        if cached > 0 {
+            write!(f, " What is reserved lies beside blocks in use, in parts too small to give back.")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_pytorchs() {
+        let texts = [
+            (0, "0 bytes"),
+            (1024, "1024 bytes"),
+            (1025, "1.00 KiB"),
+            (1 << 20, "1024.00 KiB"),
+            ((1 << 20) + 1, "1.00 MiB"),
+            (20 << 20, "20.00 MiB"),
+            (1 << 30, "1024.00 MiB"),
+            (3 << 30, "3.00 GiB"),
+        ];
+        for (bytes, text) in texts {
+            assert_eq!(Size(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_sentence_has_pytorchs_parts() {
+        let numbers = OutOfMemory {
+            device: 1,
+            wanted: 20 << 20,
+            total: 16 << 30,
+            free: 2 << 20,
+            limit: Some(1 << 30),
+            allocated: 3 << 30,
+            cached: 0,
+        };
+        assert_eq!(
+            OutOfMemoryText(&numbers).to_string(),
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of \
+             16.00 GiB of which 2.00 MiB is free. 1024.00 MiB allowed; Of the allocated memory \
+             3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
+        );
+    }
+}

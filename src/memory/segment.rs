@@ -1,0 +1,134 @@
+//! The memory behind an arena's addresses: physical handles, mapped in address order.
+//!
+//! An arena grows by handles of powers of two up to 64 MiB, the largest first: memory in few large
+//! handles is several times cheaper to map than in many small ones, and the last is as small as the
+//! driver allows, so that nothing is reserved that was not asked for.
+
+use super::block::UNIT;
+use super::virtual_memory::VirtualMemory;
+use crate::error::{Error, Result};
+
+/// The largest handle.
+const LARGEST: u64 = 64 << 20;
+
+/// A physical handle and where it is mapped, in units from the arena's base.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    /// First unit.
+    pub start: u32,
+    /// Length.
+    pub units: u32,
+    handle: u64,
+}
+
+/// The mappings of an arena, in address order.
+pub struct Segment {
+    mappings: Vec<Mapping>,
+    bytes: u64,
+}
+
+impl Segment {
+    pub(super) fn new() -> Segment {
+        Segment { mappings: Vec::new(), bytes: 0 }
+    }
+
+    /// Bytes that are mapped.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Contiguous mapped ranges: what statistics and snapshots call segments.
+    pub fn ranges(&self) -> i64 {
+        let gaps = self.mappings.windows(2).filter(|w| w[0].start + w[0].units != w[1].start);
+        if self.mappings.is_empty() { 0 } else { gaps.count() as i64 + 1 }
+    }
+
+    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
+    pub(super) fn map(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        start: u32,
+        bytes: u64,
+    ) -> Result<()> {
+        let granularity = memory.granularity();
+        let at = self.mappings.partition_point(|mapping| mapping.start < start);
+        let count = (bytes / LARGEST) as usize + LARGEST.ilog2() as usize;
+        self.mappings
+            .try_reserve(count)
+            .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
+        let (mut index, mut offset) = (at, 0);
+        let outcome = loop {
+            if offset == bytes {
+                break memory.allow_access(base + u64::from(start) * UNIT, bytes);
+            }
+            let left = bytes - offset;
+            let largest = LARGEST.max(granularity);
+            let size = if left >= largest { largest } else { (1 << left.ilog2()).max(granularity) };
+            let address = base + u64::from(start) * UNIT + offset;
+            match memory.create_mapped(address, size) {
+                Err(error) => break Err(error),
+                Ok(handle) => {
+                    let start = start + (offset / UNIT) as u32;
+                    let mapping = Mapping { start, units: (size / UNIT) as u32, handle };
+                    self.mappings.insert(index, mapping);
+                    index += 1;
+                    offset += size;
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            for mapping in self.mappings.drain(at..index) {
+                memory.destroy_mapped(
+                    base + u64::from(mapping.start) * UNIT,
+                    u64::from(mapping.units) * UNIT,
+                    mapping.handle,
+                );
+            }
+            return Err(error);
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.
+    pub(super) fn whole_within(&self, start: u32, end: u32) -> (u32, u32) {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let inside = self.mappings[first..]
+            .iter()
+            .take_while(|mapping| mapping.start + mapping.units <= end);
+        match inside.clone().next() {
+            Some(low) => (low.start, inside.last().map_or(low.start, |m| m.start + m.units)),
+            None => (start, start),
+        }
+    }
+
+    /// Unmaps whole mappings and gives their memory back; gives the bytes that went.
+    pub(super) fn unmap(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        start: u32,
+        end: u32,
+    ) -> u64 {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let last = self.mappings.partition_point(|mapping| mapping.start < end);
+        let mut bytes = 0;
+        for mapping in self.mappings.drain(first..last) {
+            let length = u64::from(mapping.units) * UNIT;
+            memory.destroy_mapped(base + u64::from(mapping.start) * UNIT, length, mapping.handle);
+            bytes += length;
+        }
+        self.bytes -= bytes;
+        bytes
+    }
+
+    /// Gives another device access to everything that is mapped.
+    pub(super) fn allow_peer(&self, memory: &VirtualMemory, base: u64, peer: i32) -> Result<()> {
+        for mapping in &self.mappings {
+            let address = base + u64::from(mapping.start) * UNIT;
+            memory.allow_peer(address, u64::from(mapping.units) * UNIT, peer)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,346 @@
+//! Addresses and physical memory of a device: reservations cut into slots, handles, access.
+//!
+//! Reservations of all devices are in one fixed table, so that a pointer leads to its arena by a few
+//! comparisons and a shift.
+
+use super::arena::Arena;
+use crate::device::MAX_DEVICES;
+use crate::driver::sys::{
+    CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType,
+};
+use crate::driver::{CudaError, Driver, code};
+use crate::error::{Error, Result};
+use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The most slots of one reservation.
+pub const SLOTS: usize = 64;
+/// Reservations start with so many slots and halve when addresses are short.
+const FIRST_SLOTS: u64 = 32;
+const MAX_RESERVATIONS: usize = 128;
+/// Handles and growth are multiples of at least this.
+const SMALLEST: u64 = 2 << 20;
+
+/// A reservation: `slots` ranges of equal size.
+struct Reservation {
+    base: AtomicU64,
+    bytes: AtomicU64,
+    shift: AtomicU32,
+    device: AtomicU32,
+    arenas: [AtomicPtr<Arena>; SLOTS],
+}
+
+static RESERVATIONS: [Reservation; MAX_RESERVATIONS] = [const {
+    Reservation {
+        base: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        shift: AtomicU32::new(0),
+        device: AtomicU32::new(0),
+        arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; SLOTS],
+    }
+}; MAX_RESERVATIONS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Serialises additions to the table.
+static ADDING: Mutex<()> = Mutex::new(());
+
+/// The arena whose slot holds an address, and the offset in it.
+#[inline]
+pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
+    let count = COUNT.load(Ordering::Acquire);
+    for reservation in &RESERVATIONS[..count] {
+        let offset = address.wrapping_sub(reservation.base.load(Ordering::Relaxed));
+        if offset < reservation.bytes.load(Ordering::Relaxed) {
+            let shift = reservation.shift.load(Ordering::Relaxed);
+            let slot = (offset >> shift) as usize;
+            let arena = reservation.arenas[slot].load(Ordering::Acquire);
+            // SAFETY: NULL or an arena that lives until shutdown, when nobody is inside.
+            let arena = unsafe { arena.as_ref() }?;
+            return Some((arena, offset & ((1 << shift) - 1)));
+        }
+    }
+    None
+}
+
+/// The device whose reservation holds an address.
+pub fn device_of(address: u64) -> Option<i32> {
+    let count = COUNT.load(Ordering::Acquire);
+    RESERVATIONS[..count]
+        .iter()
+        .find(|r| {
+            let offset = address.wrapping_sub(r.base.load(Ordering::Relaxed));
+            offset < r.bytes.load(Ordering::Relaxed)
+        })
+        .map(|r| r.device.load(Ordering::Relaxed) as i32)
+}
+
+/// What the device offers.
+#[derive(Clone, Copy)]
+struct Offer {
+    granularity: u64,
+    properties: CUmemAllocationProp,
+}
+
+// SAFETY: plain data; its one pointer is for another system and stays NULL.
+unsafe impl Send for Offer {}
+// SAFETY: as above.
+unsafe impl Sync for Offer {}
+
+/// A slot that is being handed out.
+pub struct Slot {
+    reservation: usize,
+    index: usize,
+    /// First address.
+    pub base: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// The virtual memory of a device.
+pub struct VirtualMemory {
+    driver: &'static Driver,
+    ordinal: i32,
+    device: CUdevice,
+    total: u64,
+    offer: OnceCell<Offer>,
+    /// Bit n: device n may use our memory.
+    peers: AtomicU64,
+}
+
+const _: () = assert!(MAX_DEVICES <= 64, "peers are bits");
+
+impl VirtualMemory {
+    pub(super) fn new(
+        driver: &'static Driver,
+        ordinal: i32,
+        device: CUdevice,
+        total: u64,
+    ) -> VirtualMemory {
+        let peers = AtomicU64::new(0);
+        VirtualMemory { driver, ordinal, device, total, offer: OnceCell::new(), peers }
+    }
+
+    fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
+        let mut value = 0;
+        // SAFETY: `value` is writable, the device exists.
+        match unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute, self.device) } {
+            Ok(()) => Ok(value != 0),
+            Err(error) if error.code == code::INVALID_VALUE => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Asks once what the device offers; an error where it has no virtual memory.
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.offer().map(|_| ())
+    }
+
+    fn offer(&self) -> Result<&Offer> {
+        use CUdevice_attribute::*;
+        self.offer.get_or_try_init(|| {
+            if !self.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)? {
+                return Err(Error::NotSupported { what: "virtual memory (cuMemMap)", by: "device" });
+            }
+            let mut properties = CUmemAllocationProp {
+                type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+                requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+                location: self.location(self.ordinal_of_device()),
+                win32HandleMetaData: std::ptr::null_mut(),
+                allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+                    compressionType: 0,
+                    gpuDirectRDMACapable: 0,
+                    usage: 0,
+                    reserved: [0; 4],
+                },
+            };
+            // From the first day: neither can be added to a handle later.
+            if self.attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)? {
+                properties.requestedHandleTypes =
+                    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            }
+            if self.attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? {
+                properties.allocFlags.gpuDirectRDMACapable = 1;
+            }
+            let mut granularity = 0;
+            // SAFETY: `granularity` is writable, the properties are whole.
+            unsafe {
+                self.driver.cuMemGetAllocationGranularity(
+                    &mut granularity,
+                    &properties,
+                    CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+                )
+            }?;
+            let granularity = (granularity as u64).max(SMALLEST).next_power_of_two();
+            Ok(Offer { granularity, properties })
+        })
+    }
+
+    /// cuMemLocation counts devices as cuDeviceGet does.
+    fn ordinal_of_device(&self) -> i32 {
+        self.device
+    }
+
+    fn location(&self, id: i32) -> CUmemLocation {
+        CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id }
+    }
+
+    /// Handles and growth are multiples of this many bytes.
+    #[inline]
+    pub fn granularity(&self) -> u64 {
+        self.offer.get().map_or(SMALLEST, |offer| offer.granularity)
+    }
+
+    /// Bytes of a slot: at least twice the memory, so that an arena never runs out of addresses
+    /// before the device runs out of memory.
+    fn slot_bytes(&self) -> u64 {
+        (self.total.max(SMALLEST) * 2).next_power_of_two()
+    }
+
+    /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
+    pub(super) fn take_slot(&self) -> Result<Slot> {
+        for (reservation, entry) in RESERVATIONS[..COUNT.load(Ordering::Acquire)].iter().enumerate() {
+            if entry.device.load(Ordering::Relaxed) as i32 == self.ordinal
+                && let Some(slot) = Self::vacant(reservation, entry)
+            {
+                return Ok(slot);
+            }
+        }
+        let reservation = self.reserve()?;
+        Self::vacant(reservation, &RESERVATIONS[reservation])
+            .ok_or(Error::OutOfHostMemory("device addresses"))
+    }
+
+    fn vacant(reservation: usize, entry: &Reservation) -> Option<Slot> {
+        let bytes = 1 << entry.shift.load(Ordering::Relaxed);
+        let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
+        let index = entry.arenas[..slots].iter().position(|a| a.load(Ordering::Relaxed).is_null())?;
+        let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
+        Some(Slot { reservation, index, base, bytes })
+    }
+
+    /// Makes an arena reachable by its addresses.
+    pub(super) fn publish(&self, slot: &Slot, arena: *mut Arena) {
+        RESERVATIONS[slot.reservation].arenas[slot.index].store(arena, Ordering::Release);
+    }
+
+    fn reserve(&self) -> Result<usize> {
+        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = COUNT.load(Ordering::Acquire);
+        let Some(entry) = RESERVATIONS.get(index) else {
+            return Err(Error::OutOfHostMemory("device addresses: too many reservations"));
+        };
+        let slot = self.slot_bytes();
+        let mut slots = FIRST_SLOTS;
+        let base = loop {
+            let mut base: CUdeviceptr = 0;
+            // SAFETY: `base` is writable.
+            let reserved = unsafe {
+                self.driver.cuMemAddressReserve(&mut base, (slot * slots) as usize, 0, 0, 0)
+            };
+            match reserved {
+                Ok(()) => break base,
+                Err(error) if error.code == CudaError::MISSING || slots == 1 => {
+                    return Err(error.into());
+                }
+                Err(_) => slots /= 2,
+            }
+        };
+        entry.base.store(base, Ordering::Relaxed);
+        entry.bytes.store(slot * slots, Ordering::Relaxed);
+        entry.shift.store(slot.trailing_zeros(), Ordering::Relaxed);
+        entry.device.store(self.ordinal as u32, Ordering::Relaxed);
+        COUNT.store(index + 1, Ordering::Release);
+        Ok(index)
+    }
+
+    /// Makes a handle and maps it; no access yet.
+    pub(super) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
+        let properties = self.offer()?.properties;
+        let mut handle = 0;
+        // SAFETY: `handle` is writable, the properties are whole.
+        unsafe { self.driver.cuMemCreate(&mut handle, bytes as usize, &properties, 0) }?;
+        // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
+        if let Err(error) = unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) } {
+            // SAFETY: ours, not mapped.
+            let _ = unsafe { self.driver.cuMemRelease(handle) };
+            return Err(error.into());
+        }
+        Ok(handle)
+    }
+
+    /// Unmaps a handle and gives its memory back. A failure leaves nothing that could be done.
+    pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) {
+        // SAFETY: exactly one mapping of ours, no longer in use.
+        let _ = unsafe { self.driver.cuMemUnmap(address, bytes as usize) };
+        // SAFETY: ours.
+        let _ = unsafe { self.driver.cuMemRelease(handle) };
+    }
+
+    /// Gives this device, and its peers, access to a mapped range.
+    pub(super) fn allow_access(&self, address: u64, bytes: u64) -> Result<()> {
+        let peers = self.peers.load(Ordering::Acquire);
+        let mut access = [self.access(self.device); MAX_DEVICES + 1];
+        let mut count = 1;
+        for peer in (0..MAX_DEVICES as i32).filter(|peer| peers >> peer & 1 == 1) {
+            access[count] = self.access(peer);
+            count += 1;
+        }
+        // SAFETY: `count` descriptors are filled in, the range is mapped.
+        unsafe { self.driver.cuMemSetAccess(address, bytes as usize, access.as_ptr(), count) }?;
+        Ok(())
+    }
+
+    /// Gives one more device access to a mapped range.
+    pub(super) fn allow_peer(&self, address: u64, bytes: u64, peer: i32) -> Result<()> {
+        let access = self.access(peer);
+        // SAFETY: one descriptor, the range is mapped.
+        unsafe { self.driver.cuMemSetAccess(address, bytes as usize, &access, 1) }?;
+        Ok(())
+    }
+
+    /// Remembers that a peer has access to all that will be mapped.
+    pub(super) fn add_peer(&self, peer: i32) {
+        self.peers.fetch_or(1 << peer, Ordering::AcqRel);
+    }
+
+    fn access(&self, device: i32) -> CUmemAccessDesc {
+        CUmemAccessDesc {
+            location: self.location(device),
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+    }
+
+    /// Free and total memory as the driver sees them; the device's context is current.
+    pub fn info(&self) -> Result<(u64, u64)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are writable.
+        unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Forgets the device's reservations and gives their addresses back; nothing is mapped.
+    pub(super) fn close(&self) {
+        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in &RESERVATIONS[..COUNT.load(Ordering::Acquire)] {
+            if entry.device.load(Ordering::Relaxed) as i32 != self.ordinal {
+                continue;
+            }
+            let bytes = entry.bytes.swap(0, Ordering::AcqRel);
+            let base = entry.base.load(Ordering::Relaxed);
+            for arena in &entry.arenas {
+                arena.store(std::ptr::null_mut(), Ordering::Release);
+            }
+            if bytes > 0 {
+                // SAFETY: reserved with this size, and nothing is mapped in it.
+                let _ = unsafe { self.driver.cuMemAddressFree(base, bytes as usize) };
+            }
+        }
+        // Entries of closed devices are used again once all are closed.
+        let all_closed = RESERVATIONS.iter().all(|entry| entry.bytes.load(Ordering::Relaxed) == 0);
+        if all_closed {
+            COUNT.store(0, Ordering::Release);
+        }
+    }
+}
