@@ -5,6 +5,7 @@
 use super::code;
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::physical::{Allocation, insert_merged};
+use super::pool::Pool;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::ptr;
@@ -27,8 +28,8 @@ pub(super) enum Access {
     Peers,
     /// `cuMemSetAccess`: these protections, one for each device.
     Granted([u8; MAX_DEVICES]),
-    /// A pool: the devices of this mask.
-    Pool(Arc<AtomicU32>),
+    /// A pool: the devices that it is shared with.
+    Pool(Arc<Pool>),
 }
 
 /// What a reservation was made for.
@@ -38,8 +39,8 @@ pub(super) enum Purpose {
     Virtual,
     /// `cuMemAlloc` on a device.
     Allocation(usize),
-    /// A segment of the pool of this handle.
-    Pool(usize),
+    /// A segment of a pool.
+    Pool,
 }
 
 /// A range of addresses.
@@ -275,10 +276,7 @@ impl AddressSpace {
         let mask = match &mapping.access {
             Access::Granted(granted) => return granted.get(device).copied().unwrap_or(0),
             Access::Peers => peers.get(device).map_or(0, |mask| mask.load(Ordering::Relaxed)),
-            Access::Pool(mask) => {
-                // The mask is of the devices that reach the pool.
-                (mask.load(Ordering::Relaxed) >> device & 1) << owner
-            }
+            Access::Pool(pool) => return if pool.is_reached_by(device) { READ | WRITE } else { 0 },
         };
         if device == owner || mask >> owner & 1 != 0 { READ | WRITE } else { 0 }
     }

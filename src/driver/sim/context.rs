@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::thread::ThreadId;
 
 /// Handle of the context of device 0; the others follow at [`STRIDE`].
@@ -21,7 +21,7 @@ const FLAGS: c_uint = 0;
 pub(super) struct Context {
     pub(super) device: usize,
     retained: Mutex<usize>,
-    active: std::sync::atomic::AtomicBool,
+    active: AtomicBool,
     /// What the first failed operation left; never cleared.
     pub(super) error: AtomicI32,
     pub(super) legacy: Arc<Stream>,
@@ -35,7 +35,7 @@ impl Context {
         Context {
             device,
             retained: Mutex::new(0),
-            active: std::sync::atomic::AtomicBool::new(false),
+            active: AtomicBool::new(false),
             error: AtomicI32::new(0),
             legacy: Stream::new(device, Kind::Legacy, 0),
             per_thread: Mutex::default(),
@@ -62,13 +62,18 @@ impl Context {
 
     /// The calling thread's own default stream.
     pub(super) fn per_thread(&self) -> Arc<Stream> {
+        let thread = std::thread::current().id();
         let mut streams = lock(&self.per_thread);
-        let stream = streams.entry(std::thread::current().id()).or_insert_with(|| {
-            let stream = Stream::new(self.device, Kind::Blocking, 0);
-            write(&self.members).push(Arc::clone(&stream));
-            stream
-        });
-        Arc::clone(stream)
+        if let Some(stream) = streams.get(&thread) {
+            return Arc::clone(stream);
+        }
+        streams.retain(|_, stream| !stream.destroyed.load(Ordering::Relaxed));
+        let stream = Stream::new(self.device, Kind::Blocking, 0);
+        self.adopt(&stream);
+        // A thread that is ending goes without the guard: the machine's end is the stream's.
+        let _ = OWN_STREAMS.try_with(|own| own.borrow_mut().0.push(Arc::downgrade(&stream)));
+        streams.insert(thread, Arc::clone(&stream));
+        stream
     }
 
     pub(super) fn adopt(&self, stream: &Arc<Stream>) {
@@ -96,6 +101,17 @@ impl Context {
     }
 }
 
+/// The default streams of a thread, which end with it.
+struct OwnStreams(Vec<Weak<Stream>>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        for stream in self.0.iter().filter_map(Weak::upgrade) {
+            stream.destroy();
+        }
+    }
+}
+
 /// State of a thread, valid for one machine.
 struct Thread {
     generation: u64,
@@ -103,6 +119,7 @@ struct Thread {
 }
 
 thread_local! {
+    static OWN_STREAMS: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
     static THREAD: RefCell<Thread> = const {
         RefCell::new(Thread { generation: 0, stack: Vec::new() })
     };

@@ -60,18 +60,14 @@ pub(super) unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> c_in
         require(event.device == stream.device, code::INVALID_HANDLE)?;
         let mark = Arc::new(Mark {
             stream: Arc::clone(&stream),
-            position: AtomicU64::new(0),
+            position: AtomicU64::new(u64::MAX),
             time: AtomicU64::new(0),
             timed: event.flags & DISABLE_TIMING == 0,
         });
-        // Two threads that record the same event leave the record that was queued last.
-        let mut recorded = lock(&event.mark);
-        let previous = recorded.replace(Arc::clone(&mark));
-        let queued = schedule::submit(machine, &stream, Vec::new(), Action::Record(mark));
-        if queued.is_err() {
-            *recorded = previous;
-        }
-        queued.map(drop)
+        let action = Action::Record(Arc::clone(&mark));
+        schedule::submit(machine, &stream, Vec::new(), action)?;
+        *lock(&event.mark) = Some(mark);
+        Ok(())
     })
 }
 

@@ -10,7 +10,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
-/// Dynamic shared memory of a block after opting in.
+/// Dynamic shared memory of a block, without and after opting in.
+const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
 pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
@@ -220,7 +221,7 @@ pub(super) unsafe extern "C" fn launch(
         require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
         let threads = block.iter().map(|size| *size as usize).product::<usize>();
         require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
-        require(shared_bytes as usize <= MAX_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
+        require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
         // Parameters in one buffer are for hosts that compile at run time; ours do not use them.
         require(extra.is_null(), code::INVALID_VALUE)?;
         let kernel = function.kernel;

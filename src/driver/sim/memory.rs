@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let (start, reservation) = found.ok_or(code::INVALID_VALUE)?;
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
-            Purpose::Pool(_) => {
+            Purpose::Pool => {
                 // CUDA waits for the work of the current context first.
                 current.drain();
                 return pool::free_now(machine, ptr as usize);

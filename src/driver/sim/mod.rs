@@ -43,7 +43,7 @@ use pool::Pool;
 use queue::Stream;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -95,8 +95,10 @@ struct Machine {
     events: RwLock<Handles<Arc<Event>>>,
     modules: RwLock<Modules>,
     pools: RwLock<Handles<Arc<Pool>>>,
-    /// Not 0 once a pool took memory.
-    pools_in_use: AtomicUsize,
+    /// Destroyed pools of which blocks are still used, or were used by work that is not over.
+    retired_pools: Mutex<Vec<Arc<Pool>>>,
+    /// Did a pool ever take memory?
+    pools_in_use: AtomicBool,
     peers: PeerMasks,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -137,7 +139,7 @@ impl Machine {
             devices.push(Device {
                 physical: Arc::new(Physical::new(index, config.memory).map_err(ConfigError::Host)?),
                 context: Context::new(index),
-                default_pool: pools.insert(Arc::new(Pool::new(index, true))),
+                default_pool: Pool::insert(&mut pools, index, true),
             });
         }
         Ok(Machine {
@@ -154,7 +156,8 @@ impl Machine {
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
             pools: RwLock::new(pools),
             host: RwLock::default(),
-            pools_in_use: AtomicUsize::new(0),
+            retired_pools: Mutex::default(),
+            pools_in_use: AtomicBool::new(false),
             peers: PeerMasks::default(),
             workers: Mutex::default(),
         })
@@ -171,8 +174,7 @@ impl Machine {
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
         for stream in write(&self.streams).extract(|stream| stream.device != device) {
-            stream.destroyed.store(true, Ordering::Relaxed);
-            stream.close();
+            stream.destroy();
         }
         write(&self.events).extract(|event| event.device != device);
         write(&self.modules).clear(|owner| owner == device);
@@ -181,6 +183,9 @@ impl Machine {
         let memory = write(&self.space).remove_reservations(|found| found.purpose == purpose);
         drop(memory);
         self.peers[device].store(0, Ordering::Relaxed);
+        for mask in &self.peers {
+            mask.fetch_and(!(1 << device), Ordering::Relaxed);
+        }
     }
 
     fn live_objects(&self) -> LiveObjects {

@@ -89,7 +89,7 @@ fn of_device(
             // Only cuMemAlloc's memory belongs to a context.
             let context = match reservation.purpose {
                 Purpose::Allocation(device) => machine.devices[device].context.handle(),
-                Purpose::Virtual | Purpose::Pool(_) => ptr::null_mut(),
+                Purpose::Virtual | Purpose::Pool => ptr::null_mut(),
             };
             put!(data.cast::<CUcontext>(), context)
         }
@@ -114,11 +114,11 @@ fn of_device(
             put!(data.cast::<c_uint>(), protection.into())
         }
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
-            let handle = match reservation.purpose {
-                Purpose::Pool(handle) => handle,
-                Purpose::Virtual | Purpose::Allocation(_) => 0,
+            let handle = match &mapping.access {
+                Access::Pool(pool) => pool.handle(),
+                Access::Granted(_) | Access::Peers => ptr::null_mut(),
             };
-            put!(data.cast::<CUmemoryPool>(), ptr::without_provenance_mut(handle))
+            put!(data.cast::<CUmemoryPool>(), handle)
         }
         CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => put!(data.cast::<usize>(), base),
         CU_POINTER_ATTRIBUTE_MAPPING_SIZE => put!(data.cast::<usize>(), mapping.bytes),

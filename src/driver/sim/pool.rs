@@ -2,6 +2,7 @@
 //! streams must be reached before they may be used again.
 
 use super::address_space::{Access, Purpose};
+use super::handles::Handles;
 use super::queue::{Action, Point, Stream};
 use super::virtual_memory::{location, rights};
 use super::{
@@ -14,7 +15,7 @@ use crate::driver::sys::{
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Least size of a segment, and the unit of blocks.
@@ -25,8 +26,9 @@ const BLOCK: usize = 512;
 pub(super) struct Pool {
     pub(super) device: usize,
     default: bool,
+    handle: AtomicUsize,
     /// Bit `d`: device `d` reaches its memory.
-    mask: Arc<AtomicU32>,
+    mask: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -134,11 +136,12 @@ impl State {
 }
 
 impl Pool {
-    pub(super) fn new(device: usize, default: bool) -> Pool {
+    fn new(device: usize, default: bool) -> Pool {
         Pool {
             device,
             default,
-            mask: Arc::new(AtomicU32::new(1 << device)),
+            handle: AtomicUsize::new(0),
+            mask: AtomicU32::new(1 << device),
             state: Mutex::new(State {
                 segments: BTreeMap::new(),
                 free: BTreeMap::new(),
@@ -149,6 +152,22 @@ impl Pool {
                 used: [0; 2],
             }),
         }
+    }
+
+    /// Puts a new pool into a table.
+    pub(super) fn insert(pools: &mut Handles<Arc<Pool>>, device: usize, default: bool) -> usize {
+        let pool = Arc::new(Pool::new(device, default));
+        let handle = pools.insert(Arc::clone(&pool));
+        pool.handle.store(handle, Ordering::Relaxed);
+        handle
+    }
+
+    pub(super) fn handle(&self) -> CUmemoryPool {
+        ptr::without_provenance_mut(self.handle.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_reached_by(&self, device: usize) -> bool {
+        self.mask.load(Ordering::Relaxed) >> device & 1 != 0
     }
 
     fn trim(&self, machine: &Machine, keep: Option<u64>) {
@@ -164,12 +183,16 @@ impl Pool {
 impl Machine {
     /// At a synchronisation, pools give back what they hold above their threshold.
     pub(super) fn release_idle_pool_memory(&self) {
-        if self.pools_in_use.load(Ordering::Relaxed) == 0 {
+        if !self.pools_in_use.load(Ordering::Relaxed) {
             return;
         }
         for pool in read(&self.pools).iter() {
             pool.trim(self, None);
         }
+        lock(&self.retired_pools).retain(|pool| {
+            pool.trim(self, Some(0));
+            lock(&pool.state).reserved[0] > 0
+        });
     }
 }
 
@@ -189,10 +212,9 @@ fn allocate(
     let start = match state.fit(bytes, stream) {
         Some(start) => start,
         None => {
-            let purpose = Purpose::Pool(handle.addr());
             let grow = |bytes| {
-                let access = Access::Pool(Arc::clone(&pool.mask));
-                machine.allocate_mapped(pool.device, bytes, purpose, access)
+                let access = Access::Pool(Arc::clone(&pool));
+                machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
             };
             let exact = bytes.next_multiple_of(super::config::GRANULARITY);
             let mut segment = exact.max(SEGMENT);
@@ -205,7 +227,7 @@ fn allocate(
                 start = grow(segment);
             }
             let start = start?;
-            machine.pools_in_use.fetch_or(1, Ordering::Relaxed);
+            machine.pools_in_use.store(true, Ordering::Relaxed);
             state.segments.insert(start, segment);
             state.free.insert(start, Free { bytes: segment, after: Vec::new() });
             count(&mut state.reserved, segment);
@@ -223,10 +245,9 @@ fn allocate(
 
 /// The pool that an address was allocated from.
 fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
-    let found = read(&machine.space).reservation(address).ok_or(code::INVALID_VALUE)?.1;
-    match found.purpose {
-        Purpose::Pool(handle) => get(machine, ptr::without_provenance_mut(handle)),
-        Purpose::Virtual | Purpose::Allocation(_) => Err(code::INVALID_VALUE),
+    match read(&machine.space).mapping(address).map(|(_, mapping)| &mapping.access) {
+        Some(Access::Pool(pool)) => Ok(Arc::clone(pool)),
+        _ => Err(code::INVALID_VALUE),
     }
 }
 
@@ -234,7 +255,7 @@ fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
 pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
     let pool = owner(machine, address)?;
     lock(&pool.state).give_back(address, Vec::new())?;
-    pool.trim(machine, None);
+    machine.release_idle_pool_memory();
     Ok(())
 }
 
@@ -255,7 +276,7 @@ pub(super) unsafe extern "C" fn create(
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
         require(properties.handleTypes.0 & !1 == 0, code::NOT_SUPPORTED)?;
         let device = location(machine, &properties.location)?;
-        let handle = write(&machine.pools).insert(Arc::new(Pool::new(device, false)));
+        let handle = Pool::insert(&mut write(&machine.pools), device, false);
         put!(pool, ptr::without_provenance_mut(handle))
     })
 }
@@ -264,15 +285,10 @@ pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
     entry(|machine| {
         let found = get(machine, pool)?;
         require(!found.default, code::INVALID_VALUE)?;
-        // CUDA lets a pool live on until its last block is freed; here its blocks end with it, once
-        // the work that uses them is over.
-        machine.devices[found.device].context.drain();
         write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
-        let purpose = Purpose::Pool(pool.addr());
-        let mut space = write(&machine.space);
-        let memory = space.remove_reservations(|reservation| reservation.purpose == purpose);
-        drop(space);
-        drop(memory);
+        // Its memory lives on until the last block is freed and no work uses it.
+        lock(&machine.retired_pools).push(found);
+        machine.release_idle_pool_memory();
         Ok(())
     })
 }

@@ -6,7 +6,7 @@ use super::lock;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a stream relates to the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,10 @@ pub(super) struct Stream {
     submitted: AtomicU64,
     completed: AtomicU64,
     state: Mutex<State>,
-    changed: Condvar,
+    /// An operation is over.
+    progress: Condvar,
+    /// There is work for an idle worker, or the queue is closed.
+    work: Condvar,
 }
 
 #[derive(Default)]
@@ -41,9 +44,11 @@ struct State {
     running: bool,
     /// A worker thread serves this queue.
     worker: bool,
+    /// It waits for `work`.
+    idle: bool,
     closed: bool,
-    /// Threads that wait for `changed`; without one, nobody is woken.
-    waiters: usize,
+    /// The first position that a thread waits for; nobody is woken before.
+    awaited: Option<u64>,
 }
 
 /// A point in a stream: everything up to and with the operation at `position`.
@@ -122,7 +127,8 @@ impl Stream {
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             state: Mutex::default(),
-            changed: Condvar::new(),
+            progress: Condvar::new(),
+            work: Condvar::new(),
         })
     }
 
@@ -146,18 +152,18 @@ impl Stream {
         }
         let mut state = lock(&self.state);
         while self.completed() < position {
-            state = self.wait_for_change(state);
+            state = self.await_progress(state, position);
         }
     }
 
-    fn wait_for_change<'a>(
+    /// Waits for a while, at most until the operation at `position` is over.
+    fn await_progress<'a>(
         &'a self,
-        mut state: std::sync::MutexGuard<'a, State>,
-    ) -> std::sync::MutexGuard<'a, State> {
-        state.waiters += 1;
-        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.waiters -= 1;
-        state
+        mut state: MutexGuard<'a, State>,
+        position: u64,
+    ) -> MutexGuard<'a, State> {
+        state.awaited = Some(state.awaited.map_or(position, |first| first.min(position)));
+        self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next_position(&self, action: &Action) -> u64 {
@@ -174,7 +180,7 @@ impl Stream {
     pub(super) fn begin(&self, action: &Action) -> u64 {
         let mut state = lock(&self.state);
         while state.running {
-            state = self.wait_for_change(state);
+            state = self.await_progress(state, 0);
         }
         state.running = true;
         self.next_position(action)
@@ -185,10 +191,11 @@ impl Stream {
         let mut state = lock(&self.state);
         state.running = false;
         self.completed.store(position, Ordering::Release);
-        let waiters = state.waiters;
+        // Those who wait for later positions note them again.
+        let wake = state.awaited.take_if(|first| *first <= position).is_some();
         drop(state);
-        if waiters > 0 {
-            self.changed.notify_all();
+        if wake {
+            self.progress.notify_all();
         }
     }
 
@@ -206,10 +213,10 @@ impl Stream {
         }
         let position = self.next_position(&action);
         state.pending.push_back(Operation { position, waits, action });
-        let waiters = state.waiters;
+        let idle = state.idle;
         drop(state);
-        if waiters > 0 {
-            self.changed.notify_all();
+        if idle {
+            self.work.notify_one();
         }
         Ok(position)
     }
@@ -225,13 +232,21 @@ impl Stream {
                 state.worker = false;
                 return None;
             }
-            state = self.wait_for_change(state);
+            state.idle = true;
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle = false;
         }
+    }
+
+    /// The host has no use for the stream any more; what is queued still runs.
+    pub(super) fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Relaxed);
+        self.close();
     }
 
     /// Lets the worker end when it has done what is queued. Another may be started later.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
-        self.changed.notify_all();
+        self.work.notify_one();
     }
 }

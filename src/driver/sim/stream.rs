@@ -10,11 +10,13 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
+/// The first and the last capture mode.
+const GLOBAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as c_uint;
+const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -58,8 +60,7 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
         machine.current()?;
         // The default streams are not found in the table either.
         let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
-        removed.destroyed.store(true, Ordering::Relaxed);
-        removed.close();
+        removed.destroy();
         Ok(())
     })
 }
@@ -163,13 +164,15 @@ pub(super) unsafe extern "C" fn capture_info(
 }
 
 thread_local! {
-    static CAPTURE_MODE: Cell<CUstreamCaptureMode> =
-        const { Cell::new(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL) };
+    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
 }
 
 pub(super) unsafe extern "C" fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> c_int {
     entry(|_| {
+        // A number, since a host may pass any.
+        let mode = mode.cast::<c_uint>();
         let new = peek!(mode)?;
+        require(new <= RELAXED, code::INVALID_VALUE)?;
         put!(mode, CAPTURE_MODE.replace(new))
     })
 }

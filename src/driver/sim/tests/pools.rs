@@ -133,6 +133,12 @@ fn pools_are_created_shared_and_destroyed() {
     assert_eq!(cu!(bench, cuMemPoolDestroy(pool(&bench))), code::INVALID_VALUE);
     ok!(bench, cuMemPoolDestroy(created));
     assert_eq!(cu!(bench, cuMemPoolDestroy(created)), code::INVALID_VALUE);
+    assert_eq!(live_objects().pools, 0);
+    // Its last block keeps the memory.
+    assert_eq!(bench.free(), all - SEGMENT);
+    assert_eq!(bench.fetch(address, &mut found, stream), 0);
+    ok!(bench, cuMemFreeAsync(address, stream));
+    ok!(bench, cuStreamSynchronize(stream));
     assert_eq!(bench.free(), all);
     let call = cu!(bench, cuMemAllocFromPoolAsync(&mut address, 100, created, stream));
     assert_eq!(call, code::INVALID_VALUE);

@@ -62,6 +62,9 @@ fn properties_of_a_stream() {
     assert_eq!(mode, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
     ok!(bench, cuThreadExchangeStreamCaptureMode(&mut mode));
     assert_eq!(mode, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
+    let mut unknown = 3u32;
+    let call = cu!(bench, cuThreadExchangeStreamCaptureMode(ptr::from_mut(&mut unknown).cast()));
+    assert_eq!(call, code::INVALID_VALUE);
 }
 
 /// What callbacks noted, in order.
@@ -124,6 +127,32 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     let notes = NOTES.lock().unwrap().clone();
     assert_eq!(notes[..2], [0, 1]);
     assert_eq!(notes.len(), 4);
+}
+
+#[test]
+fn the_default_stream_of_a_thread_ends_with_it() {
+    let bench = Bench::new("schedule=threads");
+    let (driver, context) = (&bench.driver, bench.context.addr());
+    struct View<'a> {
+        driver: &'a Driver,
+    }
+    let address = bench.allocate(16);
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(move || {
+                let bench = View { driver };
+                ok!(bench, cuCtxSetCurrent(ptr::without_provenance_mut(context)));
+                let own = ptr::without_provenance_mut(2);
+                ok!(bench, cuMemsetD8Async(address, 1, 16, own));
+            });
+            call.join().unwrap();
+        });
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while live_objects().workers > 0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(live_objects().workers, 0);
 }
 
 static ANSWER: AtomicU64 = AtomicU64::new(0);
