@@ -89,13 +89,6 @@ impl Context {
         streams
     }
 
-    /// Waits until every stream is idle.
-    pub(super) fn drain(&self) {
-        for stream in self.streams() {
-            stream.tail().wait();
-        }
-    }
-
     pub(super) fn retain_count(&self) -> usize {
         *lock(&self.retained)
     }
@@ -191,7 +184,7 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
         *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
         if *retained == 0 {
             context.active.store(false, Ordering::Release);
-            context.drain();
+            schedule::drain(machine, context);
             machine.destroy_objects_of(context);
         }
         Ok(())

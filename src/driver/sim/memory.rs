@@ -2,7 +2,7 @@
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
-use super::{Machine, code, entry, pool, put, read, require, write};
+use super::{Machine, code, entry, pool, put, read, require, schedule, write};
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -40,9 +40,9 @@ impl HostMemory {
         before.is_some_and(|(start, before)| start + before.bytes > address)
     }
 
-    fn remove(&mut self, address: usize, owned: bool) -> Option<HostRange> {
-        self.ranges.get(&address).filter(|found| found.owned == owned)?;
-        self.ranges.remove(&address)
+    /// The range that begins at an address, if it came to be in this way.
+    fn get(&self, address: usize, owned: bool) -> Option<HostRange> {
+        self.ranges.get(&address).copied().filter(|found| found.owned == owned)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -68,12 +68,13 @@ impl Machine {
     /// Is the whole range pinned memory of the host?
     #[inline]
     pub(super) fn is_pinned(&self, address: usize, bytes: usize) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
         let host = read(&self.host);
         let mut at = address;
         // Registered ranges can touch each other.
         while let Some((start, range)) = host.find(at) {
             at = start + range.bytes;
-            if at >= address + bytes {
+            if at >= end {
                 return true;
             }
         }
@@ -138,13 +139,13 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
             Purpose::Allocation(device) => device,
             Purpose::Pool => {
                 // CUDA waits for the work of the current context first.
-                current.drain();
+                schedule::drain(machine, current);
                 return pool::free_now(machine, ptr as usize);
             }
             Purpose::Virtual => return Err(code::INVALID_VALUE),
         };
         require(start == ptr as usize, code::INVALID_VALUE)?;
-        machine.devices[device].context.drain();
+        schedule::drain(machine, &machine.devices[device].context);
         machine.free_mapped(start, reservation.bytes)
     })
 }
@@ -182,8 +183,14 @@ pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
         if ptr.is_null() {
             return Ok(());
         }
-        let range = write(&machine.host).remove(ptr.addr(), true).ok_or(code::INVALID_VALUE)?;
+        let find = |host: &HostMemory| host.get(ptr.addr(), true).ok_or(code::INVALID_VALUE);
+        find(&read(&machine.host))?;
+        // Queued work may still use it.
         machine.drain();
+        let mut host = write(&machine.host);
+        let range = find(&host)?;
+        host.ranges.remove(&ptr.addr());
+        drop(host);
         free_host(ptr.addr(), range.bytes);
         Ok(())
     })
@@ -211,9 +218,15 @@ pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.current()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
-        let removed = write(&machine.host).remove(ptr.addr(), false);
-        removed.ok_or(code::HOST_MEMORY_NOT_REGISTERED)?;
+        let find = |host: &HostMemory| {
+            host.get(ptr.addr(), false).map(drop).ok_or(code::HOST_MEMORY_NOT_REGISTERED)
+        };
+        find(&read(&machine.host))?;
+        // Queued work may still use it.
         machine.drain();
+        let mut host = write(&machine.host);
+        find(&host)?;
+        host.ranges.remove(&ptr.addr());
         Ok(())
     })
 }

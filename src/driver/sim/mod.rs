@@ -166,7 +166,7 @@ impl Machine {
     /// Waits until every stream of every device is idle.
     fn drain(&self) {
         for device in &self.devices {
-            device.context.drain();
+            schedule::drain(self, &device.context);
         }
     }
 

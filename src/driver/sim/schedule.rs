@@ -1,7 +1,8 @@
 //! When operations run. Everything that queues work goes through [`submit`], every wait of the host
-//! through [`wait`]: another schedule is another arm in these two.
+//! through [`reach`]: another schedule is another arm in these two, and a say in the queries.
 
 use super::config::ScheduleKind;
+use super::context::Context;
 use super::queue::{Action, Kind, Point, Stream};
 use super::{Machine, code, copy, lock};
 use std::cell::Cell;
@@ -44,9 +45,24 @@ pub(super) fn submit(
     Ok(Point { stream: Arc::clone(stream), position })
 }
 
+/// Waits on the host until a point is reached.
+pub(super) fn reach(machine: &Machine, point: &Point) {
+    match machine.config.schedule {
+        // Somebody else runs what is missing.
+        ScheduleKind::Immediate | ScheduleKind::Threads => point.wait(),
+    }
+}
+
+/// Waits until every stream of a context is idle.
+pub(super) fn drain(machine: &Machine, context: &Context) {
+    for stream in context.streams() {
+        reach(machine, &stream.tail());
+    }
+}
+
 /// Waits on the host, and reports what went wrong on the stream's device.
 pub(super) fn wait(machine: &Machine, point: &Point) -> Result<(), i32> {
-    point.wait();
+    reach(machine, point);
     machine.context_of(&point.stream).check()?;
     machine.release_idle_pool_memory();
     Ok(())

@@ -95,6 +95,10 @@ pub(super) unsafe extern "C" fn wait_event(
                 let waits = vec![mark.point()];
                 schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
             }
+            // Even an empty operation of the legacy stream orders the blocking ones.
+            _ if stream.kind == Kind::Legacy => {
+                schedule::submit(machine, &stream, Vec::new(), Action::Nothing).map(drop)
+            }
             _ => Ok(()),
         }
     })
