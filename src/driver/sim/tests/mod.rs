@@ -12,12 +12,12 @@ mod transfers;
 mod virtual_memory;
 
 use super::config::GRANULARITY;
-use super::{LiveObjects, live_objects, power_off, power_on, test_lock};
+use super::{LiveObjects, live_objects, lock, power_off, power_on, test_lock};
 use crate::driver::sys::*;
 use crate::driver::{Driver, code};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::MutexGuard;
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Makes a call and gives its CUresult.
 macro_rules! cu {
@@ -127,6 +127,8 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
+        // Those that a failed test left closed.
+        lock(&GATES).iter().for_each(|gate| gate.open());
         power_off();
         if !std::thread::panicking() {
             assert_eq!(live_objects(), LiveObjects::default());
@@ -158,11 +160,14 @@ fn garbage<T>() -> *mut T {
     ptr::without_provenance_mut(0x0bad_0000_0040)
 }
 
+/// All gates.
+static GATES: Mutex<Vec<&'static Gate>> = Mutex::new(Vec::new());
+
 /// A gate that a callback waits at, to hold a stream up.
 #[derive(Default)]
 struct Gate {
-    open: std::sync::Mutex<bool>,
-    changed: std::sync::Condvar,
+    open: Mutex<bool>,
+    changed: Condvar,
 }
 
 impl Gate {
@@ -178,7 +183,9 @@ impl Gate {
 
     /// For the life of the process: a stream may still wait when a test fails.
     fn new() -> &'static Gate {
-        Box::leak(Box::default())
+        let gate = Box::leak(Box::default());
+        lock(&GATES).push(gate);
+        gate
     }
 }
 
