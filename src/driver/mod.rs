@@ -34,6 +34,8 @@ pub mod code {
     pub const ILLEGAL_ADDRESS: i32 = 700;
     pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub const CONTEXT_IS_DESTROYED: i32 = 709;
+    pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+    pub const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
     pub const HARDWARE_STACK_ERROR: i32 = 714;
     pub const ILLEGAL_INSTRUCTION: i32 = 715;
     pub const MISALIGNED_ADDRESS: i32 = 716;

@@ -1,15 +1,306 @@
 //! The simulated machine: fills the same table of driver calls without a GPU.
+//!
+//! One machine is on at a time ([`power_on`], [`power_off`]). Handles are numbers that are looked
+//! up; device addresses are PROT_NONE to the host and looked up too, so whatever a host passes gives
+//! the CUresult that a GPU would give, never a crash. Work is queued on streams ([`queue`]) and run
+//! by a schedule ([`schedule`]).
 
-use super::Table;
+mod address_space;
+mod config;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod handles;
+mod kernel;
+mod memory;
+mod module;
+mod physical;
+mod pointer;
+mod pool;
+mod queue;
+mod schedule;
+mod stream;
+mod table;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod virtual_memory;
 
-/// x
-#[derive(Debug, thiserror::Error)]
-#[error("x")]
-pub struct ConfigError;
-/// Powers the machine on with options such as "devices=4,memory=16GiB".
+pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
+pub use kernel::{KernelFn, Launch, register_kernel};
+
+use super::{Table, code};
+use address_space::{AddressSpace, PeerMasks, Purpose};
+use context::Context;
+use device::Device;
+use event::Event;
+use handles::Handles;
+use memory::HostMemory;
+use module::Modules;
+use physical::{Allocation, Physical};
+use pool::Pool;
+use queue::Stream;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Writes a result through a pointer that the host gave; NULL is `INVALID_VALUE`.
+macro_rules! put {
+    ($pointer:expr, $value:expr) => {{
+        let (pointer, value) = ($pointer, $value);
+        if pointer.is_null() {
+            Err($crate::driver::code::INVALID_VALUE)
+        } else {
+            // SAFETY: the host promised a valid pointer for the result.
+            unsafe { pointer.write_unaligned(value) };
+            Ok(())
+        }
+    }};
+}
+pub(in crate::driver::sim) use put;
+
+/// Reads what a pointer of the host leads to; NULL is `INVALID_VALUE`.
+macro_rules! peek {
+    ($pointer:expr) => {{
+        let pointer = $pointer;
+        if pointer.is_null() {
+            Err($crate::driver::code::INVALID_VALUE)
+        } else {
+            // SAFETY: the host promised a valid pointer to an argument.
+            Ok(unsafe { pointer.read_unaligned() })
+        }
+    }};
+}
+pub(in crate::driver::sim) use peek;
+
+/// The machine that is on.
+static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
+
+/// A machine: devices, what was created on them, and the address space that they share.
+struct Machine {
+    config: Config,
+    /// Tells this machine from earlier ones.
+    generation: u64,
+    start: Instant,
+    initialised: AtomicBool,
+    devices: Vec<Device>,
+    space: RwLock<AddressSpace>,
+    handles: RwLock<Handles<Arc<Allocation>>>,
+    host: RwLock<HostMemory>,
+    streams: RwLock<Handles<Arc<Stream>>>,
+    events: RwLock<Handles<Arc<Event>>>,
+    modules: RwLock<Modules>,
+    pools: RwLock<Handles<Arc<Pool>>>,
+    /// Destroyed pools of which blocks are still used, or were used by work that is not over.
+    retired_pools: Mutex<Vec<Arc<Pool>>>,
+    /// Did a pool ever take memory?
+    pools_in_use: AtomicBool,
+    peers: PeerMasks,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the host has created and not destroyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveObjects {
+    /// Primary contexts that are retained, each as often as it is.
+    pub contexts: usize,
+    /// Streams, without the default ones.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// `cuMemAlloc` allocations.
+    pub allocations: usize,
+    /// Physical memory handles.
+    pub handles: usize,
+    /// Mapped ranges of virtual memory.
+    pub mappings: usize,
+    /// Reserved address ranges.
+    pub reservations: usize,
+    /// Pools, without the default ones.
+    pub pools: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Pinned ranges of the host, allocated or registered.
+    pub host_allocations: usize,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Machine {
+    fn new(config: Config) -> Result<Machine, ConfigError> {
+        static GENERATION: AtomicU64 = AtomicU64::new(1);
+        let mut pools = Handles::new(6);
+        let mut devices = Vec::with_capacity(config.devices);
+        for index in 0..config.devices {
+            devices.push(Device {
+                physical: Arc::new(Physical::new(index, config.memory).map_err(ConfigError::Host)?),
+                context: Context::new(index),
+                default_pool: Pool::insert(&mut pools, index, true),
+            });
+        }
+        Ok(Machine {
+            config,
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            start: Instant::now(),
+            initialised: AtomicBool::new(false),
+            devices,
+            space: RwLock::default(),
+            // Kinds of handles; 1 is the contexts'.
+            streams: RwLock::new(Handles::new(2)),
+            events: RwLock::new(Handles::new(3)),
+            handles: RwLock::new(Handles::new(4)),
+            modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            pools: RwLock::new(pools),
+            host: RwLock::default(),
+            retired_pools: Mutex::default(),
+            pools_in_use: AtomicBool::new(false),
+            peers: PeerMasks::default(),
+            workers: Mutex::default(),
+        })
+    }
+
+    /// Waits until every stream of every device is idle.
+    fn drain(&self) {
+        for device in &self.devices {
+            schedule::drain(self, &device.context);
+        }
+    }
+
+    /// Destroys what belongs to a context that nobody retains any more.
+    fn destroy_objects_of(&self, context: &Context) {
+        let device = context.device;
+        for stream in write(&self.streams).extract(|stream| stream.device != device) {
+            stream.destroy();
+        }
+        write(&self.events).extract(|event| event.device != device);
+        write(&self.modules).clear(|owner| owner == device);
+        write(&self.host).clear(|owner| owner == device);
+        let purpose = Purpose::Allocation(device);
+        let memory = write(&self.space).remove_reservations(|found| found.purpose == purpose);
+        drop(memory);
+        self.peers[device].store(0, Ordering::Relaxed);
+        for mask in &self.peers {
+            mask.fetch_and(!(1 << device), Ordering::Relaxed);
+        }
+    }
+
+    fn live_objects(&self) -> LiveObjects {
+        let (mappings, reservations, allocations) = read(&self.space).counts();
+        LiveObjects {
+            contexts: self.devices.iter().map(|device| device.context.retain_count()).sum(),
+            streams: read(&self.streams).len(),
+            events: read(&self.events).len(),
+            allocations,
+            handles: read(&self.handles).len(),
+            mappings,
+            reservations,
+            pools: read(&self.pools).len() - self.devices.len(),
+            modules: read(&self.modules).modules.len(),
+            host_allocations: read(&self.host).len(),
+            workers: lock(&self.workers).iter().filter(|worker| !worker.is_finished()).count(),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        write(&self.host).clear(|_| true);
+    }
+}
+
+/// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives
+/// the table of its calls.
 pub fn power_on(options: &str) -> Result<Table, ConfigError> {
-    let _ = options;
-    Ok(Table::default())
+    let config = Config::parse(options)?;
+    let mut machine = write(&MACHINE);
+    if machine.is_some() {
+        return Err(ConfigError::AlreadyOn);
+    }
+    *machine = Some(Arc::new(Machine::new(config)?));
+    Ok(table::table())
+}
+
+/// Finishes all queued work and frees everything; afterwards calls give `DEINITIALIZED` until
+/// [`power_on`]. Does nothing when the machine is off, or from inside a callback.
+pub fn power_off() {
+    if schedule::in_callback() {
+        return;
+    }
+    let Some(machine) = write(&MACHINE).take() else { return };
+    machine.drain();
+    for device in &machine.devices {
+        device.context.streams().iter().for_each(|stream| stream.close());
+    }
+    let workers = std::mem::take(&mut *lock(&machine.workers));
+    for worker in workers {
+        // A worker catches what its operations throw.
+        let _ = worker.join();
+    }
+}
+
+/// What is alive; all zero when the machine is off.
+pub fn live_objects() -> LiveObjects {
+    match &*read(&MACHINE) {
+        Some(machine) => machine.live_objects(),
+        None => LiveObjects::default(),
+    }
+}
+
+/// Serialises tests, since there is one machine; whatever the last test left is powered off.
+#[cfg(test)]
+pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = lock(&LOCK);
+    power_off();
+    guard
+}
+
+/// The frame of every call that works before cuInit.
+#[inline]
+fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    let call = || {
+        if schedule::in_callback() {
+            return Err(code::NOT_PERMITTED);
+        }
+        let machine = read(&MACHINE).as_ref().map(Arc::clone).ok_or(code::DEINITIALIZED)?;
+        body(&machine)
+    };
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => code::UNKNOWN,
+    }
+}
+
+/// The frame of every other call: no panic leaves it, and the machine outlives it.
+#[inline]
+fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// `Err(code)` unless the condition holds.
+#[inline]
+fn require(condition: bool, code: i32) -> Result<(), i32> {
+    if condition { Ok(()) } else { Err(code) }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 /// x
 pub fn power_off() {}

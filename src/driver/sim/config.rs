@@ -1,0 +1,259 @@
+//! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
+
+use std::fmt;
+
+/// The driver's allocation granularity, and the unit of simulated physical memory.
+pub const GRANULARITY: usize = 2 << 20;
+/// At most so many devices; access masks have one bit or byte for each.
+pub const MAX_DEVICES: usize = 16;
+/// Longest excerpt of offending text that an error keeps.
+const EXCERPT: usize = 40;
+
+/// When and where operations of a stream run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleKind {
+    /// On the calling thread, as soon as they are enqueued.
+    Immediate,
+    /// On a worker thread of their stream.
+    Threads,
+}
+
+/// Which devices can reach each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Every pair.
+    Full,
+    /// None.
+    None,
+    /// 0 with 1, 2 with 3, and so on.
+    Pairs,
+}
+
+/// What the machine is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Number of devices.
+    pub devices: usize,
+    /// Bytes of memory of each device, a multiple of [`GRANULARITY`].
+    pub memory: usize,
+    /// When operations run.
+    pub schedule: ScheduleKind,
+    /// Peer topology.
+    pub peers: Peers,
+    /// Multiprocessors of each device.
+    pub multiprocessors: i32,
+    /// Name of each device.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            devices: 1,
+            memory: 16 << 30,
+            schedule: ScheduleKind::Immediate,
+            peers: Peers::Full,
+            multiprocessors: 132,
+            name: String::from("Simulated GPU"),
+            compute_capability: (9, 0),
+        }
+    }
+}
+
+/// A short copy of offending text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Excerpt {
+    bytes: [u8; EXCERPT],
+    length: u8,
+    cut: bool,
+}
+
+impl Excerpt {
+    fn new(text: &str) -> Excerpt {
+        let mut length = text.len().min(EXCERPT);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut bytes = [0; EXCERPT];
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Excerpt { bytes, length: length as u8, cut: length < text.len() }
+    }
+}
+
+impl fmt::Display for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
+        let text = std::str::from_utf8(kept).unwrap_or_default();
+        write!(f, "{}{}", text.escape_debug(), if self.cut { "..." } else { "" })
+    }
+}
+
+impl fmt::Debug for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Why the machine cannot be powered on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A key that does not exist.
+    #[error(
+        "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
+         peers, multiprocessors, compute_capability and name"
+    )]
+    UnknownKey(Excerpt),
+    /// Not of the form key=value.
+    #[error("option \"{0}\" of the simulated machine is not of the form key=value")]
+    NotAPair(Excerpt),
+    /// A value that its key does not accept.
+    #[error("option {key} of the simulated machine cannot be \"{value}\"; accepted: {accepted}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: Excerpt,
+        /// What the key accepts.
+        accepted: &'static str,
+    },
+    /// [`power_on`](super::power_on) twice.
+    #[error("the simulated machine is already on; power it off first")]
+    AlreadyOn,
+    /// The host lacks what the machine needs.
+    #[error("the host could not provide the simulated device memory (errno {0})")]
+    Host(i32),
+}
+
+impl Config {
+    /// Reads options; an empty text gives the defaults, blanks around keys and values are ignored.
+    pub fn parse(options: &str) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let (key, value) =
+                option.split_once('=').ok_or(ConfigError::NotAPair(Excerpt::new(option)))?;
+            config.set(key.trim(), value.trim())?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let bad =
+            |key, accepted| ConfigError::BadValue { key, value: Excerpt::new(value), accepted };
+        match key {
+            "devices" => {
+                self.devices = number(value, 1, MAX_DEVICES as u64)
+                    .ok_or(bad("devices", "a number from 1 to 16"))?
+                    as usize;
+            }
+            "memory" => {
+                self.memory = bytes(value).ok_or(bad(
+                    "memory",
+                    "a number of bytes, or of KiB, MiB or GiB (16GiB), from 2 MiB to 16 TiB; it is \
+                     rounded down to a multiple of 2 MiB",
+                ))?;
+            }
+            "schedule" => {
+                self.schedule = match value {
+                    "immediate" => ScheduleKind::Immediate,
+                    "threads" => ScheduleKind::Threads,
+                    _ => return Err(bad("schedule", "immediate, threads")),
+                };
+            }
+            "peers" => {
+                self.peers = match value {
+                    "full" => Peers::Full,
+                    "none" => Peers::None,
+                    "pairs" => Peers::Pairs,
+                    _ => return Err(bad("peers", "full, none, pairs")),
+                };
+            }
+            "multiprocessors" => {
+                self.multiprocessors = number(value, 1, 1024)
+                    .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
+                    as i32;
+            }
+            "compute_capability" => {
+                let pair = value.split_once('.').and_then(|(major, minor)| {
+                    Some((number(major, 5, 99)? as i32, number(minor, 0, 9)? as i32))
+                });
+                self.compute_capability =
+                    pair.ok_or(bad("compute_capability", "major.minor, from 5.0 (9.0)"))?;
+            }
+            "name" => {
+                if value.is_empty() || value.len() > 255 || value.contains('\0') {
+                    return Err(bad("name", "1 to 255 bytes"));
+                }
+                self.name = String::from(value);
+            }
+            _ => return Err(ConfigError::UnknownKey(Excerpt::new(key))),
+        }
+        Ok(())
+    }
+
+    /// Can `device` reach the memory of `peer`?
+    pub fn can_access_peer(&self, device: usize, peer: usize) -> bool {
+        device != peer
+            && match self.peers {
+                Peers::Full => true,
+                Peers::None => false,
+                Peers::Pairs => device ^ 1 == peer,
+            }
+    }
+}
+
+fn number(text: &str, least: u64, most: u64) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok().filter(|value| (least..=most).contains(value))
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1u64 << 30)]
+        .iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), *unit)))
+        .unwrap_or((text, 1));
+    let value = number(digits, 0, u64::MAX)?.checked_mul(unit)?;
+    let rounded = value - value % GRANULARITY as u64;
+    (GRANULARITY as u64..=16 << 40).contains(&rounded).then_some(rounded as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_every_key() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+        let config = Config::parse(
+            " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,multiprocessors=8,\
+             compute_capability=8.6,name=Test GPU,",
+        )
+        .unwrap();
+        assert_eq!(config.devices, 4);
+        assert_eq!(config.memory, 4 << 20);
+        assert_eq!(config.schedule, ScheduleKind::Threads);
+        assert_eq!(config.multiprocessors, 8);
+        assert_eq!(config.compute_capability, (8, 6));
+        assert_eq!(config.name, "Test GPU");
+        assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
+    }
+
+    #[test]
+    fn refusals_say_what_and_why() {
+        let message = |options| Config::parse(options).unwrap_err().to_string();
+        assert!(message("device=4").contains("\"device\""));
+        assert!(message("devices=0").contains("1 to 16"));
+        assert!(message("devices=17").contains("\"17\""));
+        assert!(message("devices=+2").contains("\"+2\""));
+        assert!(message("memory=1MiB").contains("2 MiB"));
+        assert!(message("memory=16GB").contains("GiB"));
+        assert!(message("memory=99999999999GiB").contains("GiB"));
+        assert!(message("threads").contains("key=value"));
+        assert!(message("schedule=late").contains("immediate"));
+        let long = format!("{}é", "x".repeat(EXCERPT - 1));
+        assert!(message(&format!("{long}=1")).contains("..."));
+    }
+}

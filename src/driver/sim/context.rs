@@ -1,0 +1,289 @@
+//! Primary contexts, and each thread's stack of current ones.
+
+use super::queue::{Kind, Stream};
+use super::{Machine, code, device, entry, lock, put, require, schedule, write};
+use crate::driver::sys::{CUcontext, CUdevice};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::thread::ThreadId;
+
+/// Handle of the context of device 0; the others follow at [`STRIDE`].
+const FIRST: usize = 1 << 36;
+const STRIDE: usize = 64;
+/// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
+const FLAGS: c_uint = 0;
+
+/// The primary context of a device.
+pub(super) struct Context {
+    pub(super) device: usize,
+    retained: Mutex<usize>,
+    active: AtomicBool,
+    /// What the first failed operation left; never cleared.
+    pub(super) error: AtomicI32,
+    pub(super) legacy: Arc<Stream>,
+    per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
+    /// All streams but `legacy`, destroyed ones until they are idle.
+    pub(super) members: RwLock<Vec<Arc<Stream>>>,
+}
+
+impl Context {
+    pub(super) fn new(device: usize) -> Context {
+        Context {
+            device,
+            retained: Mutex::new(0),
+            active: AtomicBool::new(false),
+            error: AtomicI32::new(0),
+            legacy: Stream::new(device, Kind::Legacy, 0),
+            per_thread: Mutex::default(),
+            members: RwLock::default(),
+        }
+    }
+
+    /// The sticky error, if an operation left one.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), i32> {
+        match self.error.load(Ordering::Relaxed) {
+            code::SUCCESS => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    pub(super) fn handle(&self) -> CUcontext {
+        ptr::without_provenance_mut(FIRST + self.device * STRIDE)
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// The calling thread's own default stream.
+    pub(super) fn per_thread(&self) -> Arc<Stream> {
+        let thread = std::thread::current().id();
+        let mut streams = lock(&self.per_thread);
+        if let Some(stream) = streams.get(&thread) {
+            return Arc::clone(stream);
+        }
+        streams.retain(|_, stream| !stream.destroyed.load(Ordering::Relaxed));
+        let stream = Stream::new(self.device, Kind::Blocking, 0);
+        self.adopt(&stream);
+        // A thread that is ending goes without the guard: the machine's end is the stream's.
+        let _ = OWN_STREAMS.try_with(|own| own.borrow_mut().0.push(Arc::downgrade(&stream)));
+        streams.insert(thread, Arc::clone(&stream));
+        stream
+    }
+
+    pub(super) fn adopt(&self, stream: &Arc<Stream>) {
+        let mut members = write(&self.members);
+        members.retain(|member| !member.destroyed.load(Ordering::Relaxed) || !member.is_idle());
+        members.push(Arc::clone(stream));
+    }
+
+    /// All streams.
+    pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
+        let mut streams = super::read(&self.members).clone();
+        streams.push(Arc::clone(&self.legacy));
+        streams
+    }
+
+    pub(super) fn retain_count(&self) -> usize {
+        *lock(&self.retained)
+    }
+}
+
+/// The default streams of a thread, which end with it.
+struct OwnStreams(Vec<Weak<Stream>>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        for stream in self.0.iter().filter_map(Weak::upgrade) {
+            stream.destroy();
+        }
+    }
+}
+
+/// State of a thread, valid for one machine.
+struct Thread {
+    generation: u64,
+    stack: Vec<usize>,
+}
+
+thread_local! {
+    static OWN_STREAMS: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
+    static THREAD: RefCell<Thread> = const {
+        RefCell::new(Thread { generation: 0, stack: Vec::new() })
+    };
+}
+
+/// The thread's stack of current contexts, of this machine.
+fn with_stack<R>(machine: &Machine, body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, i32> {
+    let outcome = THREAD.try_with(|thread| {
+        let mut thread = thread.borrow_mut();
+        if thread.generation != machine.generation {
+            thread.generation = machine.generation;
+            thread.stack.clear();
+        }
+        body(&mut thread.stack)
+    });
+    outcome.map_err(|_| code::DEINITIALIZED)
+}
+
+impl Machine {
+    /// The context of a handle.
+    pub(super) fn context(&self, handle: CUcontext) -> Result<&Context, i32> {
+        let distance = handle.addr().checked_sub(FIRST).ok_or(code::INVALID_CONTEXT)?;
+        if distance % STRIDE != 0 {
+            return Err(code::INVALID_CONTEXT);
+        }
+        let found = self.devices.get(distance / STRIDE).ok_or(code::INVALID_CONTEXT)?;
+        Ok(&found.context)
+    }
+
+    #[inline]
+    pub(super) fn context_of(&self, stream: &Stream) -> &Context {
+        &self.devices[stream.device].context
+    }
+
+    /// The calling thread's current context, whatever its state.
+    fn top(&self) -> Result<Option<&Context>, i32> {
+        match with_stack(self, |stack| stack.last().copied())? {
+            None | Some(0) => Ok(None),
+            Some(handle) => self.context(ptr::without_provenance_mut(handle)).map(Some),
+        }
+    }
+
+    /// The calling thread's current context, which must be usable.
+    #[inline]
+    pub(super) fn current(&self) -> Result<&Context, i32> {
+        let context = self.top()?.ok_or(code::INVALID_CONTEXT)?;
+        if !context.is_active() {
+            return Err(code::CONTEXT_IS_DESTROYED);
+        }
+        context.check()?;
+        Ok(context)
+    }
+}
+
+pub(super) unsafe extern "C" fn retain(context: *mut CUcontext, device: CUdevice) -> c_int {
+    entry(|machine| {
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        let found = &device::get(machine, device)?.context;
+        *lock(&found.retained) += 1;
+        found.active.store(true, Ordering::Release);
+        put!(context, found.handle())
+    })
+}
+
+pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
+    entry(|machine| {
+        let context = &device::get(machine, device)?.context;
+        let mut retained = lock(&context.retained);
+        *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
+        if *retained == 0 {
+            context.active.store(false, Ordering::Release);
+            schedule::drain(machine, context);
+            machine.destroy_objects_of(context);
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn state(
+    device: CUdevice,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> c_int {
+    entry(|machine| {
+        let context = &device::get(machine, device)?.context;
+        require(!flags.is_null() && !active.is_null(), code::INVALID_VALUE)?;
+        put!(flags, FLAGS)?;
+        put!(active, c_int::from(context.is_active()))
+    })
+}
+
+pub(super) unsafe extern "C" fn enable_peer_access(peer: CUcontext, flags: c_uint) -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        require(flags == 0, code::INVALID_VALUE)?;
+        let peer = machine.context(peer)?;
+        require(peer.is_active(), code::INVALID_CONTEXT)?;
+        require(peer.device != context.device, code::INVALID_DEVICE)?;
+        let reachable = machine.config.can_access_peer(context.device, peer.device);
+        require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
+        let bit = 1 << peer.device;
+        let before = machine.peers[context.device].fetch_or(bit, Ordering::Relaxed);
+        require(before & bit == 0, code::PEER_ACCESS_ALREADY_ENABLED)
+    })
+}
+
+pub(super) unsafe extern "C" fn get_current(context: *mut CUcontext) -> c_int {
+    entry(|machine| {
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        let handle = with_stack(machine, |stack| stack.last().copied())?.unwrap_or(0);
+        put!(context, ptr::without_provenance_mut(handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn set_current(context: CUcontext) -> c_int {
+    entry(|machine| {
+        if !context.is_null() {
+            require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+        }
+        with_stack(machine, |stack| {
+            stack.pop();
+            if !context.is_null() {
+                stack.push(context.addr());
+            }
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn push_current(context: CUcontext) -> c_int {
+    entry(|machine| {
+        require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+        with_stack(machine, |stack| stack.push(context.addr()))
+    })
+}
+
+pub(super) unsafe extern "C" fn pop_current(context: *mut CUcontext) -> c_int {
+    entry(|machine| {
+        let popped = with_stack(machine, Vec::pop)?.ok_or(code::INVALID_CONTEXT)?;
+        if !context.is_null() {
+            put!(context, ptr::without_provenance_mut(popped))?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice) -> c_int {
+    entry(|machine| {
+        let context = machine.top()?.ok_or(code::INVALID_CONTEXT)?;
+        require(!device.is_null(), code::INVALID_VALUE)?;
+        put!(device, context.device as CUdevice)
+    })
+}
+
+pub(super) unsafe extern "C" fn synchronize() -> c_int {
+    entry(|machine| {
+        for stream in machine.current()?.streams() {
+            schedule::wait(machine, &stream.tail())?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn priority_range(least: *mut c_int, greatest: *mut c_int) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        if !least.is_null() {
+            put!(least, device::LEAST_PRIORITY)?;
+        }
+        if !greatest.is_null() {
+            put!(greatest, device::GREATEST_PRIORITY)?;
+        }
+        Ok(())
+    })
+}

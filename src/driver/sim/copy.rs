@@ -1,0 +1,200 @@
+//! Copies and fills: how the bytes move. The calls that queue them are in [`transfer`](super::transfer).
+
+use super::address_space::{Accessor, Chunk, Chunks};
+use super::{Machine, code, read};
+use std::ptr;
+
+/// Where one side of a copy begins.
+pub(super) enum Place {
+    /// A device address.
+    Device(usize),
+    /// An address of the host.
+    Host(usize),
+    /// Bytes that were read from pageable memory when the copy was queued.
+    Staged(Vec<u8>),
+}
+
+/// One side of a copy.
+pub(super) struct Side {
+    pub(super) place: Place,
+    /// Distance of rows.
+    pub(super) pitch: usize,
+    /// Distance of planes.
+    pub(super) plane: usize,
+}
+
+/// A copy of `depth` planes of `rows` rows of `width` bytes.
+pub(super) struct Copy {
+    pub(super) source: Side,
+    pub(super) target: Side,
+    pub(super) width: usize,
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+}
+
+/// `count` elements of `width` bytes, each set to the low bytes of `value`.
+#[derive(Clone, Copy)]
+pub(super) struct Fill {
+    pub(super) address: usize,
+    pub(super) value: u32,
+    pub(super) width: usize,
+    pub(super) count: usize,
+}
+
+impl Side {
+    fn chunks(
+        &self,
+        machine: &Machine,
+        distance: usize,
+        bytes: usize,
+        accessor: Accessor,
+    ) -> Result<Chunks, i32> {
+        let address = match &self.place {
+            Place::Device(address) => {
+                return machine.translate(address + distance, bytes, accessor);
+            }
+            Place::Host(address) => *address,
+            Place::Staged(staged) => staged.as_ptr().expose_provenance(),
+        };
+        let mut chunks = Chunks::default();
+        chunks.push(Chunk { address: address + distance, bytes });
+        Ok(chunks)
+    }
+}
+
+impl Copy {
+    /// Bytes from the first to the last that one side touches; `None` past the address space.
+    pub(super) fn extent(&self, side: &Side) -> Option<usize> {
+        let rows = (self.rows - 1).checked_mul(side.pitch)?;
+        let planes = (self.depth - 1).checked_mul(side.plane)?;
+        rows.checked_add(planes)?.checked_add(self.width)
+    }
+
+    /// Is there nothing to copy?
+    pub(super) fn is_empty(&self) -> bool {
+        self.width == 0 || self.rows == 0 || self.depth == 0
+    }
+
+    /// Makes rows that follow each other without a gap one row.
+    pub(super) fn collapse(&mut self) {
+        let tight = |rows: usize, width: usize, source: usize, target: usize| {
+            rows == 1 || (source == width && target == width)
+        };
+        if !tight(self.rows, self.width, self.source.pitch, self.target.pitch) {
+            return;
+        }
+        self.width *= self.rows;
+        self.rows = 1;
+        if tight(self.depth, self.width, self.source.plane, self.target.plane) {
+            self.width *= self.depth;
+            self.depth = 1;
+        }
+    }
+}
+
+impl Machine {
+    /// Finds the bytes that a device sees at an address: device memory or pinned host memory.
+    pub(super) fn translate(
+        &self,
+        address: usize,
+        bytes: usize,
+        accessor: Accessor,
+    ) -> Result<Chunks, i32> {
+        let space = read(&self.space);
+        if space.contains(address) {
+            return space.translate(address, bytes, accessor, &self.peers);
+        }
+        drop(space);
+        if !self.is_pinned(address, bytes) {
+            return Err(code::ILLEGAL_ADDRESS);
+        }
+        let mut chunks = Chunks::default();
+        chunks.push(Chunk { address, bytes });
+        Ok(chunks)
+    }
+}
+
+/// Runs a copy on a device.
+pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), i32> {
+    let reader = Accessor { device, write: false, staged: true };
+    let writer = Accessor { write: true, ..reader };
+    for plane in 0..copy.depth {
+        for row in 0..copy.rows {
+            let distance = |side: &Side| plane * side.plane + row * side.pitch;
+            let from = distance(&copy.source);
+            let source = copy.source.chunks(machine, from, copy.width, reader)?;
+            let to = distance(&copy.target);
+            let target = copy.target.chunks(machine, to, copy.width, writer)?;
+            copy_chunks(&source, &target);
+        }
+    }
+    Ok(())
+}
+
+/// Copies between ranges of the same length.
+fn copy_chunks(source: &Chunks, target: &Chunks) {
+    let (mut sources, mut targets) = (source.iter(), target.iter());
+    let (mut from, mut to) = (sources.next(), targets.next());
+    while let (Some(a), Some(b)) = (&mut from, &mut to) {
+        let bytes = a.bytes.min(b.bytes);
+        let source = ptr::with_exposed_provenance::<u8>(a.address);
+        let target = ptr::with_exposed_provenance_mut::<u8>(b.address);
+        // SAFETY: device ranges were checked and lie in the alias of the device's memory; ranges of
+        // the host are valid for the copy, as the caller of the driver promised.
+        unsafe { ptr::copy(source, target, bytes) };
+        for (chunk, chunks) in
+            [(&mut from, &mut sources as &mut dyn Iterator<Item = Chunk>), (&mut to, &mut targets)]
+        {
+            if let Some(rest) = chunk {
+                rest.address += bytes;
+                rest.bytes -= bytes;
+                if rest.bytes == 0 {
+                    *chunk = chunks.next();
+                }
+            }
+        }
+    }
+}
+
+/// Runs a fill on a device.
+pub(super) fn fill(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
+    let accessor = Accessor { device, write: true, staged: false };
+    let bytes = fill.count * fill.width;
+    for chunk in machine.translate(fill.address, bytes, accessor)?.iter() {
+        let at = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+        match fill.width {
+            // SAFETY: the range was checked, and is aligned as the device address is.
+            2 => unsafe { fill_elements(at.cast(), fill.value as u16, chunk.bytes / 2) },
+            // SAFETY: as above.
+            4 => unsafe { fill_elements(at.cast(), fill.value, chunk.bytes / 4) },
+            // SAFETY: as above.
+            _ => unsafe { ptr::write_bytes(at, fill.value as u8, chunk.bytes) },
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `count` elements at `start` must be writable and aligned.
+unsafe fn fill_elements<T: Clone>(start: *mut T, value: T, count: usize) {
+    // SAFETY: the caller's promise; any bytes are an integer.
+    unsafe { std::slice::from_raw_parts_mut(start, count) }.fill(value);
+}
+
+/// Reads `bytes` of the host into memory of ours, row by row.
+pub(super) fn stage(copy: &Copy, start: usize) -> Result<Vec<u8>, i32> {
+    let total = copy.width.checked_mul(copy.rows).and_then(|plane| plane.checked_mul(copy.depth));
+    let total = total.ok_or(code::INVALID_VALUE)?;
+    let mut staged = Vec::new();
+    staged.try_reserve_exact(total).map_err(|_| code::OUT_OF_MEMORY)?;
+    for plane in 0..copy.depth {
+        for row in 0..copy.rows {
+            let address = start + plane * copy.source.plane + row * copy.source.pitch;
+            let row = ptr::with_exposed_provenance::<u8>(address);
+            // SAFETY: the caller of the driver promised that the source is readable now.
+            let bytes = unsafe { std::slice::from_raw_parts(row, copy.width) };
+            staged.extend_from_slice(bytes);
+        }
+    }
+    Ok(staged)
+}

@@ -1,0 +1,126 @@
+//! Events: points in streams.
+
+use super::queue::{Action, Mark};
+use super::{Machine, code, entry, lock, put, read, require, schedule, stream, write};
+use crate::driver::sys::{CUevent, CUstream};
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_INTERPROCESS`.
+const DISABLE_TIMING: c_uint = 2;
+const INTERPROCESS: c_uint = 4;
+/// All flags, with `CU_EVENT_BLOCKING_SYNC`.
+const KNOWN: c_uint = 1 | DISABLE_TIMING | INTERPROCESS;
+
+/// An event: the point of its last record.
+pub(super) struct Event {
+    pub(super) device: usize,
+    flags: c_uint,
+    mark: Mutex<Option<Arc<Mark>>>,
+}
+
+impl Event {
+    pub(super) fn mark(&self) -> Option<Arc<Mark>> {
+        lock(&self.mark).clone()
+    }
+}
+
+/// The event of a handle.
+#[inline]
+pub(super) fn get(machine: &Machine, event: CUevent) -> Result<Arc<Event>, i32> {
+    read(&machine.events).get(event.addr()).map(Arc::clone).ok_or(code::INVALID_HANDLE)
+}
+
+pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        require(!event.is_null() && flags & !KNOWN == 0, code::INVALID_VALUE)?;
+        let shareable = flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0;
+        require(shareable, code::INVALID_VALUE)?;
+        let created = Event { device: context.device, flags, mark: Mutex::new(None) };
+        let handle = write(&machine.events).insert(Arc::new(created));
+        put!(event, ptr::without_provenance_mut(handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let removed = write(&machine.events).remove(event.addr());
+        removed.map(drop).ok_or(code::INVALID_HANDLE)
+    })
+}
+
+pub(super) unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let event = get(machine, event)?;
+        require(event.device == stream.device, code::INVALID_HANDLE)?;
+        let mark = Arc::new(Mark {
+            stream: Arc::clone(&stream),
+            position: AtomicU64::new(u64::MAX),
+            time: AtomicU64::new(0),
+            timed: event.flags & DISABLE_TIMING == 0,
+        });
+        let action = Action::Record(Arc::clone(&mark));
+        schedule::submit(machine, &stream, Vec::new(), action)?;
+        *lock(&event.mark) = Some(mark);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn record_with_flags(
+    event: CUevent,
+    stream: CUstream,
+    flags: c_uint,
+) -> c_int {
+    // CU_EVENT_RECORD_EXTERNAL is for captures only.
+    if flags != 0 {
+        return entry(|_| Err(code::INVALID_VALUE));
+    }
+    // SAFETY: the same promise.
+    unsafe { record(event, stream) }
+}
+
+pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let event = get(machine, event)?;
+        let recorded = lock(&event.mark);
+        let reached = recorded.as_ref().is_none_or(|mark| mark.is_reached());
+        machine.devices[event.device].context.check()?;
+        require(reached, code::NOT_READY)
+    })
+}
+
+pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let event = get(machine, event)?;
+        match event.mark() {
+            Some(mark) => schedule::wait(machine, &mark.point()),
+            None => machine.devices[event.device].context.check(),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn elapsed_time(
+    milliseconds: *mut f32,
+    start: CUevent,
+    end: CUevent,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        require(!milliseconds.is_null(), code::INVALID_VALUE)?;
+        let (start, end) = (get(machine, start)?, get(machine, end)?);
+        require(start.device == end.device, code::INVALID_HANDLE)?;
+        let mark = |event: &Event| event.mark().filter(|mark| mark.timed);
+        let start = mark(&start).ok_or(code::INVALID_HANDLE)?;
+        let end = mark(&end).ok_or(code::INVALID_HANDLE)?;
+        require(start.is_reached() && end.is_reached(), code::NOT_READY)?;
+        let time = |mark: &Mark| mark.time.load(Ordering::Relaxed) as f64;
+        put!(milliseconds, ((time(&end) - time(&start)) / 1e6) as f32)
+    })
+}

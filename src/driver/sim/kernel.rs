@@ -1,0 +1,234 @@
+//! Kernels: Rust functions under the names of device code, and their launch.
+
+use super::address_space::{Accessor, Chunks};
+use super::queue::Action;
+use super::{Machine, code, entry, lock, read, require, schedule, stream};
+use crate::driver::sys::{CUfunction, CUstream};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock};
+
+pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
+/// Dynamic shared memory of a block, without and after opting in.
+const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
+pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
+const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
+const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
+
+/// The body of a kernel, called once for the whole grid; an error is the CUresult of its failure.
+pub type KernelFn = fn(&Launch) -> Result<(), i32>;
+
+/// A registered kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    parameters: &'static [usize],
+    run: KernelFn,
+}
+
+fn registry() -> &'static Mutex<HashMap<&'static str, Kernel>> {
+    static REGISTRY: OnceLock<Mutex<HashMap<&'static str, Kernel>>> = OnceLock::new();
+    REGISTRY.get_or_init(Mutex::default)
+}
+
+/// Gives a kernel a body: `params` are the sizes of its parameters in bytes. Modules loaded from now
+/// on find it; a second registration under the same name takes the place of the first.
+pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
+    lock(registry()).insert(name, Kernel { parameters: params, run });
+}
+
+pub(super) fn find(name: &str) -> Option<Kernel> {
+    lock(registry()).get(name).copied()
+}
+
+/// A launch of a kernel: its grid, parameters and memory.
+pub struct Launch {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of each block.
+    pub shared_bytes: u32,
+    kernel: Kernel,
+    parameters: Vec<u8>,
+    running: OnceLock<(Arc<Machine>, usize)>,
+}
+
+impl Launch {
+    /// The index of the device that runs the kernel.
+    pub fn device(&self) -> usize {
+        self.running.get().map_or(0, |running| running.1)
+    }
+
+    /// Threads in the whole grid.
+    pub fn threads(&self) -> u64 {
+        self.grid.iter().chain(&self.block).map(|count| u64::from(*count)).product()
+    }
+
+    /// The bytes of parameter `index`; empty if there is none.
+    pub fn param(&self, index: usize) -> &[u8] {
+        let Some(bytes) = self.kernel.parameters.get(index) else { return &[] };
+        let start: usize = self.kernel.parameters[..index].iter().sum();
+        self.parameters.get(start..start + bytes).unwrap_or_default()
+    }
+
+    /// Parameter `index` as an integer, zero-extended; its first 8 bytes if it is larger.
+    pub fn param_u64(&self, index: usize) -> u64 {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(self.param(index)) {
+            *to = *from;
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The low half of [`param_u64`](Self::param_u64).
+    pub fn param_u32(&self, index: usize) -> u32 {
+        self.param_u64(index) as u32
+    }
+
+    /// The same bits, signed.
+    pub fn param_i64(&self, index: usize) -> i64 {
+        self.param_u64(index) as i64
+    }
+
+    /// The same bits, signed.
+    pub fn param_i32(&self, index: usize) -> i32 {
+        self.param_u32(index) as i32
+    }
+
+    /// Parameter `index` as a float.
+    pub fn param_f32(&self, index: usize) -> f32 {
+        f32::from_bits(self.param_u32(index))
+    }
+
+    /// Parameter `index` as a double.
+    pub fn param_f64(&self, index: usize) -> f64 {
+        f64::from_bits(self.param_u64(index))
+    }
+
+    /// Copies device memory out; `Err(700)` where the device cannot read.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32> {
+        let mut rest = bytes;
+        for chunk in self.chunks(address, rest.len(), false)?.iter() {
+            let (now, later) = rest.split_at_mut(chunk.bytes.min(rest.len()));
+            let from = ptr::with_exposed_provenance::<u8>(chunk.address);
+            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
+            unsafe { ptr::copy_nonoverlapping(from, now.as_mut_ptr(), now.len()) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies into device memory; `Err(700)` where the device cannot write.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32> {
+        let mut rest = bytes;
+        for chunk in self.chunks(address, rest.len(), true)?.iter() {
+            let (now, later) = rest.split_at(chunk.bytes.min(rest.len()));
+            let to = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Shows device memory for reading, in pieces in the order of addresses; almost always one.
+    /// What is shown must not be written meanwhile, by this kernel or another.
+    pub fn with_slice(
+        &self,
+        address: u64,
+        bytes: usize,
+        mut body: impl FnMut(&[u8]),
+    ) -> Result<(), i32> {
+        for chunk in self.chunks(address, bytes, false)?.iter() {
+            let start = ptr::with_exposed_provenance::<u8>(chunk.address);
+            // SAFETY: the range was checked and stays in the alias; see above for writers.
+            body(unsafe { std::slice::from_raw_parts(start, chunk.bytes) });
+        }
+        Ok(())
+    }
+
+    /// Shows device memory for writing, in pieces in the order of addresses; almost always one.
+    /// What is shown must not be reached in another way meanwhile.
+    pub fn with_slice_mut(
+        &self,
+        address: u64,
+        bytes: usize,
+        mut body: impl FnMut(&mut [u8]),
+    ) -> Result<(), i32> {
+        for chunk in self.chunks(address, bytes, true)?.iter() {
+            let start = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+            // SAFETY: the range was checked and stays in the alias; see above for other users.
+            body(unsafe { std::slice::from_raw_parts_mut(start, chunk.bytes) });
+        }
+        Ok(())
+    }
+
+    fn chunks(&self, address: u64, bytes: usize, write: bool) -> Result<Chunks, i32> {
+        if bytes == 0 {
+            return Ok(Chunks::default());
+        }
+        let (machine, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
+        let accessor = Accessor { device: *device, write, staged: false };
+        machine.translate(address as usize, bytes, accessor)
+    }
+
+    /// Runs the kernel on a device.
+    pub(super) fn run(&self, machine: &Arc<Machine>, device: usize) -> Result<(), i32> {
+        let _ = self.running.set((Arc::clone(machine), device));
+        (self.kernel.run)(self)
+    }
+}
+
+/// Reads the parameters as the launch finds them.
+fn gather(kernel: Kernel, parameters: *mut *mut c_void) -> Result<Vec<u8>, i32> {
+    let mut gathered = Vec::with_capacity(kernel.parameters.iter().sum());
+    require(kernel.parameters.is_empty() || !parameters.is_null(), code::INVALID_VALUE)?;
+    for (index, bytes) in kernel.parameters.iter().enumerate() {
+        // SAFETY: the caller gives one pointer for each parameter of the kernel.
+        let parameter = unsafe { parameters.wrapping_add(index).read() };
+        require(!parameter.is_null(), code::INVALID_VALUE)?;
+        // SAFETY: the pointer leads to a value of the parameter's size.
+        let value = unsafe { std::slice::from_raw_parts(parameter.cast::<u8>(), *bytes) };
+        gathered.extend_from_slice(value);
+    }
+    Ok(gathered)
+}
+
+#[allow(clippy::too_many_arguments, reason = "CUDA's own signature")]
+pub(super) unsafe extern "C" fn launch(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: CUstream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let function = read(&machine.modules).functions.get(function.addr()).copied();
+        let function = function.ok_or(code::INVALID_HANDLE)?;
+        require(function.device == stream.device, code::INVALID_HANDLE)?;
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
+            sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+        };
+        require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
+        let threads = block.iter().map(|size| *size as usize).product::<usize>();
+        require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
+        require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
+        // Parameters in one buffer are for hosts that compile at run time; ours do not use them.
+        require(extra.is_null(), code::INVALID_VALUE)?;
+        let kernel = function.kernel;
+        let parameters = gather(kernel, parameters)?;
+        let running = OnceLock::new();
+        let launch = Launch { grid, block, shared_bytes, kernel, parameters, running };
+        let action = Action::Kernel(Box::new(launch));
+        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
+    })
+}

@@ -1,0 +1,232 @@
+//! Memory that the driver hands out whole: `cuMemAlloc`, and pinned memory of the host.
+
+use super::address_space::{Access, Mapping, Purpose};
+use super::config::GRANULARITY;
+use super::{Machine, code, entry, pool, put, read, require, schedule, write};
+use crate::driver::sys::CUdeviceptr;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+/// Flags of `cuMemHostAlloc` (portable, device map, write combined) and of `cuMemHostRegister`
+/// (portable, device map, I/O memory, read only).
+const HOST_ALLOC_FLAGS: c_uint = 0x7;
+const HOST_REGISTER_FLAGS: c_uint = 0xf;
+
+/// A pinned range of the host.
+#[derive(Clone, Copy)]
+pub(super) struct HostRange {
+    pub(super) bytes: usize,
+    pub(super) device: usize,
+    /// By `cuMemHostAlloc`, else by `cuMemHostRegister`.
+    pub(super) owned: bool,
+}
+
+/// The pinned ranges of the host, by address.
+#[derive(Default)]
+pub(super) struct HostMemory {
+    ranges: BTreeMap<usize, HostRange>,
+}
+
+impl HostMemory {
+    /// The range around an address.
+    pub(super) fn find(&self, address: usize) -> Option<(usize, HostRange)> {
+        let (start, found) = self.ranges.range(..=address).next_back()?;
+        (address - start < found.bytes).then_some((*start, *found))
+    }
+
+    fn overlaps(&self, address: usize, bytes: usize) -> bool {
+        let before = self.ranges.range(..address + bytes).next_back();
+        before.is_some_and(|(start, before)| start + before.bytes > address)
+    }
+
+    /// The range that begins at an address, if it came to be in this way.
+    fn get(&self, address: usize, owned: bool) -> Option<HostRange> {
+        self.ranges.get(&address).copied().filter(|found| found.owned == owned)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Gives back what belongs to the devices of which `gone` is true.
+    pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
+        for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.device)) {
+            if range.owned {
+                free_host(address, range.bytes);
+            }
+        }
+    }
+}
+
+fn free_host(address: usize, bytes: usize) {
+    // SAFETY: the range is a mapping of ours, made for the host and no longer in the table.
+    let _ = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), bytes) };
+}
+
+impl Machine {
+    /// Is the whole range pinned memory of the host?
+    #[inline]
+    pub(super) fn is_pinned(&self, address: usize, bytes: usize) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let host = read(&self.host);
+        let mut at = address;
+        // Registered ranges can touch each other.
+        while let Some((start, range)) = host.find(at) {
+            at = start + range.bytes;
+            if at >= end {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Reserves addresses with fresh memory of a device behind them.
+    pub(super) fn allocate_mapped(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
+        let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
+        let allocation = self.devices[device].physical.allocate(bytes)?;
+        let mut space = write(&self.space);
+        let address = space.reserve(bytes, 0, 0, purpose)?;
+        space.map(address, Mapping { bytes, allocation, offset: 0, access })?;
+        Ok(address)
+    }
+
+    /// Undoes [`allocate_mapped`](Self::allocate_mapped).
+    pub(super) fn free_mapped(&self, address: usize, bytes: usize) -> Result<(), i32> {
+        let mut space = write(&self.space);
+        let memory = space.unmap(address, bytes)?;
+        space.unreserve(address, bytes)?;
+        drop(space);
+        drop(memory);
+        Ok(())
+    }
+}
+
+pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_int {
+    entry(|machine| {
+        let device = &machine.devices[machine.current()?.device];
+        require(!free.is_null() && !total.is_null(), code::INVALID_VALUE)?;
+        put!(free, device.physical.bytes() - device.physical.used())?;
+        put!(total, device.physical.bytes())
+    })
+}
+
+pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        let purpose = Purpose::Allocation(device);
+        let address = machine.allocate_mapped(device, bytes, purpose, Access::Peers)?;
+        put!(ptr, address as CUdeviceptr)
+    })
+}
+
+pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
+    entry(|machine| {
+        let current = machine.current()?;
+        if ptr == 0 {
+            return Ok(());
+        }
+        let found = read(&machine.space).reservation(ptr as usize);
+        let (start, reservation) = found.ok_or(code::INVALID_VALUE)?;
+        let device = match reservation.purpose {
+            Purpose::Allocation(device) => device,
+            Purpose::Pool => {
+                // CUDA waits for the work of the current context first.
+                schedule::drain(machine, current);
+                return pool::free_now(machine, ptr as usize);
+            }
+            Purpose::Virtual => return Err(code::INVALID_VALUE),
+        };
+        require(start == ptr as usize, code::INVALID_VALUE)?;
+        schedule::drain(machine, &machine.devices[device].context);
+        machine.free_mapped(start, reservation.bytes)
+    })
+}
+
+pub(super) unsafe extern "C" fn host_allocate(
+    ptr: *mut *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
+        // SAFETY: asks for fresh pages at an address of the system's choice.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
+        let range = HostRange { bytes, device, owned: true };
+        write(&machine.host).ranges.insert(address.expose_provenance(), range);
+        put!(ptr, address)
+    })
+}
+
+pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let find = |host: &HostMemory| host.get(ptr.addr(), true).ok_or(code::INVALID_VALUE);
+        find(&read(&machine.host))?;
+        // Queued work may still use it.
+        machine.drain();
+        let mut host = write(&machine.host);
+        let range = find(&host)?;
+        host.ranges.remove(&ptr.addr());
+        drop(host);
+        free_host(ptr.addr(), range.bytes);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn host_register(
+    ptr: *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        let address = ptr.expose_provenance();
+        let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
+        require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
+        require(!read(&machine.space).contains(address), code::INVALID_VALUE)?;
+        let mut host = write(&machine.host);
+        require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
+        host.ranges.insert(address, HostRange { bytes, device, owned: false });
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
+        let find = |host: &HostMemory| {
+            host.get(ptr.addr(), false).map(drop).ok_or(code::HOST_MEMORY_NOT_REGISTERED)
+        };
+        find(&read(&machine.host))?;
+        // Queued work may still use it.
+        machine.drain();
+        let mut host = write(&machine.host);
+        find(&host)?;
+        host.ranges.remove(&ptr.addr());
+        Ok(())
+    })
+}

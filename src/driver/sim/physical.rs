@@ -1,0 +1,221 @@
+//! Physical memory of a device: a sparse memory file, handed out by first fit, seen through one
+//! alias mapping of the whole.
+
+use super::code;
+use super::config::GRANULARITY;
+use super::lock;
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The memory of one device.
+pub(super) struct Physical {
+    pub(super) device: usize,
+    file: libc::c_int,
+    bytes: usize,
+    used: AtomicUsize,
+    free: Mutex<BTreeMap<usize, usize>>,
+    /// Host address of the whole file, mapped at first use; `None` where the host refused.
+    alias: OnceLock<Option<usize>>,
+}
+
+impl Physical {
+    /// Memory of `bytes`; the error is an errno.
+    pub(super) fn new(device: usize, bytes: usize) -> Result<Physical, i32> {
+        // SAFETY: the name is NUL-terminated.
+        let file =
+            unsafe { libc::memfd_create(c"simulated device memory".as_ptr(), libc::MFD_CLOEXEC) };
+        if file < 0 {
+            return Err(errno());
+        }
+        let physical = Physical {
+            device,
+            file,
+            bytes,
+            used: AtomicUsize::new(0),
+            free: Mutex::new(BTreeMap::from([(0, bytes)])),
+            alias: OnceLock::new(),
+        };
+        // SAFETY: the descriptor is ours.
+        if unsafe { libc::ftruncate(file, bytes as libc::off_t) } != 0 {
+            return Err(errno());
+        }
+        Ok(physical)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Where offset 0 is seen by the host.
+    #[inline]
+    fn alias(&self) -> Option<usize> {
+        *self.alias.get_or_init(|| {
+            // SAFETY: maps a file of ours at an address of the system's choice.
+            let address = unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    self.bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_NORESERVE,
+                    self.file,
+                    0,
+                )
+            };
+            (address != libc::MAP_FAILED).then(|| address.expose_provenance())
+        })
+    }
+
+    /// Takes `bytes`, a multiple of the granularity, at the lowest offset where they fit, so that
+    /// neighbours in time tend to be neighbours in memory; in pieces where no hole is large enough,
+    /// since device memory is paged and never too fragmented.
+    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Arc<Allocation>, i32> {
+        debug_assert_eq!(bytes % GRANULARITY, 0);
+        let alias = self.alias().ok_or(code::OUT_OF_MEMORY)?;
+        let mut free = lock(&self.free);
+        if bytes > self.bytes - self.used() {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        let fit = free.iter().find(|(_, room)| **room >= bytes).map(|(start, _)| *start);
+        let mut extents = Vec::with_capacity(1);
+        let mut missing = bytes;
+        while missing > 0 {
+            let taken = match fit {
+                Some(start) => free.remove(&start).map(|room| (start, room)),
+                None => free.pop_first(),
+            };
+            let Some((start, room)) = taken else { break };
+            let used = room.min(missing);
+            if room > used {
+                free.insert(start + used, room - used);
+            }
+            extents.push(Extent { start, bytes: used });
+            missing -= used;
+        }
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        drop(free);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Allocation { physical: Arc::clone(self), extents, bytes, alias, id }))
+    }
+
+    fn release(&self, offset: usize, bytes: usize) {
+        // SAFETY: the range lies in the file and nobody maps it to a device address any more.
+        let _ = unsafe {
+            libc::fallocate(
+                self.file,
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset as libc::off_t,
+                bytes as libc::off_t,
+            )
+        };
+        let mut free = lock(&self.free);
+        insert_merged(&mut free, offset, bytes);
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        if let Some(address) = self.alias.get().copied().flatten() {
+            // SAFETY: the mapping is ours, and no allocation is left that reaches into it.
+            let _ = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), self.bytes) };
+        }
+        // SAFETY: the descriptor is ours.
+        let _ = unsafe { libc::close(self.file) };
+    }
+}
+
+struct Extent {
+    start: usize,
+    bytes: usize,
+}
+
+/// Physical memory, which lives as long as a handle or a mapping holds it.
+pub(super) struct Allocation {
+    physical: Arc<Physical>,
+    extents: Vec<Extent>,
+    pub(super) bytes: usize,
+    alias: usize,
+    /// Never recycled.
+    pub(super) id: u64,
+}
+
+impl Allocation {
+    pub(super) fn device(&self) -> usize {
+        self.physical.device
+    }
+
+    /// Host address of a byte, and how many bytes follow there.
+    #[inline]
+    pub(super) fn locate(&self, mut offset: usize) -> (usize, usize) {
+        for extent in &self.extents {
+            if offset < extent.bytes {
+                return (self.alias + extent.start + offset, extent.bytes - offset);
+            }
+            offset -= extent.bytes;
+        }
+        (self.alias, 0)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        for extent in &self.extents {
+            self.physical.release(extent.start, extent.bytes);
+        }
+    }
+}
+
+/// Puts a free range back, joined with its free neighbours.
+pub(super) fn insert_merged(free: &mut BTreeMap<usize, usize>, mut start: usize, mut bytes: usize) {
+    if let Some((before, room)) = free.range(..start).next_back().map(|(a, b)| (*a, *b))
+        && before + room == start
+    {
+        free.remove(&before);
+        (start, bytes) = (before, room + bytes);
+    }
+    if let Some(room) = free.remove(&(start + bytes)) {
+        bytes += room;
+    }
+    free.insert(start, bytes);
+}
+
+/// The calling thread's errno.
+pub(super) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_fit_merges_and_punches_holes() {
+        let physical = Arc::new(Physical::new(0, 8 * GRANULARITY).unwrap());
+        let first = physical.allocate(2 * GRANULARITY).unwrap();
+        let second = physical.allocate(2 * GRANULARITY).unwrap();
+        let start = first.locate(0).0;
+        assert_eq!(second.locate(0).0, start + 2 * GRANULARITY);
+        let byte = ptr::with_exposed_provenance_mut::<u8>(first.locate(5).0);
+        // SAFETY: the address lies in the allocation.
+        unsafe { byte.write(7) };
+        drop(first);
+        // SAFETY: the alias outlives the allocation.
+        assert_eq!(unsafe { byte.read() }, 0, "the pages went back to the host");
+        let third = physical.allocate(GRANULARITY).unwrap();
+        assert_eq!(third.locate(0), (start, GRANULARITY));
+        assert_eq!(physical.allocate(6 * GRANULARITY).err(), Some(code::OUT_OF_MEMORY));
+        let pieces = physical.allocate(5 * GRANULARITY).unwrap();
+        assert_eq!(pieces.locate(0), (start + GRANULARITY, GRANULARITY));
+        assert_eq!(pieces.locate(GRANULARITY).0, start + 4 * GRANULARITY);
+        drop((second, third, pieces));
+        assert_eq!(physical.used(), 0);
+        assert_eq!(physical.allocate(8 * GRANULARITY).map(|all| all.bytes), Ok(8 * GRANULARITY));
+    }
+}

@@ -1,0 +1,128 @@
+//! What the driver knows of a pointer.
+
+use super::address_space::{Access, AddressSpace, Purpose};
+use super::{Machine, code, entry, put, read, require};
+use crate::driver::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
+
+/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
+const HOST: c_uint = 1;
+const DEVICE: c_uint = 2;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: c_ulonglong = 1;
+
+pub(super) unsafe extern "C" fn attribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
+        machine.current()?;
+        let address = ptr as usize;
+        if read(&machine.space).contains(address) {
+            of_device(machine, data, attribute, address)
+        } else {
+            of_host(machine, data, attribute, address)
+        }
+    })
+}
+
+fn of_host(
+    machine: &Machine,
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: usize,
+) -> Result<(), i32> {
+    use CUpointer_attribute::*;
+    let (start, range) = read(&machine.host).find(address).ok_or(code::INVALID_VALUE)?;
+    match attribute {
+        CU_POINTER_ATTRIBUTE_CONTEXT => {
+            put!(data.cast::<CUcontext>(), machine.devices[range.device].context.handle())
+        }
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), HOST),
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER | CU_POINTER_ATTRIBUTE_HOST_POINTER => {
+            put!(data.cast::<usize>(), address)
+        }
+        CU_POINTER_ATTRIBUTE_IS_MANAGED | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            put!(data.cast::<c_uint>(), 0)
+        }
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), range.device as c_int),
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), range.bytes),
+        CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
+        CU_POINTER_ATTRIBUTE_BUFFER_ID => put!(data.cast::<c_ulonglong>(), start as c_ulonglong),
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
+            put!(data.cast::<CUmemoryPool>(), ptr::null_mut())
+        }
+        _ => Err(code::INVALID_VALUE),
+    }
+}
+
+fn of_device(
+    machine: &Machine,
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: usize,
+) -> Result<(), i32> {
+    use CUpointer_attribute::*;
+    let space = read(&machine.space);
+    let (start, reservation) = space.reservation(address).ok_or(code::INVALID_VALUE)?;
+    // What is asked of the addresses, whether or not memory is behind them.
+    match attribute {
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => return put!(data.cast::<usize>(), start),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
+            return put!(data.cast::<usize>(), reservation.bytes);
+        }
+        CU_POINTER_ATTRIBUTE_MAPPED => {
+            let mapped = space.mapping(address).is_some();
+            return put!(data.cast::<c_uint>(), c_uint::from(mapped));
+        }
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => return put!(data.cast::<c_uint>(), 0),
+        _ => {}
+    }
+    let (base, mapping) = space.mapping(address).ok_or(code::INVALID_VALUE)?;
+    let owner = mapping.allocation.device();
+    match attribute {
+        CU_POINTER_ATTRIBUTE_CONTEXT => {
+            // Only cuMemAlloc's memory belongs to a context.
+            let context = match reservation.purpose {
+                Purpose::Allocation(device) => machine.devices[device].context.handle(),
+                Purpose::Virtual | Purpose::Pool => ptr::null_mut(),
+            };
+            put!(data.cast::<CUcontext>(), context)
+        }
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), DEVICE),
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER => put!(data.cast::<usize>(), address),
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            let capable = matches!(mapping.access, Access::Peers);
+            put!(data.cast::<c_uint>(), c_uint::from(capable))
+        }
+        CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
+            put!(data.cast::<c_ulonglong>(), mapping.allocation.id)
+        }
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
+            let exportable = matches!(mapping.access, Access::Granted(_));
+            let types = if exportable { FILE_DESCRIPTOR } else { 0 };
+            put!(data.cast::<c_ulonglong>(), types)
+        }
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
+            let device = machine.current()?.device;
+            let protection = AddressSpace::protection(mapping, device, &machine.peers);
+            put!(data.cast::<c_uint>(), protection.into())
+        }
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
+            let handle = match &mapping.access {
+                Access::Pool(pool) => pool.handle(),
+                Access::Granted(_) | Access::Peers => ptr::null_mut(),
+            };
+            put!(data.cast::<CUmemoryPool>(), handle)
+        }
+        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => put!(data.cast::<usize>(), base),
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE => put!(data.cast::<usize>(), mapping.bytes),
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => put!(data.cast::<c_uint>(), 0),
+        _ => Err(code::INVALID_VALUE),
+    }
+}

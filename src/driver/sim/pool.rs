@@ -1,0 +1,409 @@
+//! Stream-ordered pools: segments of device memory, cut into blocks that remember which points of
+//! streams must be reached before they may be used again.
+
+use super::address_space::{Access, Purpose};
+use super::handles::Handles;
+use super::queue::{Action, Point, Stream};
+use super::virtual_memory::{location, rights};
+use super::{
+    Machine, code, device, entry, lock, peek, put, read, require, schedule, stream, write,
+};
+use crate::driver::sys::{
+    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
+    CUstream, cuuint64_t,
+};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Least size of a segment, and the unit of blocks.
+const SEGMENT: usize = 32 << 20;
+const BLOCK: usize = 512;
+
+/// A pool.
+pub(super) struct Pool {
+    pub(super) device: usize,
+    default: bool,
+    handle: AtomicUsize,
+    /// Bit `d`: device `d` reaches its memory.
+    mask: AtomicU32,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By address; a block never crosses the end of its segment.
+    segments: BTreeMap<usize, usize>,
+    free: BTreeMap<usize, Free>,
+    used_blocks: BTreeMap<usize, usize>,
+    threshold: u64,
+    reuse: [c_int; 3],
+    reserved: [u64; 2],
+    used: [u64; 2],
+}
+
+/// A free block, and what must be reached before it may be used.
+struct Free {
+    bytes: usize,
+    after: Vec<Point>,
+}
+
+/// Adds to a counter and its high-water mark.
+fn count(counter: &mut [u64; 2], bytes: usize) {
+    counter[0] += bytes as u64;
+    counter[1] = counter[1].max(counter[0]);
+}
+
+impl State {
+    /// The lowest free block that fits, and what the stream must wait for before it uses it: blocks
+    /// that need no wait first.
+    fn fit(&mut self, bytes: usize, stream: &Arc<Stream>) -> Option<usize> {
+        let mut with_wait = None;
+        for (start, block) in &mut self.free {
+            if block.bytes < bytes {
+                continue;
+            }
+            block.after.retain(|point| !point.is_reached());
+            if block.after.iter().all(|point| Arc::ptr_eq(&point.stream, stream)) {
+                return Some(*start);
+            }
+            with_wait = with_wait.or(Some(*start));
+        }
+        // CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
+        with_wait.filter(|_| self.reuse[2] != 0)
+    }
+
+    fn take(&mut self, start: usize, bytes: usize) -> Option<Vec<Point>> {
+        let block = self.free.remove(&start)?;
+        if block.bytes > bytes {
+            let rest = Free { bytes: block.bytes - bytes, after: block.after.clone() };
+            self.free.insert(start + bytes, rest);
+        }
+        self.used_blocks.insert(start, bytes);
+        count(&mut self.used, bytes);
+        Some(block.after)
+    }
+
+    fn give_back(&mut self, start: usize, after: Vec<Point>) -> Result<(), i32> {
+        let bytes = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
+        self.used[0] -= bytes as u64;
+        let mut merged = (start, Free { bytes, after });
+        let is_edge = |address: &usize| self.segments.contains_key(address);
+        if !is_edge(&start)
+            && let Some((before, room)) = self.free.range(..start).next_back()
+            && before + room.bytes == start
+        {
+            let before = *before;
+            let mut block = self.free.remove(&before).ok_or(code::UNKNOWN)?;
+            block.bytes += merged.1.bytes;
+            block.after.append(&mut merged.1.after);
+            merged = (before, block);
+        }
+        let end = merged.0 + merged.1.bytes;
+        if !is_edge(&end)
+            && let Some(mut block) = self.free.remove(&end)
+        {
+            merged.1.bytes += block.bytes;
+            merged.1.after.append(&mut block.after);
+        }
+        self.free.insert(merged.0, merged.1);
+        Ok(())
+    }
+
+    /// Takes whole free segments out until no more than `keep` bytes are reserved.
+    fn trim(&mut self, keep: u64) -> Vec<(usize, usize)> {
+        let mut removed = Vec::new();
+        for (start, bytes) in &self.segments {
+            if self.reserved[0] <= keep {
+                break;
+            }
+            let whole = self.free.get_mut(start).is_some_and(|block| {
+                block.after.retain(|point| !point.is_reached());
+                block.bytes == *bytes && block.after.is_empty()
+            });
+            if whole {
+                self.free.remove(start);
+                self.reserved[0] -= *bytes as u64;
+                removed.push((*start, *bytes));
+            }
+        }
+        for (start, _) in &removed {
+            self.segments.remove(start);
+        }
+        removed
+    }
+}
+
+impl Pool {
+    fn new(device: usize, default: bool) -> Pool {
+        Pool {
+            device,
+            default,
+            handle: AtomicUsize::new(0),
+            mask: AtomicU32::new(1 << device),
+            state: Mutex::new(State {
+                segments: BTreeMap::new(),
+                free: BTreeMap::new(),
+                used_blocks: BTreeMap::new(),
+                threshold: 0,
+                reuse: [1; 3],
+                reserved: [0; 2],
+                used: [0; 2],
+            }),
+        }
+    }
+
+    /// Puts a new pool into a table.
+    pub(super) fn insert(pools: &mut Handles<Arc<Pool>>, device: usize, default: bool) -> usize {
+        let pool = Arc::new(Pool::new(device, default));
+        let handle = pools.insert(Arc::clone(&pool));
+        pool.handle.store(handle, Ordering::Relaxed);
+        handle
+    }
+
+    pub(super) fn handle(&self) -> CUmemoryPool {
+        ptr::without_provenance_mut(self.handle.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_reached_by(&self, device: usize) -> bool {
+        self.mask.load(Ordering::Relaxed) >> device & 1 != 0
+    }
+
+    fn trim(&self, machine: &Machine, keep: Option<u64>) {
+        let mut state = lock(&self.state);
+        let keep = keep.unwrap_or(state.threshold);
+        for (start, bytes) in state.trim(keep) {
+            // Nothing else unmaps what a pool mapped.
+            let _ = machine.free_mapped(start, bytes);
+        }
+    }
+}
+
+impl Machine {
+    /// At a synchronisation, pools give back what they hold above their threshold.
+    pub(super) fn release_idle_pool_memory(&self) {
+        if !self.pools_in_use.load(Ordering::Relaxed) {
+            return;
+        }
+        for pool in read(&self.pools).iter() {
+            pool.trim(self, None);
+        }
+        lock(&self.retired_pools).retain(|pool| {
+            pool.trim(self, Some(0));
+            lock(&pool.state).reserved[0] > 0
+        });
+    }
+}
+
+fn get(machine: &Machine, pool: CUmemoryPool) -> Result<Arc<Pool>, i32> {
+    read(&machine.pools).get(pool.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
+}
+
+fn allocate(
+    machine: &Arc<Machine>,
+    handle: CUmemoryPool,
+    bytes: usize,
+    stream: &Arc<Stream>,
+) -> Result<usize, i32> {
+    let pool = get(machine, handle)?;
+    let bytes = bytes.checked_next_multiple_of(BLOCK).ok_or(code::OUT_OF_MEMORY)?;
+    let mut state = lock(&pool.state);
+    let start = match state.fit(bytes, stream) {
+        Some(start) => start,
+        None => {
+            let grow = |bytes| {
+                let access = Access::Pool(Arc::clone(&pool));
+                machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
+            };
+            let exact = bytes.next_multiple_of(super::config::GRANULARITY);
+            let mut segment = exact.max(SEGMENT);
+            let mut start = grow(segment);
+            if start.is_err() {
+                for (start, bytes) in state.trim(0) {
+                    machine.free_mapped(start, bytes)?;
+                }
+                segment = exact;
+                start = grow(segment);
+            }
+            let start = start?;
+            machine.pools_in_use.store(true, Ordering::Relaxed);
+            state.segments.insert(start, segment);
+            state.free.insert(start, Free { bytes: segment, after: Vec::new() });
+            count(&mut state.reserved, segment);
+            start
+        }
+    };
+    let mut waits = state.take(start, bytes).ok_or(code::UNKNOWN)?;
+    drop(state);
+    waits.retain(|point| !Arc::ptr_eq(&point.stream, stream) && !point.is_reached());
+    if !waits.is_empty() {
+        schedule::submit(machine, stream, waits, Action::Nothing)?;
+    }
+    Ok(start)
+}
+
+/// The pool that an address was allocated from.
+fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
+    match read(&machine.space).mapping(address).map(|(_, mapping)| &mapping.access) {
+        Some(Access::Pool(pool)) => Ok(Arc::clone(pool)),
+        _ => Err(code::INVALID_VALUE),
+    }
+}
+
+/// Frees a block whose work is known to be over.
+pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
+    let pool = owner(machine, address)?;
+    lock(&pool.state).give_back(address, Vec::new())?;
+    machine.release_idle_pool_memory();
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn get_default(pool: *mut CUmemoryPool, device: CUdevice) -> c_int {
+    entry(|machine| {
+        let device = device::get(machine, device)?;
+        put!(pool, ptr::without_provenance_mut(device.default_pool))
+    })
+}
+
+pub(super) unsafe extern "C" fn create(
+    pool: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+) -> c_int {
+    entry(|machine| {
+        require(!pool.is_null(), code::INVALID_VALUE)?;
+        let properties = peek!(properties)?;
+        require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
+        require(properties.handleTypes.0 & !1 == 0, code::NOT_SUPPORTED)?;
+        let device = location(machine, &properties.location)?;
+        let handle = Pool::insert(&mut write(&machine.pools), device, false);
+        put!(pool, ptr::without_provenance_mut(handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
+    entry(|machine| {
+        let found = get(machine, pool)?;
+        require(!found.default, code::INVALID_VALUE)?;
+        write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
+        // Its memory lives on until the last block is freed and no work uses it.
+        lock(&machine.retired_pools).push(found);
+        machine.release_idle_pool_memory();
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn set_attribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> c_int {
+    entry(|machine| {
+        let pool = get(machine, pool)?;
+        let mut state = lock(&pool.state);
+        match attribute as usize {
+            reuse @ 1..=3 => state.reuse[reuse - 1] = peek!(value.cast::<c_int>())?,
+            4 => state.threshold = peek!(value.cast::<cuuint64_t>())?,
+            high @ (6 | 8) => {
+                // A high-water mark can only be reset.
+                require(peek!(value.cast::<cuuint64_t>())? == 0, code::INVALID_VALUE)?;
+                let counter = if high == 6 { &mut state.reserved } else { &mut state.used };
+                counter[1] = counter[0];
+            }
+            _ => return Err(code::INVALID_VALUE),
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn get_attribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> c_int {
+    entry(|machine| {
+        let pool = get(machine, pool)?;
+        let state = lock(&pool.state);
+        let number = match attribute as usize {
+            reuse @ 1..=3 => return put!(value.cast::<c_int>(), state.reuse[reuse - 1]),
+            4 => state.threshold,
+            5 => state.reserved[0],
+            6 => state.reserved[1],
+            7 => state.used[0],
+            8 => state.used[1],
+            _ => return Err(code::INVALID_VALUE),
+        };
+        put!(value.cast::<cuuint64_t>(), number)
+    })
+}
+
+pub(super) unsafe extern "C" fn set_access(
+    pool: CUmemoryPool,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> c_int {
+    entry(|machine| {
+        let pool = get(machine, pool)?;
+        let rights = rights(machine, access, count)?;
+        for (device, right) in &rights {
+            if *device == pool.device {
+                // The owner's access cannot be taken away.
+                require(*right == 3, code::INVALID_VALUE)?;
+            } else {
+                let reachable = machine.config.can_access_peer(*device, pool.device);
+                require(reachable, code::INVALID_DEVICE)?;
+                require(*right != 1, code::INVALID_VALUE)?;
+            }
+        }
+        for (device, right) in rights {
+            if right == 0 {
+                pool.mask.fetch_and(!(1 << device), Ordering::Relaxed);
+            } else {
+                pool.mask.fetch_or(1 << device, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn trim_to(pool: CUmemoryPool, bytes_to_keep: usize) -> c_int {
+    entry(|machine| {
+        get(machine, pool)?.trim(machine, Some(bytes_to_keep as u64));
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn allocate_async(
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        let pool = ptr::without_provenance_mut(machine.devices[stream.device].default_pool);
+        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+    })
+}
+
+pub(super) unsafe extern "C" fn allocate_from_pool_async(
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+    })
+}
+
+pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let pool = owner(machine, ptr as usize)?;
+        let after = if stream.is_idle() { Vec::new() } else { vec![stream.tail()] };
+        lock(&pool.state).give_back(ptr as usize, after)
+    })
+}

@@ -1,0 +1,148 @@
+//! When operations run. Everything that queues work goes through [`submit`], every wait of the host
+//! through [`reach`]: another schedule is another arm in these two, and a say in the queries.
+
+use super::config::ScheduleKind;
+use super::context::Context;
+use super::queue::{Action, Kind, Point, Stream};
+use super::{Machine, code, copy, lock};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+thread_local! {
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is this thread inside a callback of the host, where no call is permitted?
+#[inline]
+pub(super) fn in_callback() -> bool {
+    IN_CALLBACK.get()
+}
+
+/// Queues an operation; gives its position in the stream.
+pub(super) fn submit(
+    machine: &Arc<Machine>,
+    stream: &Arc<Stream>,
+    mut waits: Vec<Point>,
+    action: Action,
+) -> Result<Point, i32> {
+    add_default_stream_waits(machine, stream, &mut waits);
+    let position = match machine.config.schedule {
+        ScheduleKind::Immediate => {
+            waits.iter().for_each(Point::wait);
+            let position = stream.begin(&action);
+            run(machine, stream, action);
+            stream.finish(position);
+            position
+        }
+        ScheduleKind::Threads => {
+            waits.retain(|point| !point.is_reached());
+            stream.push(waits, action, || spawn(machine, stream))?
+        }
+    };
+    Ok(Point { stream: Arc::clone(stream), position })
+}
+
+/// Waits on the host until a point is reached.
+pub(super) fn reach(machine: &Machine, point: &Point) {
+    match machine.config.schedule {
+        // Somebody else runs what is missing.
+        ScheduleKind::Immediate | ScheduleKind::Threads => point.wait(),
+    }
+}
+
+/// Waits until every stream of a context is idle.
+pub(super) fn drain(machine: &Machine, context: &Context) {
+    for stream in context.streams() {
+        reach(machine, &stream.tail());
+    }
+}
+
+/// Waits on the host, and reports what went wrong on the stream's device.
+pub(super) fn wait(machine: &Machine, point: &Point) -> Result<(), i32> {
+    reach(machine, point);
+    machine.context_of(&point.stream).check()?;
+    machine.release_idle_pool_memory();
+    Ok(())
+}
+
+/// The legacy default stream and the blocking streams of its context wait for each other.
+fn add_default_stream_waits(machine: &Machine, stream: &Arc<Stream>, waits: &mut Vec<Point>) {
+    let context = machine.context_of(stream);
+    match stream.kind {
+        Kind::NonBlocking => {}
+        Kind::Blocking => {
+            if !context.legacy.is_idle() {
+                waits.push(context.legacy.tail());
+            }
+        }
+        Kind::Legacy => {
+            for other in super::read(&context.members).iter() {
+                if other.kind == Kind::Blocking && !other.is_idle() {
+                    waits.push(other.tail());
+                }
+            }
+        }
+    }
+}
+
+fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
+    let (machine_of_worker, stream) = (Arc::clone(machine), Arc::clone(stream));
+    let worker = std::thread::Builder::new()
+        .name(format!("sim stream {}", stream.id))
+        .spawn(move || {
+            while let Some(operation) = stream.pop() {
+                operation.waits.iter().for_each(Point::wait);
+                run(&machine_of_worker, &stream, operation.action);
+                stream.finish(operation.position);
+            }
+        })
+        .map_err(|_| code::OUT_OF_MEMORY)?;
+    let mut workers = lock(&machine.workers);
+    workers.retain(|worker| !worker.is_finished());
+    workers.push(worker);
+    Ok(())
+}
+
+/// Runs an operation; a failure makes its context unusable, and then nothing more is done there.
+fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
+    let context = machine.context_of(stream);
+    if context.error.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let outcome = match action {
+        Action::Nothing => Ok(()),
+        Action::Record(mark) => {
+            if mark.timed {
+                mark.time.store(now(machine.start), Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        Action::Fill(fill) => copy::fill(machine, stream.device, &fill),
+        Action::Copy(copy) => copy::copy(machine, stream.device, &copy),
+        Action::HostFunction(host) => {
+            IN_CALLBACK.set(true);
+            // SAFETY: the host promised that the function can be called with this argument.
+            unsafe { (host.function)(host.user_data) };
+            IN_CALLBACK.set(false);
+            Ok(())
+        }
+        Action::Kernel(launch) => {
+            IN_CALLBACK.set(true);
+            let run = || launch.run(machine, stream.device);
+            // What panics in a kernel is the device's failure, not the host's.
+            let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(code::LAUNCH_FAILED));
+            IN_CALLBACK.set(false);
+            outcome
+        }
+    };
+    if let Err(code) = outcome {
+        let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn now(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}

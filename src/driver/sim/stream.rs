@@ -1,0 +1,182 @@
+//! Streams: the calls.
+
+use super::queue::{Action, HostFunction, Kind, Stream};
+use super::{Machine, code, device, entry, peek, put, read, require, schedule, write};
+use crate::driver::sys::{
+    CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, cuuint64_t,
+};
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+/// The first and the last capture mode.
+const GLOBAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as c_uint;
+const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+
+/// The stream of a handle; needs a usable current context.
+#[inline]
+pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i32> {
+    let current = machine.current()?;
+    match stream.addr() {
+        0 | LEGACY => Ok(Arc::clone(&current.legacy)),
+        PER_THREAD => Ok(current.per_thread()),
+        handle => {
+            let stream = read(&machine.streams).get(handle).map(Arc::clone);
+            let stream = stream.ok_or(code::INVALID_HANDLE)?;
+            machine.context_of(&stream).check()?;
+            Ok(stream)
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn create(
+    stream: *mut CUstream,
+    flags: c_uint,
+    priority: c_int,
+) -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        require(!stream.is_null() && flags <= NON_BLOCKING, code::INVALID_VALUE)?;
+        let kind = if flags == NON_BLOCKING { Kind::NonBlocking } else { Kind::Blocking };
+        // CUDA moves a priority out of range to the nearest one.
+        let priority = priority.clamp(device::GREATEST_PRIORITY, device::LEAST_PRIORITY);
+        let created = Stream::new(context.device, kind, priority);
+        context.adopt(&created);
+        let handle = write(&machine.streams).insert(created);
+        put!(stream, ptr::without_provenance_mut(handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        // The default streams are not found in the table either.
+        let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        removed.destroy();
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        require(stream.is_idle(), code::NOT_READY)?;
+        machine.context_of(&stream).check()
+    })
+}
+
+pub(super) unsafe extern "C" fn synchronize(stream: CUstream) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        schedule::wait(machine, &stream.tail())
+    })
+}
+
+pub(super) unsafe extern "C" fn wait_event(
+    stream: CUstream,
+    event: CUevent,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        let event = super::event::get(machine, event)?;
+        // CU_EVENT_WAIT_EXTERNAL is for captures only.
+        require(flags == 0, code::INVALID_VALUE)?;
+        match event.mark() {
+            Some(mark) if !mark.is_reached() => {
+                let waits = vec![mark.point()];
+                schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
+            }
+            // Even an empty operation of the legacy stream orders the blocking ones.
+            _ if stream.kind == Kind::Legacy => {
+                schedule::submit(machine, &stream, Vec::new(), Action::Nothing).map(drop)
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_int) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        put!(priority, stream.priority)
+    })
+}
+
+pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUcontext) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        put!(context, machine.context_of(&stream).handle())
+    })
+}
+
+pub(super) unsafe extern "C" fn get_id(stream: CUstream, id: *mut c_ulonglong) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        put!(id, stream.id)
+    })
+}
+
+pub(super) unsafe extern "C" fn launch_host_function(
+    stream: CUstream,
+    function: CUhostFn,
+    user_data: *mut c_void,
+) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        let function = function.ok_or(code::INVALID_VALUE)?;
+        let action = Action::HostFunction(HostFunction { function, user_data });
+        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
+    })
+}
+
+pub(super) unsafe extern "C" fn is_capturing(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+) -> c_int {
+    entry(|machine| {
+        get(machine, stream)?;
+        put!(status, NO_CAPTURE)
+    })
+}
+
+pub(super) unsafe extern "C" fn capture_info(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+    _graph: *mut CUgraph,
+    _dependencies: *mut *const CUgraphNode,
+    _count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        get(machine, stream)?;
+        // CUDA writes the other results only for a stream that captures.
+        put!(status, NO_CAPTURE)?;
+        if !id.is_null() {
+            put!(id, 0)?;
+        }
+        Ok(())
+    })
+}
+
+thread_local! {
+    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
+}
+
+pub(super) unsafe extern "C" fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> c_int {
+    entry(|_| {
+        // A number, since a host may pass any.
+        let mode = mode.cast::<c_uint>();
+        let new = peek!(mode)?;
+        require(new <= RELAXED, code::INVALID_VALUE)?;
+        put!(mode, CAPTURE_MODE.replace(new))
+    })
+}

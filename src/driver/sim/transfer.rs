@@ -1,0 +1,229 @@
+//! The calls that queue copies and fills.
+
+use super::config::ScheduleKind;
+use super::copy::{Copy, Fill, Place, Side, stage};
+use super::queue::{Action, Stream};
+use super::{Machine, code, entry, peek, read, require, schedule, stream};
+use crate::driver::sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
+};
+use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
+use std::sync::Arc;
+
+fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
+    Side { place: Place::Host(address as usize), pitch, plane }
+}
+
+/// Queues a copy; pageable memory of the host is read now, and waited for when written.
+fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
+    if copy.is_empty() {
+        return Ok(());
+    }
+    copy.collapse();
+    let (pageable_source, pageable_target) =
+        (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
+    let (source, target) = (pageable_source.0, pageable_target.0);
+    copy.source.place = source;
+    copy.target.place = target;
+    if machine.config.schedule != ScheduleKind::Immediate
+        && pageable_source.1
+        && let Place::Host(start) = copy.source.place
+    {
+        let staged = stage(&copy, start)?;
+        let plane = copy.width * copy.rows;
+        copy.source = Side { place: Place::Staged(staged), pitch: copy.width, plane };
+    }
+    let point = schedule::submit(machine, stream, Vec::new(), Action::Copy(Box::new(copy)))?;
+    if pageable_target.1 { schedule::wait(machine, &point) } else { Ok(()) }
+}
+
+/// Whose address it is, and whether it is pageable memory of the host.
+fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool), i32> {
+    let side = if target { &copy.target } else { &copy.source };
+    let Place::Host(address) = side.place else { return Err(code::INVALID_VALUE) };
+    let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
+    require(address != 0 && address.checked_add(bytes).is_some(), code::INVALID_VALUE)?;
+    if read(&machine.space).contains(address) {
+        return Ok((Place::Device(address), false));
+    }
+    Ok((Place::Host(address), !machine.is_pinned(address, bytes)))
+}
+
+pub(super) unsafe extern "C" fn copy_async(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
+        queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
+    })
+}
+
+pub(super) unsafe extern "C" fn copy_peer_async(
+    dst: CUdeviceptr,
+    dst_context: CUcontext,
+    src: CUdeviceptr,
+    src_context: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        for context in [dst_context, src_context] {
+            require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+        }
+        let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
+        queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
+    })
+}
+
+/// One side as the parameter blocks of CUDA describe it.
+struct Described {
+    kind: CUmemorytype,
+    host: *const c_void,
+    device: CUdeviceptr,
+    x: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl Described {
+    fn side(&self, width: usize, rows: usize, depth: usize) -> Result<Side, i32> {
+        let base = match self.kind {
+            CUmemorytype::CU_MEMORYTYPE_HOST => self.host.expose_provenance(),
+            CUmemorytype::CU_MEMORYTYPE_DEVICE | CUmemorytype::CU_MEMORYTYPE_UNIFIED => {
+                self.device as usize
+            }
+            _ => return Err(code::INVALID_VALUE),
+        };
+        require(base != 0, code::INVALID_VALUE)?;
+        let end = self.x.checked_add(width).ok_or(code::INVALID_VALUE)?;
+        let pitch = if self.pitch == 0 { end } else { self.pitch };
+        require(end <= pitch || (rows == 1 && self.y == 0), code::INVALID_VALUE)?;
+        let bottom = self.y.checked_add(rows).ok_or(code::INVALID_VALUE)?;
+        let height = if self.height == 0 { bottom } else { self.height };
+        require(bottom <= height || (depth == 1 && self.z == 0), code::INVALID_VALUE)?;
+        let start = || {
+            let plane = pitch.checked_mul(height)?;
+            let skipped = self.y.checked_mul(pitch)?.checked_add(self.z.checked_mul(plane)?)?;
+            Some((base.checked_add(skipped)?.checked_add(self.x)?, plane))
+        };
+        let (start, plane) = start().ok_or(code::INVALID_VALUE)?;
+        Ok(Side { place: Place::Host(start), pitch, plane })
+    }
+}
+
+pub(super) unsafe extern "C" fn copy_2d_async(
+    copy: *const CUDA_MEMCPY2D,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let copy = peek!(copy)?;
+        let source = Described {
+            kind: copy.srcMemoryType,
+            host: copy.srcHost,
+            device: copy.srcDevice,
+            x: copy.srcXInBytes,
+            y: copy.srcY,
+            z: 0,
+            pitch: copy.srcPitch,
+            height: 0,
+        };
+        let target = Described {
+            kind: copy.dstMemoryType,
+            host: copy.dstHost.cast_const(),
+            device: copy.dstDevice,
+            x: copy.dstXInBytes,
+            y: copy.dstY,
+            z: 0,
+            pitch: copy.dstPitch,
+            height: 0,
+        };
+        let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
+        let source = source.side(width, rows, depth)?;
+        let target = target.side(width, rows, depth)?;
+        queue(machine, &stream, Copy { source, target, width, rows, depth })
+    })
+}
+
+pub(super) unsafe extern "C" fn copy_3d_peer_async(
+    copy: *const CUDA_MEMCPY3D_PEER,
+    stream: CUstream,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let copy = peek!(copy)?;
+        let source = Described {
+            kind: copy.srcMemoryType,
+            host: copy.srcHost,
+            device: copy.srcDevice,
+            x: copy.srcXInBytes,
+            y: copy.srcY,
+            z: copy.srcZ,
+            pitch: copy.srcPitch,
+            height: copy.srcHeight,
+        };
+        let target = Described {
+            kind: copy.dstMemoryType,
+            host: copy.dstHost.cast_const(),
+            device: copy.dstDevice,
+            x: copy.dstXInBytes,
+            y: copy.dstY,
+            z: copy.dstZ,
+            pitch: copy.dstPitch,
+            height: copy.dstHeight,
+        };
+        require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
+        let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
+        let source = source.side(width, rows, depth)?;
+        let target = target.side(width, rows, depth)?;
+        queue(machine, &stream, Copy { source, target, width, rows, depth })
+    })
+}
+
+fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
+        require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let is_device = read(&machine.space).contains(fill.address);
+        require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
+        schedule::submit(machine, &stream, Vec::new(), Action::Fill(fill)).map(drop)
+    })
+}
+
+pub(super) unsafe extern "C" fn set_8_async(
+    ptr: CUdeviceptr,
+    value: c_uchar,
+    count: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_fill(stream, Fill { address: ptr as usize, value: value.into(), width: 1, count })
+}
+
+pub(super) unsafe extern "C" fn set_16_async(
+    ptr: CUdeviceptr,
+    value: c_ushort,
+    count: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_fill(stream, Fill { address: ptr as usize, value: value.into(), width: 2, count })
+}
+
+pub(super) unsafe extern "C" fn set_32_async(
+    ptr: CUdeviceptr,
+    value: c_uint,
+    count: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_fill(stream, Fill { address: ptr as usize, value, width: 4, count })
+}

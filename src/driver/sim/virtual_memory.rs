@@ -1,0 +1,186 @@
+//! Virtual memory: reserve, create, map, set access, and back.
+
+use super::address_space::{Access, AddressSpace, Mapping, Purpose};
+use super::config::{GRANULARITY, MAX_DEVICES};
+use super::{Machine, code, entry, peek, put, read, require, write};
+use crate::driver::sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation,
+};
+use std::ffi::{c_int, c_ulonglong};
+use std::sync::Arc;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
+const PINNED: u32 = 1;
+const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
+
+/// The device of a location.
+pub(super) fn location(machine: &Machine, location: &CUmemLocation) -> Result<usize, i32> {
+    require(location.type_ as u32 == LOCATION_DEVICE, code::INVALID_VALUE)?;
+    let device = usize::try_from(location.id).map_err(|_| code::INVALID_DEVICE)?;
+    require(device < machine.devices.len(), code::INVALID_DEVICE)?;
+    Ok(device)
+}
+
+/// The device on which memory of these properties lies.
+fn owner(machine: &Machine, properties: &CUmemAllocationProp) -> Result<usize, i32> {
+    require(properties.type_ as u32 == PINNED, code::INVALID_VALUE)?;
+    let device = location(machine, &properties.location)?;
+    let handles = properties.requestedHandleTypes.0;
+    require(handles & !FILE_DESCRIPTOR == 0, code::NOT_SUPPORTED)?;
+    Ok(device)
+}
+
+/// The rights of access descriptors, checked.
+pub(super) fn rights(
+    machine: &Machine,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<Vec<(usize, u8)>, i32> {
+    require(!access.is_null() && count > 0, code::INVALID_VALUE)?;
+    // Nobody has more descriptors than devices, but the driver does not forbid it.
+    require(count <= MAX_DEVICES * 16, code::INVALID_VALUE)?;
+    let right = |index| {
+        let descriptor = peek!(access.wrapping_add(index))?;
+        let flags = descriptor.flags as u32;
+        require(matches!(flags, 0 | 1 | 3), code::INVALID_VALUE)?;
+        Ok((location(machine, &descriptor.location)?, flags as u8))
+    };
+    (0..count).map(right).collect()
+}
+
+fn check_range(address: CUdeviceptr, bytes: usize) -> Result<usize, i32> {
+    let address = address as usize;
+    let aligned = address.is_multiple_of(GRANULARITY) && bytes.is_multiple_of(GRANULARITY);
+    require(aligned && bytes > 0 && address != 0, code::INVALID_VALUE)?;
+    address.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
+    Ok(address)
+}
+
+pub(super) unsafe extern "C" fn granularity(
+    granularity: *mut usize,
+    properties: *const CUmemAllocationProp,
+    _option: CUmemAllocationGranularity_flags,
+) -> c_int {
+    entry(|machine| {
+        owner(machine, &peek!(properties)?)?;
+        put!(granularity, GRANULARITY)
+    })
+}
+
+pub(super) unsafe extern "C" fn reserve(
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    alignment: usize,
+    address: CUdeviceptr,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(!ptr.is_null() && flags == 0, code::INVALID_VALUE)?;
+        require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        require(alignment == 0 || alignment.is_power_of_two(), code::INVALID_VALUE)?;
+        let mut space = write(&machine.space);
+        let reserved = space.reserve(bytes, alignment, address as usize, Purpose::Virtual)?;
+        put!(ptr, reserved as CUdeviceptr)
+    })
+}
+
+pub(super) unsafe extern "C" fn unreserve(ptr: CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let mut space = write(&machine.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        space.unreserve(address, bytes)
+    })
+}
+
+pub(super) unsafe extern "C" fn create(
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(!handle.is_null() && flags == 0, code::INVALID_VALUE)?;
+        let device = owner(machine, &peek!(properties)?)?;
+        require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        let allocation = machine.devices[device].physical.allocate(bytes)?;
+        let created = write(&machine.handles).insert(allocation);
+        put!(handle, created as CUmemGenericAllocationHandle)
+    })
+}
+
+pub(super) unsafe extern "C" fn release(handle: CUmemGenericAllocationHandle) -> c_int {
+    entry(|machine| {
+        // Mappings keep the memory alive.
+        let removed = write(&machine.handles).remove(handle as usize);
+        removed.map(drop).ok_or(code::INVALID_VALUE)
+    })
+}
+
+pub(super) unsafe extern "C" fn map(
+    ptr: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        require(flags == 0 && offset.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
+        let allocation = found.ok_or(code::INVALID_VALUE)?;
+        let end = offset.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
+        require(end <= allocation.bytes, code::INVALID_VALUE)?;
+        let access = Access::Granted([0; MAX_DEVICES]);
+        let mut space = write(&machine.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        space.map(address, Mapping { bytes, allocation, offset, access })
+    })
+}
+
+pub(super) unsafe extern "C" fn unmap(ptr: CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let mut space = write(&machine.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        let memory = space.unmap(address, bytes)?;
+        drop(space);
+        drop(memory);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn set_access(
+    ptr: CUdeviceptr,
+    bytes: usize,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let rights = rights(machine, access, count)?;
+        let reachable = |device, owner| machine.config.can_access_peer(device, owner);
+        write(&machine.space).set_access(address, bytes, &rights, reachable)
+    })
+}
+
+pub(super) unsafe extern "C" fn get_access(
+    flags: *mut c_ulonglong,
+    at: *const CUmemLocation,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        require(!flags.is_null(), code::INVALID_VALUE)?;
+        let device = location(machine, &peek!(at)?)?;
+        let space = read(&machine.space);
+        let (_, mapping) = space.mapping(ptr as usize).ok_or(code::INVALID_VALUE)?;
+        let protection = AddressSpace::protection(mapping, device, &machine.peers);
+        put!(flags, protection.into())
+    })
+}
