@@ -236,7 +236,7 @@ static bool run_trace(const replay_trace *trace, const options *o, replay_run *r
 /* Plays the traces one by one; one that fails does not keep the others from running. */
 static bool run_traces(const options *o, FILE *json)
 {
-    bool ok = true;
+    bool ok = true, any_ran = false;
     for (int i = 0; i < o->num_traces; i++) {
         replay_trace trace;
         replay_run run;
@@ -251,8 +251,9 @@ static bool run_traces(const options *o, FILE *json)
         replay_json_result(json, i == 0, &trace, &run, &result, passed);
         replay_trace_free(&trace);
         ok = passed && ok;
+        any_ran = true;
     }
-    return ok;
+    return (!any_ran || replay_print_summary(o->device)) && ok;
 }
 
 /* ---- The whole ---- */
@@ -302,7 +303,6 @@ int main(int argc, char **argv)
             machine.sentence);
         replay_json_begin(json, &machine, o.repeat);
         ok = run_traces(&o, json);
-        ok = replay_print_summary(o.device) && ok;
         ok = shut_down() && ok;
         replay_json_end(json, ok);
     }
