@@ -123,10 +123,10 @@ static void measure_threads(cudaStream_t shared) {
         for (const bool own : {false, true}) {
             std::vector<cudaStream_t> streams(count, shared);
             if (own) for (auto &stream : streams) stream = new_stream().stream();
-            // Many threads cost PyTorch tens of microseconds a pair: fewer of them do.
+            // Many threads cost PyTorch tens of microseconds a pair: fewer pairs will do.
             const long pairs = count < 4 ? 200000 : 20000;
             double best = 1e30;
-            for (int round = 0; round < (count < 4 ? rounds : 2); round++)
+            for (int round = 0; round < rounds; round++)
                 best = std::min(best, run_threads(streams, pairs));
             const std::string name
                 = "threads_" + std::to_string(count) + (own ? "_own_stream" : "_one_stream");
