@@ -70,8 +70,11 @@ def unpack(paths, folder):
 
 def run(command, **variables):
     """Its standard output; a failure ends the comparison."""
-    program = subprocess.run(command, stdout=subprocess.PIPE, text=True,
-                             env={**os.environ, **variables})
+    try:
+        program = subprocess.run(command, stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, **variables})
+    except OSError as error:
+        sys.exit(f"compare: {command[0]}: cannot be run: {error.strerror}")
     if program.returncode != 0:
         sys.exit(f"compare: {command[0]}: exit status {program.returncode}")
     return program.stdout
@@ -226,7 +229,7 @@ def main():
         samples, machine = run_rounds(options, unpack(options.traces, folder), folder)
     traces, complaints = summarize_traces(options, samples["traces"])
     small = summarize_micro(samples["micro"])
-    print(f"tcuda: {machine or 'small operations only'}; medians of {options.rounds} rounds; "
+    print(f"tcuda: {machine or 'small operations only'}; medians of {options.rounds} round(s); "
           "exp.: torch with expandable segments\n")
     if traces:
         print_table(trace_rows(traces))

@@ -289,13 +289,13 @@ int main(int argc, char **argv)
         fputs(HELP, stdout);
         return close_file(stdout, "standard output", true) ? EXIT_SUCCESS : EXIT_FAILURE;
     }
-    FILE *json = NULL;
-    if (o.json_path != NULL && (json = fopen(o.json_path, "w")) == NULL) {
-        replay_complain("%s: cannot be written: %s", o.json_path, strerror(errno));
-        return EXIT_FAILURE;
-    }
     replay_machine machine = {0};
-    bool ok = start_machine(&o, &machine);
+    if (!start_machine(&o, &machine))
+        return EXIT_FAILURE;
+    FILE *json = NULL;
+    if (o.json_path != NULL && (json = fopen(o.json_path, "w")) == NULL)
+        replay_complain("%s: cannot be written: %s", o.json_path, strerror(errno));
+    bool ok = o.json_path == NULL || json != NULL;
     if (ok) {
         const uint32_t version = tcuda_version();
         printf("tcuda %" PRIu32 ".%" PRIu32 ".%" PRIu32 " on the %s backend\n%s\n",
@@ -303,9 +303,9 @@ int main(int argc, char **argv)
             machine.sentence);
         replay_json_begin(json, &machine, o.repeat);
         ok = run_traces(&o, json);
-        ok = shut_down() && ok;
-        replay_json_end(json, ok);
     }
+    ok = shut_down() && ok;
+    replay_json_end(json, ok);
     if (json != NULL)
         ok = close_file(json, o.json_path, false) && ok;
     ok = close_file(stdout, "standard output", true) && ok;
