@@ -1,0 +1,215 @@
+// tcuda.hpp: moves, guards and errors, with exceptions and without.
+//
+// Built twice: as it is, and with -fno-exceptions. What both modes share is written once, with
+// `took` and `value_of` to read their different results.
+
+#include <cstdio>
+#include <cstring>
+#include <tcuda.hpp>
+#include <tcuda.hpp> // twice is once
+#include <type_traits>
+#include <utility>
+
+static int failures = 0;
+
+static void expect(bool condition, const char *what) {
+    if (condition) return;
+    std::fprintf(stderr, "FAILED: %s\n", what);
+    failures++;
+}
+
+#ifdef TCUDA_NO_EXCEPTIONS
+static void took(tcuda::result result) { expect(result == TCUDA_STATUS_OK, tcuda_last_error()); }
+template <class T> static T value_of(tcuda::outcome<T> outcome) {
+    expect(outcome.status == TCUDA_STATUS_OK, tcuda_last_error());
+    return outcome.value;
+}
+#define TOOK(call) took(call)
+#else
+template <class T> static T value_of(T value) { return value; }
+#define TOOK(call) (call) // void: a failure throws
+#endif
+
+// ---- What the types promise ----
+
+template <class T> constexpr bool moves_only =
+    std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>
+    && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(moves_only<tcuda::stream> && moves_only<tcuda::event>
+    && moves_only<tcuda::allocation>);
+static_assert(!std::is_move_constructible_v<tcuda::device_guard>);
+static_assert(!std::is_move_constructible_v<tcuda::stream_guard>);
+static_assert(sizeof(tcuda::stream_view) == sizeof(void *));
+static_assert(!std::is_convertible_v<tcuda::stream, bool>);
+
+// ---- Helpers that ask the C interface ----
+
+static std::int64_t id_of(tcuda::stream_view stream) {
+    std::int64_t id = -1;
+    TOOK(tcuda::check(tcuda_stream_id(stream.get(), &id)));
+    return id;
+}
+
+static std::int64_t current_id() { return id_of(value_of(tcuda::stream_view::current())); }
+
+static std::size_t allocated_bytes() {
+    std::size_t bytes = 0;
+    TOOK(tcuda::check(tcuda_memory_allocated(TCUDA_CURRENT_DEVICE, &bytes)));
+    return bytes;
+}
+
+static std::int32_t current_device() {
+    std::int32_t device = -1;
+    TOOK(tcuda::check(tcuda_device_current(&device)));
+    return device;
+}
+
+// Assigns through a reference, so that no compiler sees that both are the same object.
+template <class T> static void assign(T &to, T &from) { to = std::move(from); }
+
+// ---- Tests ----
+
+static void test_stream_moves() {
+    tcuda::stream first;
+    expect(static_cast<bool>(first), "a new stream has a handle");
+    tcuda_stream *const handle = first.get();
+    tcuda::stream second(std::move(first));
+    expect(first.get() == nullptr && second.get() == handle, "construction moves the handle");
+    assign(second, second);
+    expect(second.get() == handle, "self-move changes nothing");
+    tcuda::stream third;
+    third = std::move(second);
+    expect(second.get() == nullptr && third.get() == handle, "assignment moves the handle");
+    tcuda_stream *const released = third.release();
+    expect(released == handle && third.get() == nullptr, "release lets go");
+    expect(tcuda_stream_destroy(released) == TCUDA_STATUS_OK, "what was released is ours");
+    third.reset();
+    expect(!third, "reset of nothing is nothing");
+}
+
+static void test_allocation() {
+    const std::size_t before = allocated_bytes();
+    {
+        const tcuda::stream stream;
+        tcuda::allocation block(1000, stream);
+        expect(block.size_bytes() == 1000 && block.as<char>() == block.get(), "size and pointer");
+        expect(allocated_bytes() == before + 1024, "1000 bytes count as 1024");
+        tcuda::allocation taken(std::move(block));
+        expect(block.get() == nullptr && block.size_bytes() == 0, "moved from: nothing");
+        assign(taken, taken);
+        expect(taken.size_bytes() == 1000, "self-move changes nothing");
+        tcuda::allocation other(5000, stream);
+        other = std::move(taken);
+        expect(allocated_bytes() == before + 1024, "assignment frees what was there");
+        const tcuda::stream side;
+        TOOK(other.record(side));
+        const tcuda::allocation empty(0), nothing;
+        expect(!empty && !nothing && empty.status() == TCUDA_STATUS_OK, "0 bytes: no memory");
+    }
+    TOOK(tcuda::check(tcuda_device_synchronize(TCUDA_CURRENT_DEVICE)));
+    expect(allocated_bytes() == before, "the end of the scope frees");
+}
+
+static void test_fill_and_copy() {
+    struct pair { std::uint32_t a, b; };
+    const tcuda::stream stream;
+    const tcuda::allocation block(64 * sizeof(pair), stream);
+    TOOK(tcuda::fill(block.get(), pair{7, 9}, 64, stream));
+    pair host[64] = {};
+    TOOK(tcuda::copy(host, block.get(), sizeof host, stream));
+    TOOK(stream.synchronize());
+    expect(host[0].a == 7 && host[63].b == 9, "values arrive");
+    expect(value_of(stream.query()), "a synchronised stream is done");
+}
+
+static void test_events() {
+    const tcuda::stream one, two;
+    tcuda::event start(TCUDA_EVENT_TIMING), end(TCUDA_EVENT_TIMING);
+    TOOK(start.record(one));
+    TOOK(two.wait(start));
+    TOOK(two.wait(one));
+    TOOK(end.record(two));
+    TOOK(end.synchronize());
+    expect(value_of(end.query()), "a synchronised event is reached");
+    expect(value_of(start.elapsed_ms(end)) >= 0.0F, "time does not run backwards");
+    tcuda::event moved(std::move(end));
+    assign(moved, moved);
+    expect(!end && moved, "events move");
+}
+
+static void test_guards() {
+    const std::int64_t outside = current_id();
+    const std::int32_t device = current_device();
+    const tcuda::stream stream;
+    {
+        const tcuda::stream_guard guard(stream);
+        expect(current_id() == id_of(stream), "the guard's stream is current");
+        expect(id_of(guard.previous()) == outside, "the guard knows the one before");
+        {
+            const tcuda::stream inner;
+            const tcuda::stream_guard nested(inner);
+            expect(current_id() == id_of(inner), "guards nest");
+        }
+        expect(current_id() == id_of(stream), "the inner guard restores");
+    }
+    expect(current_id() == outside, "the end of the scope restores the stream");
+    std::int32_t count = 0;
+    TOOK(tcuda::check(tcuda_device_count(&count)));
+    {
+        const tcuda::device_guard guard(count - 1);
+        expect(guard.previous() == device && current_device() == count - 1, "device guard");
+    }
+    expect(current_device() == device, "the end of the scope restores the device");
+}
+
+static void test_errors() {
+#ifdef TCUDA_NO_EXCEPTIONS
+    const tcuda::stream stream(99);
+    expect(!stream && stream.status() == TCUDA_STATUS_INVALID_DEVICE, "an object carries a status");
+    expect(std::strstr(tcuda_last_error(), "99") != nullptr, "the text names the value");
+    const std::int32_t device = current_device();
+    {
+        const tcuda::device_guard guard(99);
+        expect(guard.status() == TCUDA_STATUS_INVALID_DEVICE, "a guard carries a status");
+    }
+    expect(current_device() == device, "a guard that failed restores nothing");
+#else
+    try {
+        const tcuda::stream stream(99);
+        expect(false, "a failed construction throws");
+    } catch (const std::runtime_error &failure) {
+        const auto *error = dynamic_cast<const tcuda::error *>(&failure);
+        expect(error != nullptr && error->status() == TCUDA_STATUS_INVALID_DEVICE, "its status");
+        const char *name = tcuda_status_name(TCUDA_STATUS_INVALID_DEVICE);
+        expect(std::strncmp(failure.what(), name, std::strlen(name)) == 0, "its name comes first");
+        expect(std::strstr(failure.what(), "99") != nullptr, "the text names the value");
+    }
+    const tcuda::stream stream;
+    const std::int64_t outside = current_id();
+    try {
+        const tcuda::stream_guard guard(stream);
+        tcuda::check(TCUDA_STATUS_INVALID_STATE);
+        expect(false, "check throws");
+    } catch (const tcuda::error &) {
+        expect(current_id() == outside, "a guard restores when an exception passes");
+    }
+#endif
+}
+
+int main() {
+    const tcuda_status status = tcuda_init();
+    if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
+        std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
+        return 77;
+    }
+    expect(status == TCUDA_STATUS_OK, "tcuda_init");
+    test_stream_moves();
+    test_allocation();
+    test_fill_and_copy();
+    test_events();
+    test_guards();
+    test_errors();
+    std::size_t live = 0;
+    expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "no handle is left");
+    return failures == 0 ? 0 : 1;
+}

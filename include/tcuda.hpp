@@ -1,0 +1,299 @@
+// tcuda.hpp: tcuda.h for C++17, header-only. Owning objects, guards and errors; nothing that C
+// could not do, and every object gives its C handle with get().
+//
+// Errors. With exceptions every failure throws tcuda::error. Without them (-fno-exceptions, or
+// TCUDA_NO_EXCEPTIONS defined) functions return a tcuda_status, questions return an outcome
+// (status and value), and a constructor's status is its object's status(). The two modes live in
+// inline namespaces of their own, so translation units of both kinds can be linked.
+//
+// Destructors ignore what the library says: call the C function where that matters.
+
+#ifndef TCUDA_HPP
+#define TCUDA_HPP
+
+#include <tcuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#if !defined(TCUDA_NO_EXCEPTIONS) && !defined(__cpp_exceptions) && !defined(_CPPUNWIND)
+#define TCUDA_NO_EXCEPTIONS 1
+#endif
+
+#ifndef TCUDA_NO_EXCEPTIONS
+#include <stdexcept>
+#include <string>
+#endif
+
+namespace tcuda {
+
+#ifndef TCUDA_NO_EXCEPTIONS
+inline namespace throwing {
+
+// A call that failed: what() is "TCUDA_STATUS_OUT_OF_MEMORY: " and the library's sentence.
+class error : public std::runtime_error {
+public:
+    explicit error(tcuda_status status)
+        : std::runtime_error(std::string(tcuda_status_name(static_cast<std::int32_t>(status)))
+              + ": " + tcuda_last_error()),
+          status_(status) {}
+
+    tcuda_status status() const noexcept { return status_; }
+
+private:
+    tcuda_status status_;
+};
+
+// What actions and questions return; a failure throws instead.
+using result = void;
+template <class T> using outcome = T;
+
+namespace detail {
+inline tcuda_status created(tcuda_status status) {
+    if (status != TCUDA_STATUS_OK) throw error(status);
+    return status;
+}
+inline result acted(tcuda_status status) { (void)created(status); }
+template <class T> outcome<T> answered(tcuda_status status, T value) {
+    (void)created(status);
+    return value;
+}
+} // namespace detail
+#else
+inline namespace nothrowing {
+
+// What actions return: a tcuda_status that must be looked at.
+class [[nodiscard]] result {
+public:
+    result(tcuda_status status) noexcept : status_(status) {}
+    operator tcuda_status() const noexcept { return status_; }
+
+private:
+    tcuda_status status_;
+};
+
+// What questions return. There is no conversion to bool: it could mean either member.
+template <class T> struct [[nodiscard]] outcome {
+    tcuda_status status;
+    T value; // T{} on failure
+};
+
+namespace detail {
+inline tcuda_status created(tcuda_status status) noexcept { return status; }
+inline result acted(tcuda_status status) noexcept { return status; }
+template <class T> outcome<T> answered(tcuda_status status, T value) noexcept {
+    return {status, value};
+}
+} // namespace detail
+#endif
+
+namespace detail {
+inline void ignore(tcuda_status) noexcept {} // a cast to void does not silence every compiler
+} // namespace detail
+
+// Owns a C handle or pointer: moves, and destroys once. The base of what follows.
+template <class Handle, tcuda_status (*Destroy)(Handle *)> class unique_handle {
+public:
+    unique_handle(unique_handle &&other) noexcept
+        : handle_(other.release()), status_(other.status_) {}
+    unique_handle &operator=(unique_handle &&other) noexcept {
+        if (this != &other) {
+            reset();
+            handle_ = other.release();
+            status_ = other.status_;
+        }
+        return *this;
+    }
+    ~unique_handle() { reset(); }
+
+    // The C handle, NULL after a move, a release or a failed construction.
+    Handle *get() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    // What the constructor's call said; always OK where exceptions are on.
+    tcuda_status status() const noexcept { return status_; }
+    // Lets go of the handle without destroying it.
+    Handle *release() noexcept { return std::exchange(handle_, nullptr); }
+    // Destroys it now.
+    void reset() noexcept { detail::ignore(Destroy(release())); }
+
+protected:
+    unique_handle() noexcept = default;
+
+    Handle *handle_ = nullptr;
+    tcuda_status status_ = TCUDA_STATUS_OK;
+};
+
+class event;
+
+// A stream that someone else owns. Converts from a C handle and from a stream; nullptr, and {},
+// are the current stream, as everywhere in tcuda.h.
+class stream_view {
+public:
+    constexpr stream_view(tcuda_stream *handle = nullptr) noexcept : handle_(handle) {}
+
+    tcuda_stream *get() const noexcept { return handle_; }
+    // Waits for all queued work.
+    result synchronize() const { return detail::acted(tcuda_stream_synchronize(handle_)); }
+    // Has all queued work finished?
+    outcome<bool> query() const {
+        bool done = false;
+        const tcuda_status status = tcuda_stream_query(handle_, &done);
+        return detail::answered(status, done);
+    }
+    // Work queued from now on waits for an event, or for what another stream holds now.
+    result wait(const event &event) const;
+    result wait(stream_view other) const {
+        return detail::acted(tcuda_stream_wait_stream(handle_, other.get()));
+    }
+
+    // The device's default stream, and this thread's current one.
+    static outcome<stream_view> default_of(std::int32_t device = TCUDA_CURRENT_DEVICE) {
+        return adopt(tcuda_stream_default, device);
+    }
+    static outcome<stream_view> current(std::int32_t device = TCUDA_CURRENT_DEVICE) {
+        return adopt(tcuda_stream_current, device);
+    }
+
+private:
+    using getter = tcuda_status (*)(std::int32_t, tcuda_stream **);
+    static outcome<stream_view> adopt(getter get, std::int32_t device) {
+        tcuda_stream *handle = nullptr;
+        const tcuda_status status = get(device, &handle);
+        return detail::answered(status, stream_view(handle));
+    }
+
+    tcuda_stream *handle_;
+};
+
+// A stream of one's own, one of the library's pool.
+class stream : public unique_handle<tcuda_stream, tcuda_stream_destroy> {
+public:
+    explicit stream(std::int32_t device = TCUDA_CURRENT_DEVICE, std::int32_t priority = 0) {
+        status_ = detail::created(tcuda_stream_create(device, priority, &handle_));
+    }
+
+    // Valid while the stream is.
+    operator stream_view() const noexcept { return stream_view(handle_); }
+    result synchronize() const { return stream_view(*this).synchronize(); }
+    outcome<bool> query() const { return stream_view(*this).query(); }
+    result wait(const event &event) const { return stream_view(*this).wait(event); }
+    result wait(stream_view other) const { return stream_view(*this).wait(other); }
+};
+
+// A point in a stream; flags as of tcuda_event_create.
+class event : public unique_handle<tcuda_event, tcuda_event_destroy> {
+public:
+    explicit event(std::uint32_t flags = 0) {
+        status_ = detail::created(tcuda_event_create(flags, &handle_));
+    }
+
+    // Marks the present end of a stream.
+    result record(stream_view stream = {}) const {
+        return detail::acted(tcuda_event_record(handle_, stream.get()));
+    }
+    // Has it been reached?
+    outcome<bool> query() const {
+        bool done = false;
+        const tcuda_status status = tcuda_event_query(handle_, &done);
+        return detail::answered(status, done);
+    }
+    // Waits until it is reached.
+    result synchronize() const { return detail::acted(tcuda_event_synchronize(handle_)); }
+    // Time from this event to a later one, both with TCUDA_EVENT_TIMING.
+    outcome<float> elapsed_ms(const event &end) const {
+        float elapsed = 0;
+        const tcuda_status status = tcuda_event_elapsed_ms(handle_, end.handle_, &elapsed);
+        return detail::answered(status, elapsed);
+    }
+};
+
+inline result stream_view::wait(const event &event) const {
+    return detail::acted(tcuda_stream_wait_event(handle_, event.get()));
+}
+
+// Device memory, given back in the order of its stream.
+class allocation : public unique_handle<void, tcuda_free> {
+public:
+    // Owns nothing.
+    allocation() noexcept = default;
+    explicit allocation(std::size_t bytes, stream_view stream = {},
+        std::int32_t device = TCUDA_CURRENT_DEVICE) : bytes_(bytes) {
+        status_ = detail::created(tcuda_malloc(bytes, device, stream.get(), &handle_));
+    }
+
+    // First byte, on the device, as a typed pointer; get() is the same as void *.
+    template <class T> T *as() const noexcept { return static_cast<T *>(handle_); }
+    // Size as asked for; 0 when there is no memory.
+    std::size_t size_bytes() const noexcept { return handle_ != nullptr ? bytes_ : 0; }
+    // The memory is also used on `stream`: not reused before what is queued there is done.
+    result record(stream_view stream) const {
+        return detail::acted(tcuda_record_stream(handle_, stream.get()));
+    }
+
+private:
+    std::size_t bytes_ = 0;
+};
+
+// Makes a device current for this thread until the end of the scope.
+class [[nodiscard]] device_guard {
+public:
+    explicit device_guard(std::int32_t device)
+        : status_(detail::created(tcuda_device_exchange(device, &previous_))) {}
+    device_guard(const device_guard &) = delete;
+    device_guard &operator=(const device_guard &) = delete;
+    ~device_guard() {
+        if (status_ == TCUDA_STATUS_OK) detail::ignore(tcuda_device_set(previous_));
+    }
+    tcuda_status status() const noexcept { return status_; }
+    // The device that was current before.
+    std::int32_t previous() const noexcept { return previous_; }
+
+private:
+    std::int32_t previous_ = -1; // before status_, whose initialiser writes it
+    tcuda_status status_;
+};
+
+// Makes a stream, and its device, current for this thread until the end of the scope.
+class [[nodiscard]] stream_guard {
+public:
+    explicit stream_guard(stream_view stream)
+        : status_(detail::created(
+              tcuda_stream_exchange(stream.get(), &previous_, &previous_device_))) {}
+    stream_guard(const stream_guard &) = delete;
+    stream_guard &operator=(const stream_guard &) = delete;
+    ~stream_guard() {
+        if (status_ != TCUDA_STATUS_OK) return;
+        detail::ignore(tcuda_stream_set_current(previous_));
+        detail::ignore(tcuda_device_set(previous_device_));
+    }
+    tcuda_status status() const noexcept { return status_; }
+    // The stream that was current, on the device of the new one.
+    stream_view previous() const noexcept { return previous_; }
+
+private:
+    tcuda_stream *previous_ = nullptr; // before status_, whose initialiser writes them
+    std::int32_t previous_device_ = -1;
+    tcuda_status status_;
+};
+
+// Judges the status of any function of tcuda.h: throws, or gives it back as a result.
+inline result check(tcuda_status status) { return detail::acted(status); }
+
+// Copies bytes, any direction; only pageable host memory makes it wait.
+inline result copy(void *dst, const void *src, std::size_t bytes, stream_view stream = {}) {
+    return detail::acted(tcuda_copy(dst, src, bytes, stream.get()));
+}
+
+// Writes a value of 1 to 16 bytes `count` times.
+template <class T> result fill(void *ptr, const T &value, std::size_t count,
+    stream_view stream = {}) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16, "1 to 16 plain bytes");
+    return detail::acted(tcuda_fill(ptr, &value, sizeof(T), count, stream.get()));
+}
+
+} // inline namespace
+} // namespace tcuda
+
+#endif // TCUDA_HPP
