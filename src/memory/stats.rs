@@ -92,9 +92,10 @@ impl Account {
     /// Applies a change whatever the slack: the ledger's business.
     #[inline]
     pub fn add(&mut self, change: &Lanes) {
-        for lane in 0..LANES {
-            self.current[lane] += change[lane];
-            self.increased[lane] += change[lane].max(0);
+        let counters = self.current.iter_mut().zip(&mut self.increased);
+        for ((current, increased), change) in counters.zip(change) {
+            *current += change;
+            *increased += (*change).max(0);
         }
     }
 }
