@@ -3,7 +3,7 @@
 //! Pure functions: they launch nothing. [`apply`] is the kernel (kernels/fill.cu) in Rust, for the
 //! simulated machine.
 
-use crate::driver::code;
+use crate::driver::{code, sim};
 use std::ffi::CStr;
 
 /// The image that holds the kernel, as cuModuleLoadData wants it.
@@ -167,6 +167,24 @@ pub fn apply(parameters: &Parameters, write: &mut Write<'_>) -> Result<(), i32> 
         done += count;
     }
     Ok(())
+}
+
+/// The kernel of the simulated machine.
+fn simulated(launch: &sim::Launch) -> Result<(), i32> {
+    let word = |index| launch.param_u64(index);
+    let parameters = Parameters {
+        dst: word(0),
+        bytes: word(1),
+        pattern: [word(2), word(3), word(4), word(5)],
+        period: launch.param_u32(6),
+    };
+    apply(&parameters, &mut |address, bytes| launch.write(address, bytes))
+}
+
+/// Makes the kernel known to the simulated machine.
+pub fn register_simulated() {
+    let name = KERNEL.to_str().unwrap_or_default();
+    sim::register_kernel(name, &PARAMETER_SIZES, simulated);
 }
 
 #[cfg(test)]

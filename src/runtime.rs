@@ -139,7 +139,10 @@ fn start_driver() -> Result<(&'static Driver, i32)> {
     if driver.is_null() {
         let new = match chosen_backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
-            Backend::Sim => Driver::new("sim", sim::power_on(&sim_options()).map_err(Error::Simulator)?),
+            Backend::Sim => {
+                crate::fill::register_simulated();
+                Driver::new("sim", sim::power_on(&sim_options()).map_err(Error::Simulator)?)
+            }
         };
         driver = Box::into_raw(try_box(new, "the driver's table")?);
         DRIVER.store(driver, Ordering::Release);
@@ -209,7 +212,7 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
         });
     }
     if backend == Backend::Sim {
-        sim::check(options).map_err(Error::Simulator)?;
+        sim::Config::parse(options).map_err(Error::Simulator)?;
     }
     let mut copy = String::new();
     copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;

@@ -274,8 +274,8 @@ fn destroy_all_handles(_call: &Call) -> usize {
 }
 
 /// Waits for all work and frees everything. Handles that are still alive are logged, counted and
-/// stale from now on; memory that was not freed is gone. The next call that needs it initialises anew.
-/// Not from a callback.
+/// stale from now on; memory that was not freed is gone. The next call that needs it initialises
+/// anew. Not from a callback.
 ///
 /// @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
 #[unsafe(no_mangle)]

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 /// Outcome of a call. Numbers never change and never come back.
 ///
 /// 1 to 19 are about the call, 20 to 39 about what the machine or process lacks, 40 to 59 are
-/// failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are about
-/// captures, 99 is a fault of the library.
+/// failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are
+/// about captures, 99 is a fault of the library.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum tcuda_status {

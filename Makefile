@@ -1,0 +1,28 @@
+# The two commands are make demo and make test; both get what is missing, without root.
+
+PREFIX ?= $(HOME)/.local
+
+.PHONY: build demo test test-gpu bless install clean
+
+build:
+	@scripts/build.sh
+
+# make demo ARGS="--backend sim --repeat 5"
+demo:
+	@scripts/demo.sh $(ARGS)
+
+test:
+	@scripts/test.sh
+
+test-gpu:
+	@scripts/test_gpu.sh
+
+# Writes include/tcuda.h anew from src/ffi.
+bless:
+	TCUDA_BLESS=1 cargo test --locked --test header
+
+install:
+	@scripts/install.sh "$(PREFIX)"
+
+clean:
+	rm -rf build target

@@ -1,0 +1,269 @@
+"""Writes a C program that calls every function of tcuda.h with spoiled arguments.
+
+usage: generate.py HEADER OUTPUT
+
+Each function is called with valid arguments, then with each pointer NULL, and with each handle stale,
+of another kind, random bits and a stack address. NULL must fail unless the front page of the header
+or the function's comment says that the parameter "may be NULL". A function that is added to the
+header is tested by that alone; if valid arguments for it cannot be guessed, add them to the tables.
+"""
+
+import re
+import sys
+
+import header as reader
+
+# Values by the name of the parameter; 0 otherwise.
+NUMBERS = {
+    "device": "TCUDA_CURRENT_DEVICE", "bytes": "4096", "len": "256", "capacity": "4", "count": "1",
+    "value_bytes": "4", "width_bytes": "16", "rows": "2", "dst_pitch_bytes": "64",
+    "src_pitch_bytes": "64", "fraction": "1.0", "level": "TCUDA_LOG_OFF",
+}
+TEXTS = {
+    "key": "allocated_bytes.all.peak", "function": "cuMemMap", "name": "sim",
+    "path": "/nonexistent/tcuda.json", "config": "", "message": "test",
+    "options": "devices=1",
+}
+# Parameters that may be NULL in every function (front page, "NULL").
+NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
+NULL_NAMES = {"options", "destroy", "user_data", "needed"}
+# Changes the state of the process or of the thread: runs alone.
+ALONE = re.compile(
+    r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
+    r"|disable|begin|end|push|pop|record_history|wake|sleep|abort)$"
+)
+# Never called: stops the process or other users of the machine.
+SKIPPED = set()
+
+
+class Generator:
+    def __init__(self, header):
+        self.header = header
+        self.by_name = {function.name: function for function in header.functions}
+        self.makers = {}  # by type: in the order in which C must see them
+        for type in sorted(header.opaque):
+            maker = self.maker(type)
+            if maker and f"{type}_destroy" in self.by_name:
+                self.makers[type] = maker
+
+    def maker(self, type):
+        """The function that makes a handle: _create, else the first that gives an owned one."""
+        makers = [
+            function for function in self.header.functions
+            if function.result == "tcuda_status" and function.parameters
+            and function.parameters[-1].type == f"{type} **" and "borrowed" not in function.comment
+        ]
+        makers.sort(key=lambda function: not function.name == f"{type}_create")
+        return makers[0] if makers else None
+
+    # ---- Parameters ----
+
+    def is_handle(self, p):
+        return p.is_pointer and not p.is_const and p.pointee in self.header.opaque
+
+    def is_native(self, p):
+        return p.is_pointer and p.pointee.startswith("struct ") and not p.pointee.endswith("*")
+
+    def is_device_memory(self, function, p):
+        return p.pointee == "void" and p.name in ("ptr", "dst", "src")
+
+    def is_output(self, p):
+        host = p.pointee != "void" or p.name == "buf"
+        return p.is_pointer and not p.is_const and host and not self.is_handle(p) \
+            and not self.is_native(p)
+
+    def may_be_null(self, function, p):
+        destroys = function.name.endswith(("_destroy", "_free", "_release"))
+        return (
+            (self.is_handle(p) and p.pointee in NULL_TYPES)
+            or p.name in NULL_NAMES
+            or self.is_native(p)
+            or (destroys and p is function.parameters[0])
+            or function.says_may_be_null(p.name)
+        )
+
+    def can_be_null(self, p):
+        return p.is_pointer or p.type in self.header.callbacks
+
+    def valid(self, function, index, spoil=True):
+        """A C expression for a valid argument, which the harness can spoil."""
+        p = function.parameters[index]
+        number = index if spoil else -1
+        if self.is_handle(p):
+            if p.pointee not in self.makers or (not spoil and self.may_be_null(function, p)):
+                return "NULL"
+            return f"HANDLE({number}, {p.pointee}, {self.other(p.pointee)})"
+        if p.type in self.header.callbacks:
+            value = f"callback_{p.type}"
+        elif not p.is_pointer:
+            return NUMBERS.get(p.name, "0")
+        elif p.pointee == "char" and p.is_const:
+            value = f'"{TEXTS.get(p.name, "x")}"'
+        elif self.is_native(p) or p.name == "user_data":
+            return "NULL"
+        elif self.is_device_memory(function, p):
+            host = "host_" if function.name.startswith("tcuda_host") else ""
+            value = f"make_{host}memory()"
+        elif self.is_output(p):
+            value = self.output(function, p)
+        else:
+            size = f"sizeof({p.pointee})" if p.pointee in self.header.sized else "0"
+            value = f"input_bytes({size})"
+        return f"POINTER({number}, {value})"
+
+    def output(self, function, p):
+        if p.name == "buf":
+            return "output_bytes(256, 0)"
+        names = [other.name for other in function.parameters]
+        many = "4 * " if {"capacity", "count", "num_outputs"} & set(names) else ""
+        size = f"sizeof({p.pointee})"
+        return f"output_bytes({many}{size}, {size if p.pointee in self.header.sized else 0})"
+
+    def other(self, type):
+        """A type whose handles are not this one's."""
+        return next((other for other in self.makers if other != type), type)
+
+    # ---- C ----
+
+    def call(self, function, index):
+        lines = [f"static tcuda_status call_{index}(void)", "{"]
+        for i, p in enumerate(function.parameters):
+            lines.append(f"    {declaration(p)} = {self.valid(function, i)};")
+        arguments = ", ".join(p.name for p in function.parameters)
+        if function.result != "tcuda_status":
+            void = "" if function.result == "void" else "(void)!"
+            lines.append(f"    {void}{function.name}({arguments});")
+            return lines + ["    return TCUDA_STATUS_OK;", "}", ""]
+        lines.append(f"    tcuda_status status = {function.name}({arguments});")
+        for p in function.parameters:
+            drop = self.drop_of_output(function, p)
+            if drop:
+                lines.append(f"    if (status == TCUDA_STATUS_OK && {p.name} != NULL)")
+                lines.append(f"        drop_later({drop}, *{p.name});")
+        return lines + ["    return status;", "}", ""]
+
+    def drop_of_output(self, function, p):
+        type = p.pointee.rstrip("* ")
+        if p.type == "void **" and function.name == "tcuda_malloc":
+            return "drop_memory"
+        if p.type == "void **" and function.name == "tcuda_host_malloc":
+            return "drop_host_memory"
+        owned = p.type.endswith("**") and type in self.makers and "borrowed" not in function.comment
+        return f"drop_{type}" if owned else None
+
+    def make(self, type):
+        maker = self.makers[type]
+        arguments = [self.valid(maker, i, spoil=False) for i in range(len(maker.parameters) - 1)]
+        return [
+            f"static void drop_{type}(void *handle)", "{",
+            f"    (void)!{type}_destroy(({type} *)handle);", "}", "",
+            f"static {type} *make_{type}(void)", "{",
+            f"    {type} *handle = NULL;",
+            f"    if ({maker.name}({', '.join(arguments + ['&handle'])}) == TCUDA_STATUS_OK)",
+            f"        drop_later(drop_{type}, handle);",
+            "    return handle;", "}", "",
+            f"static {type} *stale_{type}(void)", "{",
+            f"    {type} *handle = make_{type}();",
+            f"    drop_{type}(handle);",
+            "    return handle;", "}", "",
+        ]
+
+    def memory(self):
+        lines = []
+        device, host = "4096, TCUDA_CURRENT_DEVICE, NULL, &ptr", "4096, &ptr"
+        for prefix, arguments in (("", device), ("host_", host)):
+            if f"tcuda_{prefix}malloc" not in self.by_name:
+                continue
+            lines += [
+                f"static void drop_{prefix}memory(void *ptr)", "{",
+                f"    (void)!tcuda_{prefix}free(ptr);", "}", "",
+                f"static void *make_{prefix}memory(void)", "{",
+                "    void *ptr = NULL;",
+                f"    CHECK_OK(tcuda_{prefix}malloc({arguments}));",
+                f"    drop_later(drop_{prefix}memory, ptr);",
+                "    return ptr;", "}", "",
+            ]
+        return lines
+
+    def callback(self, type):
+        result, parameters = self.header.callbacks[type]
+        names = [p.name for p in reader.parameters(parameters)]
+        space = "" if result.endswith("*") else " "
+        lines = [f"static {result}{space}callback_{type}({parameters})", "{"]
+        lines += [f"    (void){name};" for name in names]
+        if result != "void":
+            lines.append("    return 0;")
+        return lines + ["}", ""]
+
+    def cases(self, function, index):
+        """Rows of struct spoiled."""
+        fails = False
+        checked = function.result == "tcuda_status"
+        for i, p in enumerate(function.parameters):
+            row = lambda how, expected: f'    {{ {index}, {i}, "{p.name}", {how}, {expected} }},'
+            if not self.can_be_null(p):
+                continue
+            if not checked or self.may_be_null(function, p):
+                yield row("NIL", "NO_CRASH")
+            elif self.is_handle(p):
+                fails = True
+                yield row("NIL", "INVALID_HANDLE")
+            else:
+                fails = True
+                device = self.is_device_memory(function, p)
+                yield row("NIL", "INVALID_POINTER" if device else "INVALID_ARGUMENT")
+            if self.is_handle(p) and p.pointee in self.makers and checked:
+                hows = ["STALE", "BITS", "STACK"] + (["FOREIGN"] if len(self.makers) > 1 else [])
+                for how in hows:
+                    yield row(how, "INVALID_HANDLE")
+        if any(self.can_be_null(p) for p in function.parameters):
+            expected = "SOME_FAILURE" if fails else "NO_CRASH"
+            yield f'    {{ {index}, -2, "all", EVERY_POINTER_NIL, {expected} }},'
+
+    def program(self):
+        functions = [f for f in self.header.functions if f.name not in SKIPPED]
+        used = {p.type for f in functions for p in f.parameters}
+        lines = ["/* Written by c_tests/every_function/generate.py. */", '#include "harness.h"', ""]
+        lines += self.memory()
+        for type in self.header.callbacks:
+            if type in used:
+                lines += self.callback(type)
+        lines += [f"static {type} *make_{type}(void);" for type in self.makers] + [""]
+        for type in self.makers:
+            lines += self.make(type)
+        for index, function in enumerate(functions):
+            lines += self.call(function, index)
+        lines.append("static const struct function functions[] = {")
+        for index, function in enumerate(functions):
+            alone = int(ALONE.search(function.name) is not None)
+            lines.append(f'    {{ "{function.name}", call_{index}, {alone} }},')
+        lines += ["};", "", "static const struct spoiled cases[] = {"]
+        for index, function in enumerate(functions):
+            lines += self.cases(function, index)
+        lines += [
+            "};", "", "int main(void)", "{",
+            "    return run_everything(functions, (int)(sizeof functions / sizeof functions[0]),",
+            "        cases, sizeof cases / sizeof cases[0]);", "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def declaration(p):
+    return f"{p.type}{p.name}" if p.type.endswith("*") else f"{p.type} {p.name}"
+
+
+def main():
+    header, output = sys.argv[1:]
+    with open(header) as file:
+        text = file.read()
+    parsed = reader.parse(text)
+    # A function that the expressions in header.py do not see is a hole in the test.
+    names = set(re.findall(r"^(?!typedef|[ /*#]).*?\b(tcuda_\w+)\(", text, re.MULTILINE))
+    unseen = names - {function.name for function in parsed.functions}
+    if unseen:
+        sys.exit(f"not understood in {header}: {sorted(unseen)}")
+    with open(output, "w") as file:
+        file.write(Generator(parsed).program())
+
+
+main()

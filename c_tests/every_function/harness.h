@@ -1,0 +1,227 @@
+/* What the generated every_function.c stands on: arguments that can be spoiled one at a time, and
+ * outputs that must be untouched after a failure. */
+#ifndef HARNESS_H
+#define HARNESS_H
+
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum spoiling { NOTHING, NIL, STALE, FOREIGN, BITS, STACK, EVERY_POINTER_NIL };
+static const char *const spoilings[] = { "valid", "NULL", "stale", "of another kind", "random bits",
+    "a stack address", "every pointer NULL" };
+
+/* What a spoiled argument must give. */
+enum expectation { NO_CRASH, INVALID_HANDLE, INVALID_ARGUMENT, INVALID_POINTER, SOME_FAILURE };
+
+struct function {
+    const char *name;
+    tcuda_status (*call)(void);
+    int alone; /* changes the state of the process or the thread: runs in a process of its own */
+};
+
+struct spoiled {
+    int function, argument;
+    const char *name;
+    enum spoiling how;
+    enum expectation expected;
+};
+
+/* The case that runs. */
+static struct spoiled now;
+static const char *now_function = "";
+static int on_stack;
+
+static inline int is_spoiled(int argument, enum spoiling how)
+{
+    return (now.argument == argument && now.how == how) ||
+        (argument >= 0 && how == NIL && now.how == EVERY_POINTER_NIL);
+}
+
+/* ---- Arguments ---- */
+
+#define HANDLE(argument, type, other) \
+    (is_spoiled(argument, NIL) ? NULL \
+        : is_spoiled(argument, STALE) ? stale_##type() \
+        : is_spoiled(argument, FOREIGN) ? (type *)(void *)make_##other() \
+        : is_spoiled(argument, BITS) ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
+        : is_spoiled(argument, STACK) ? (type *)(void *)&on_stack \
+        : make_##type())
+
+#define POINTER(argument, value) (is_spoiled(argument, NIL) ? NULL : (value))
+
+/* Everything made for a case is dropped after it, newest first. */
+static struct { void (*drop)(void *); void *what; } made[64];
+static size_t made_count;
+
+static inline void drop_later(void (*drop)(void *), void *what)
+{
+    CHECK(made_count < sizeof made / sizeof made[0]);
+    made[made_count].drop = drop;
+    made[made_count++].what = what;
+}
+
+/* Outputs, with what they hold before the call. */
+static struct { unsigned char *bytes, *before; size_t size; } outputs[16];
+static size_t output_count;
+
+static inline void *output_bytes(size_t size, size_t struct_size)
+{
+    CHECK(output_count < sizeof outputs / sizeof outputs[0]);
+    unsigned char *bytes = malloc(size), *before = malloc(size);
+    CHECK(bytes && before);
+    memset(bytes, 0xAB, size);
+    if (struct_size)
+        memcpy(bytes, &struct_size, sizeof struct_size);
+    memcpy(before, bytes, size);
+    outputs[output_count].bytes = bytes;
+    outputs[output_count].before = before;
+    outputs[output_count++].size = size;
+    return bytes;
+}
+
+/* Host bytes that a call reads. */
+static inline void *input_bytes(size_t struct_size)
+{
+    static union { unsigned char bytes[1024]; size_t struct_size; uint64_t align; } zeros;
+    memset(&zeros, 0, sizeof zeros);
+    zeros.struct_size = struct_size;
+    return &zeros;
+}
+
+/* ---- Cases ---- */
+
+static inline void report(const char *what, tcuda_status status)
+{
+    fprintf(stderr, "%s, %s %s: %s (%s: %s)\n", now_function, now.name, spoilings[now.how], what,
+        tcuda_status_name((int32_t)status), tcuda_last_error());
+}
+
+static inline void crashed(int signal_number)
+{
+    fprintf(stderr, "%s, %s %s: signal %d\n", now_function, now.name, spoilings[now.how],
+        signal_number);
+    _exit(128 + signal_number);
+}
+
+static inline int outputs_untouched(void)
+{
+    for (size_t i = 0; i < output_count; i++)
+        if (memcmp(outputs[i].bytes, outputs[i].before, outputs[i].size) != 0)
+            return 0;
+    return 1;
+}
+
+static inline void drop_all(void)
+{
+    while (made_count > 0) {
+        made_count--;
+        made[made_count].drop(made[made_count].what);
+    }
+    while (output_count > 0) {
+        output_count--;
+        free(outputs[output_count].bytes);
+        free(outputs[output_count].before);
+    }
+}
+
+static inline int as_expected(enum expectation expected, tcuda_status status)
+{
+    switch (expected) {
+    case INVALID_HANDLE: return status == TCUDA_STATUS_INVALID_HANDLE;
+    case INVALID_ARGUMENT: return status == TCUDA_STATUS_INVALID_ARGUMENT;
+    case INVALID_POINTER: /* of device memory; NULL is also simply missing */
+        return status == TCUDA_STATUS_INVALID_POINTER || status == TCUDA_STATUS_INVALID_ARGUMENT;
+    case SOME_FAILURE: return status != TCUDA_STATUS_OK;
+    case NO_CRASH: break;
+    }
+    return 1;
+}
+
+/* A call that fails even with valid arguments (wrong state, not supported here) may give its own
+ * status first when one is spoiled. */
+static inline int run_case(struct spoiled spoiled, const char *function, tcuda_status (*call)(void),
+    tcuda_status unspoiled, tcuda_status *result)
+{
+    now = spoiled;
+    now_function = function;
+    tcuda_status status = call();
+    int good = as_expected(spoiled.expected, status) ||
+        (unspoiled != TCUDA_STATUS_OK && status == unspoiled);
+    if (!good)
+        report("not the expected status", status);
+    if (status != TCUDA_STATUS_OK && !outputs_untouched()) {
+        report("an output was written", status);
+        good = 0;
+    }
+    now.how = NOTHING;
+    drop_all();
+    if (result)
+        *result = status;
+    return good;
+}
+
+/* Runs all cases of a function; the number of failures. */
+static inline int run_function(const struct function *functions, int index,
+    const struct spoiled *cases, size_t case_count)
+{
+    const struct function *function = &functions[index];
+    const struct spoiled valid = { index, -2, "arguments", NOTHING, NO_CRASH };
+    tcuda_status unspoiled;
+    int failures = !run_case(valid, function->name, function->call, TCUDA_STATUS_OK, &unspoiled);
+    if (unspoiled != TCUDA_STATUS_OK)
+        printf("note: %s gives %s to valid arguments: %s\n", function->name,
+            tcuda_status_name((int32_t)unspoiled), tcuda_last_error());
+    for (size_t i = 0; i < case_count; i++)
+        if (cases[i].function == index)
+            failures += !run_case(cases[i], function->name, function->call, unspoiled, NULL);
+    return failures;
+}
+
+static inline int live_handles(void)
+{
+    size_t live = 0;
+    if (tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0)
+        return 0;
+    fprintf(stderr, "%zu handles are alive at the end (last function: %s)\n", live, now_function);
+    return 1;
+}
+
+/* The functions that run alone come first, each in a child: a fork after the first call that
+ * initialises the library would only ever see TCUDA_STATUS_FORKED. */
+static inline int run_everything(const struct function *functions, int function_count,
+    const struct spoiled *cases, size_t case_count)
+{
+    int failures = 0;
+    signal(SIGSEGV, crashed);
+    signal(SIGBUS, crashed);
+    signal(SIGABRT, crashed);
+    signal(SIGALRM, crashed);
+    for (int i = 0; i < function_count; i++) {
+        int status;
+        if (!functions[i].alone)
+            continue;
+        fflush(NULL);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            alarm(30);
+            failures = run_function(functions, i, cases, case_count);
+            exit(failures + live_handles() > 0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        failures += status != 0;
+    }
+    alarm(100);
+    for (int i = 0; i < function_count; i++)
+        if (!functions[i].alone)
+            failures += run_function(functions, i, cases, case_count);
+    failures += live_handles();
+    printf("%d functions, %zu cases, %d failures\n", function_count, case_count, failures);
+    return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+#endif /* HARNESS_H */

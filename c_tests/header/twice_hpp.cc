@@ -1,0 +1,2 @@
+#include <tcuda.hpp>
+#include <tcuda.hpp>

@@ -1,0 +1,62 @@
+# The library as cargo builds it, and the targets for it.
+
+find_program(TCUDA_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+find_program(TCUDA_RUSTC rustc HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(profile dev)
+    set(cargo_output ${TCUDA_CARGO_TARGET_DIR}/debug)
+else()
+    set(profile release)
+    set(cargo_output ${TCUDA_CARGO_TARGET_DIR}/release)
+endif()
+
+# Named as they are installed: the file, the name in it (SONAME), the name to link with.
+set(tcuda_library_dir ${PROJECT_BINARY_DIR}/lib)
+set(tcuda_file libtcuda.so.${PROJECT_VERSION})
+set(tcuda_soname libtcuda.so.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+
+# cargo decides whether there is anything to do; copy_if_different then leaves file times alone, so
+# that nothing is linked anew in vain. CUDARC_CUDA_VERSION would override cudarc's features.
+add_custom_target(tcuda_cargo
+    COMMAND ${CMAKE_COMMAND} -E env --unset=CUDARC_CUDA_VERSION
+        ${TCUDA_CARGO} build --locked --lib --profile ${profile}
+        --manifest-path ${PROJECT_SOURCE_DIR}/Cargo.toml --target-dir ${TCUDA_CARGO_TARGET_DIR}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${tcuda_library_dir}
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different
+        ${cargo_output}/libtcuda.so ${tcuda_library_dir}/${tcuda_file}
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different
+        ${cargo_output}/libtcuda.a ${tcuda_library_dir}/libtcuda.a
+    COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_file} ${tcuda_library_dir}/${tcuda_soname}
+    COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
+    BYPRODUCTS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda.a
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    COMMENT "Building libtcuda with cargo (${profile})"
+    USES_TERMINAL VERBATIM)
+
+# What a static library of this rustc needs besides: asked, so that it cannot go stale.
+execute_process(
+    COMMAND ${TCUDA_RUSTC} --crate-type staticlib --crate-name probe --print native-static-libs
+        -o ${PROJECT_BINARY_DIR}/probe.a ${PROJECT_SOURCE_DIR}/cmake/probe.rs
+    OUTPUT_VARIABLE native ERROR_VARIABLE native COMMAND_ERROR_IS_FATAL ANY)
+file(REMOVE ${PROJECT_BINARY_DIR}/probe.a)
+string(REGEX MATCH "native-static-libs: ([^\n]*)" native "${native}")
+string(STRIP "${CMAKE_MATCH_1}" tcuda_native_libs)
+string(REPLACE " " ";" native "${tcuda_native_libs}")
+
+# The files need not exist yet: tcuda_cargo makes them before anything is linked.
+add_library(tcuda SHARED IMPORTED GLOBAL)
+set_target_properties(tcuda PROPERTIES
+    IMPORTED_LOCATION ${tcuda_library_dir}/${tcuda_file}
+    IMPORTED_SONAME ${tcuda_soname}
+    INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
+add_library(tcuda_static STATIC IMPORTED GLOBAL)
+set_target_properties(tcuda_static PROPERTIES
+    IMPORTED_LOCATION ${tcuda_library_dir}/libtcuda.a
+    INTERFACE_COMPILE_DEFINITIONS TCUDA_STATIC
+    INTERFACE_LINK_LIBRARIES "${native}"
+    INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
+add_dependencies(tcuda tcuda_cargo)
+add_dependencies(tcuda_static tcuda_cargo)
+add_library(tcuda::tcuda ALIAS tcuda)
+add_library(tcuda::static ALIAS tcuda_static)

@@ -1,0 +1,32 @@
+# Headers, libraries, and packages for CMake and pkg-config. Every path in them is relative to the
+# package file: the tree can be moved.
+
+include(CMakePackageConfigHelpers)
+
+# cargo runs before anything is installed, also where no test or example needs the library.
+add_custom_target(tcuda_all ALL)
+add_dependencies(tcuda_all tcuda_cargo)
+
+install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.h TYPE INCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.hpp TYPE INCLUDE OPTIONAL)
+install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} TYPE LIB)
+install(FILES ${tcuda_library_dir}/${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
+    ${tcuda_library_dir}/libtcuda.a TYPE LIB)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE TYPE DOC)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tcuda)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tcuda-config.cmake.in
+    ${PROJECT_BINARY_DIR}/tcuda-config.cmake
+    INSTALL_DESTINATION ${package_dir}
+    PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR
+    NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tcuda-config-version.cmake
+    COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tcuda-config.cmake
+    ${PROJECT_BINARY_DIR}/tcuda-config-version.cmake DESTINATION ${package_dir})
+
+# From the .pc file up to the prefix; absolute directories stay as they are.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+    BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig OUTPUT_VARIABLE pc_to_prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tcuda.pc.in ${PROJECT_BINARY_DIR}/tcuda.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tcuda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

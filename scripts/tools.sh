@@ -1,0 +1,41 @@
+# Sourced by the other scripts: cargo, and CMake 3.25 or newer as $cmake and $ctest. Where there is
+# none it comes from PyPI into target/tools; nothing needs root.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+# So that a make under cmake does not take itself for a part of ours.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+# It would override the CUDA version that Cargo.toml names for cudarc.
+unset CUDARC_CUDA_VERSION
+command -v cargo >/dev/null || PATH=$HOME/.cargo/bin:$PATH
+tools=$root/target/tools
+
+jobs() { nproc 2>/dev/null || echo 2; }
+
+is_new_enough() {
+    local version
+    version=$("$1" --version 2>/dev/null | sed -n '1s/cmake version //p') && [ -n "$version" ] &&
+        [ "$(printf '%s\n' 3.25 "$version" | sort -V | head -1)" = 3.25 ]
+}
+
+# The wheel's own starter wants PYTHONPATH; the program beside it does not.
+wheel_bin=$tools/cmake/cmake/data/bin
+if is_new_enough cmake; then
+    cmake=cmake ctest=ctest
+else
+    if ! is_new_enough "$wheel_bin/cmake"; then
+        echo "Getting CMake from PyPI into target/tools (none of 3.25 or newer is installed)"
+        rm -rf "$tools/cmake"
+        python3 scripts/pip_install.py cmake "$tools/cmake"
+    fi
+    cmake=$wheel_bin/cmake ctest=$wheel_bin/ctest
+fi
+
+# configure_and_build PRESET [option...], with cargo's output shared by all presets.
+configure_and_build() {
+    local preset=$1
+    shift
+    "$cmake" --preset "$preset" -DTCUDA_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" "$@" &&
+        "$cmake" --build --preset "$preset" --parallel "$(jobs)"
+}

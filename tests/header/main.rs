@@ -1,0 +1,119 @@
+//! `include/tcuda.h` is what cbindgen makes of `src/ffi`, section by section, laid out as by hand.
+//!
+//! `TCUDA_BLESS=1 cargo test --test header` writes it anew; read the diff as a C programmer would.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod layout;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The table of contents of `tcuda.h`: a title and the files of `src/ffi` under it, in order.
+/// cbindgen prints all types of one run before all functions, hence one run per entry; a file that
+/// uses the types of a later one shares its entry. A title that starts with `-` is a subsection.
+const SECTIONS: &[(&str, &[&str])] = &[
+    ("Library", &["status", "library"]),
+    ("Devices", &["device"]),
+    ("Streams and events", &["stream", "event", "copy"]),
+    ("Memory", &["memory"]),
+    ("- Statistics", &["statistics"]),
+];
+
+const FRONT: &str = include_str!("front.h");
+const BACK: &str = "\n#ifdef __cplusplus\n}\n#endif\n\n#endif /* TCUDA_H */\n";
+
+#[test]
+fn is_current() {
+    let path = root().join("include/tcuda.h");
+    let fresh = header();
+    if std::env::var_os("TCUDA_BLESS").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(root().join("include")).unwrap();
+        std::fs::write(&path, &fresh).unwrap();
+    }
+    let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = checked_in.lines().zip(fresh.lines()).position(|(old, new)| old != new);
+    assert!(
+        checked_in == fresh,
+        "include/tcuda.h is stale from line {}: TCUDA_BLESS=1 cargo test --test header",
+        differs.unwrap_or(checked_in.lines().count().min(fresh.lines().count())) + 1
+    );
+}
+
+#[test]
+fn has_every_file_of_the_door() {
+    let listed: Vec<&str> = SECTIONS.iter().flat_map(|(_, files)| files.iter().copied()).collect();
+    for entry in std::fs::read_dir(root().join("src/ffi")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let exports = std::fs::read_to_string(&path).unwrap().contains("#[unsafe(no_mangle)]");
+        assert!(
+            !exports || listed.contains(&name),
+            "src/ffi/{name}.rs is in no section of tcuda.h"
+        );
+    }
+}
+
+#[test]
+fn is_at_most_100_columns_wide() {
+    for (index, line) in header().lines().enumerate() {
+        assert!(line.chars().count() <= 100, "tcuda.h:{}: {line}", index + 1);
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn header() -> String {
+    let [major, minor, patch] = [
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+        env!("CARGO_PKG_VERSION_PATCH"),
+    ];
+    let number = |part: &str| part.parse::<u32>().unwrap();
+    let version = number(major) * 1_000_000 + number(minor) * 1_000 + number(patch);
+    let mut text = FRONT
+        .replace("@MAJOR@", major)
+        .replace("@MINOR@", minor)
+        .replace("@PATCH@", patch)
+        .replace("@VERSION@", &version.to_string());
+    for (title, files) in SECTIONS {
+        write!(text, "\n{}\n\n{}", banner(title), layout::tidy(&section(files))).unwrap();
+    }
+    text + BACK
+}
+
+fn banner(title: &str) -> String {
+    match title.strip_prefix("- ") {
+        Some(title) => format!("/* ---- {title} ---- */"),
+        None => format!("/* {:=<37} {:=<56} */", "", format!("{title} ")),
+    }
+}
+
+/// One run of cbindgen over the files of a section.
+fn section(files: &[&str]) -> String {
+    let mut config = cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new();
+    for file in files {
+        let path = root().join(format!("src/ffi/{file}.rs"));
+        config.export.include.extend(public_types(&path));
+        builder = builder.with_src(path);
+    }
+    let mut text = Vec::new();
+    builder.with_config(config).generate().unwrap().write(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
+/// A type stays with its section even if only functions of later ones use it.
+fn public_types(path: &Path) -> Vec<String> {
+    let source =
+        std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let name = |line: &str| {
+        let rest = ["pub struct ", "pub enum ", "pub union ", "pub type "]
+            .iter()
+            .find_map(|keyword| line.strip_prefix(keyword))?;
+        Some(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?.to_owned())
+    };
+    source.lines().filter_map(name).filter(|name| name.starts_with("tcuda_")).collect()
+}
