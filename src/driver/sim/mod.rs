@@ -112,7 +112,7 @@ pub struct LiveObjects {
     pub streams: usize,
     /// Events.
     pub events: usize,
-    /// `cuMemAlloc` allocations.
+    /// Allocations by `cuMemAlloc` or from a pool.
     pub allocations: usize,
     /// Physical memory handles.
     pub handles: usize,
@@ -190,11 +190,16 @@ impl Machine {
 
     fn live_objects(&self) -> LiveObjects {
         let (mappings, reservations, allocations) = read(&self.space).counts();
+        let blocks = |pools: &mut dyn Iterator<Item = &Arc<Pool>>| -> usize {
+            pools.map(|pool| pool.blocks()).sum()
+        };
+        let pooled =
+            blocks(&mut read(&self.pools).iter()) + blocks(&mut lock(&self.retired_pools).iter());
         LiveObjects {
             contexts: self.devices.iter().map(|device| device.context.retain_count()).sum(),
             streams: read(&self.streams).len(),
             events: read(&self.events).len(),
-            allocations,
+            allocations: allocations + pooled,
             handles: read(&self.handles).len(),
             mappings,
             reservations,

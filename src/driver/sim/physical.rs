@@ -67,7 +67,13 @@ impl Physical {
                     0,
                 )
             };
-            (address != libc::MAP_FAILED).then(|| address.expose_provenance())
+            if address == libc::MAP_FAILED {
+                return None;
+            }
+            // A core dump would fill every hole of the file.
+            // SAFETY: the range is the mapping above.
+            let _ = unsafe { libc::madvise(address, self.bytes, libc::MADV_DONTDUMP) };
+            Some(address.expose_provenance())
         })
     }
 

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex};
 /// Least size of a segment, and the unit of blocks.
 const SEGMENT: usize = 32 << 20;
 const BLOCK: usize = 512;
+/// Which of the reuse flags.
+const OPPORTUNISTIC: usize = 1;
+const INTERNAL_DEPENDENCIES: usize = 2;
 
 /// A pool.
 pub(super) struct Pool {
@@ -38,6 +41,8 @@ struct State {
     free: BTreeMap<usize, Free>,
     used_blocks: BTreeMap<usize, usize>,
     threshold: u64,
+    /// Follow event dependencies, allow opportunistic reuse, allow internal dependencies. The first
+    /// changes nothing: who knows of an event here gets a wait that costs nothing.
     reuse: [c_int; 3],
     reserved: [u64; 2],
     used: [u64; 2],
@@ -47,6 +52,13 @@ struct State {
 struct Free {
     bytes: usize,
     after: Vec<Point>,
+}
+
+impl Free {
+    /// Forgets what is reached.
+    fn settle(&mut self) {
+        self.after.retain(|point| !point.is_reached());
+    }
 }
 
 /// Adds to a counter and its high-water mark.
@@ -64,14 +76,15 @@ impl State {
             if block.bytes < bytes {
                 continue;
             }
-            block.after.retain(|point| !point.is_reached());
+            if self.reuse[OPPORTUNISTIC] != 0 {
+                block.settle();
+            }
             if block.after.iter().all(|point| Arc::ptr_eq(&point.stream, stream)) {
                 return Some(*start);
             }
             with_wait = with_wait.or(Some(*start));
         }
-        // CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
-        with_wait.filter(|_| self.reuse[2] != 0)
+        with_wait.filter(|_| self.reuse[INTERNAL_DEPENDENCIES] != 0)
     }
 
     fn take(&mut self, start: usize, bytes: usize) -> Option<Vec<Point>> {
@@ -119,7 +132,7 @@ impl State {
                 break;
             }
             let whole = self.free.get_mut(start).is_some_and(|block| {
-                block.after.retain(|point| !point.is_reached());
+                block.settle();
                 block.bytes == *bytes && block.after.is_empty()
             });
             if whole {
@@ -170,6 +183,11 @@ impl Pool {
         self.mask.load(Ordering::Relaxed) >> device & 1 != 0
     }
 
+    /// Blocks that are allocated.
+    pub(super) fn blocks(&self) -> usize {
+        lock(&self.state).used_blocks.len()
+    }
+
     fn trim(&self, machine: &Machine, keep: Option<u64>) {
         let mut state = lock(&self.state);
         let keep = keep.unwrap_or(state.threshold);
@@ -187,6 +205,8 @@ impl Machine {
             return;
         }
         for pool in read(&self.pools).iter() {
+            // What the host waited for is known to be over, opportunistic or not.
+            lock(&pool.state).free.values_mut().for_each(Free::settle);
             pool.trim(self, None);
         }
         lock(&self.retired_pools).retain(|pool| {

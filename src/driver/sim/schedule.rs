@@ -112,35 +112,36 @@ fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     if context.error.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let outcome = match action {
-        Action::Nothing => Ok(()),
+    // What panics in an operation is the device's failure, not the host's; the queue goes on.
+    let perform = AssertUnwindSafe(|| perform(machine, stream, action));
+    let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
+    IN_CALLBACK.set(false);
+    if let Err(code) = outcome {
+        let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<(), i32> {
+    match action {
+        Action::Nothing => {}
         Action::Record(mark) => {
             if mark.timed {
                 mark.time.store(now(machine.start), Ordering::Relaxed);
             }
-            Ok(())
         }
-        Action::Fill(fill) => copy::fill(machine, stream.device, &fill),
-        Action::Copy(copy) => copy::copy(machine, stream.device, &copy),
+        Action::Fill(fill) => copy::fill(machine, stream.device, &fill)?,
+        Action::Copy(copy) => copy::copy(machine, stream.device, &copy)?,
         Action::HostFunction(host) => {
             IN_CALLBACK.set(true);
             // SAFETY: the host promised that the function can be called with this argument.
             unsafe { (host.function)(host.user_data) };
-            IN_CALLBACK.set(false);
-            Ok(())
         }
         Action::Kernel(launch) => {
             IN_CALLBACK.set(true);
-            let run = || launch.run(machine, stream.device);
-            // What panics in a kernel is the device's failure, not the host's.
-            let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(code::LAUNCH_FAILED));
-            IN_CALLBACK.set(false);
-            outcome
+            launch.run(machine, stream.device)?;
         }
-    };
-    if let Err(code) = outcome {
-        let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
     }
+    Ok(())
 }
 
 fn now(start: Instant) -> u64 {

@@ -95,7 +95,27 @@ fn memory_freed_on_another_stream_is_waited_for() {
     let mut address = 0;
     let call = cu!(bench, cuMemAllocAsync(&mut address, SEGMENT, held));
     assert_eq!(call, code::OUT_OF_MEMORY);
+    assert_eq!(live_objects().allocations, 0);
     gate.open();
+
+    // Neither is finding out that the work is over, until the host waits for it.
+    ok!(bench, cuStreamSynchronize(other));
+    assert_eq!(set(&bench, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0), 0);
+    let gate = Gate::new();
+    let kept = allocate(&bench, SEGMENT / 2, other);
+    let freed = allocate(&bench, SEGMENT / 2, other);
+    gate.hold(&bench, other);
+    ok!(bench, cuMemFreeAsync(freed, other));
+    gate.open();
+    while cu!(bench, cuStreamQuery(other)) != 0 {
+        std::thread::yield_now();
+    }
+    let call = cu!(bench, cuMemAllocAsync(&mut address, 16, held));
+    assert_eq!((call, address), (code::OUT_OF_MEMORY, 0));
+    ok!(bench, cuStreamSynchronize(other));
+    assert_eq!(allocate(&bench, 16, held), freed);
+    assert_eq!(live_objects().allocations, 2);
+    ok!(bench, cuMemFree(kept));
 }
 
 #[test]
