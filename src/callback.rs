@@ -37,7 +37,7 @@ static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
-    if stream.is_capturing(runtime.driver())? {
+    if stream.is_capturing(runtime)? {
         return Err(Error::InvalidState(
             "a host function cannot be added while the stream is captured by another library",
         ));

@@ -157,7 +157,7 @@ impl Event {
             return Err(Error::EventDevice { event: created.device, stream: stream.device() });
         }
         let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime.driver())? {
+        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
             let _context = device.enter()?;
             // SAFETY: stream and event are alive and of one device.
             unsafe {
@@ -172,7 +172,7 @@ impl Event {
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime.driver())? {
+        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
             let _context = runtime.device(stream.device())?.enter()?;
             // SAFETY: stream and event are alive.
             unsafe {

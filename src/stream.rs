@@ -132,7 +132,9 @@ impl Stream {
     }
 
     /// Is it being captured into a graph?
-    pub fn is_capturing(&self, driver: &Driver) -> Result<bool> {
+    pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
+        let driver = runtime.driver();
+        let _context = runtime.device(self.device)?.enter()?;
         let mut status: i32 = 0;
         // SAFETY: the driver writes an enum of this size; it is read as an integer.
         let asked = unsafe {

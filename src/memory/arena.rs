@@ -320,8 +320,11 @@ impl ArenaState {
             }
         }
         if previous != NONE && self.blocks[previous].state == State::Free {
-            self.bins.remove(&mut self.blocks, previous);
-            let is_wilderness = id == self.wilderness;
+            // Memory that is added at the end meets the wilderness, which is in no bin.
+            let is_wilderness = id == self.wilderness || previous == self.wilderness;
+            if previous != self.wilderness {
+                self.bins.remove(&mut self.blocks, previous);
+            }
             self.absorb(previous, id);
             id = previous;
             if is_wilderness {
@@ -381,6 +384,9 @@ impl ArenaState {
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
+                    }
+                    if id != self.wilderness && !self.bins.contains(&self.blocks, id) {
+                        return Err(format!("free block {id} is in no bin"));
                     }
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }

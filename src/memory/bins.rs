@@ -111,6 +111,17 @@ impl Bins {
         let level = levels.trailing_zeros() as usize;
         self.heads[level][self.subs[level].trailing_zeros() as usize]
     }
+
+    /// Is a block in the list where it belongs? For checks.
+    pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
+        let (level, sub) = bin_of(blocks[id].units);
+        let mut next = self.heads[level][sub];
+        while next != NONE && next != id {
+            next = blocks[next].bin_next;
+        }
+        let listed = self.levels >> level & 1 == 1 && self.subs[level] >> sub & 1 == 1;
+        next == id && listed
+    }
 }
 
 #[cfg(test)]

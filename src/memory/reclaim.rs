@@ -118,7 +118,7 @@ impl DeviceMemory {
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         self.each_arena(|arena| {
             let Some(stream) = arena.stream() else { return Ok(()) };
-            if stream.is_capturing(self.driver)? {
+            if stream.is_capturing(runtime)? {
                 return Ok(());
             }
             self.settle(runtime, arena, true)?;
@@ -222,7 +222,7 @@ impl DeviceMemory {
         let mut event = event;
         if event.is_null() {
             // An event recorded in a capture would pull its waiters into it.
-            if stream.is_capturing(self.driver)? {
+            if stream.is_capturing(runtime)? {
                 return Ok(false);
             }
             event = device.events.take_untimed(device)?;
