@@ -1,7 +1,7 @@
 //! Streams: ordered queues of device work, 32 pooled ones per priority, the default one, foreign ones,
 //! and the current stream of each thread and device.
 
-use crate::device::{Device, MAX_DEVICES};
+use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
@@ -89,16 +89,26 @@ impl Stream {
         self.native == PER_THREAD
     }
 
+    /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
+    /// the current context, and every other handle knows its own.
+    #[inline]
+    fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
+        if self.native > PER_THREAD {
+            return Ok(None);
+        }
+        Ok(Some(runtime.device(self.device)?.enter()?))
+    }
+
     /// Has all its work finished?
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
         finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
     }
 
     /// Waits for all its work.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: as in `query`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
@@ -116,7 +126,7 @@ impl Stream {
     /// Records a driver's event.
     #[inline]
     pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive and of one device.
         unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
         Ok(())
@@ -125,7 +135,7 @@ impl Stream {
     /// Waits for a driver's event.
     #[inline]
     pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive.
         unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
         Ok(())
@@ -134,7 +144,7 @@ impl Stream {
     /// Is it being captured into a graph?
     pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
         let driver = runtime.driver();
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         let mut status: i32 = 0;
         // SAFETY: the driver writes an enum of this size; it is read as an integer.
         let asked = unsafe {

@@ -83,7 +83,8 @@ impl CudaError {
             self.code,
             code::ECC_UNCORRECTABLE
                 | code::ILLEGAL_ADDRESS
-                | code::CONTEXT_IS_DESTROYED..=code::LAUNCH_FAILED
+                | code::CONTEXT_IS_DESTROYED
+                | code::HARDWARE_STACK_ERROR..=code::LAUNCH_FAILED
         )
     }
 }
@@ -138,7 +139,9 @@ pub fn describe(code: i32) -> (&'static str, &'static str) {
         3 => ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
         4 => ("CUDA_ERROR_DEINITIALIZED", "driver shutting down"),
         34 => ("CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"),
-        46 => ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"),
+        46 => {
+            ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable")
+        }
         100 => ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
         101 => ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
         200 => ("CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"),

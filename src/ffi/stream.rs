@@ -58,10 +58,7 @@ pub(super) fn required<'a>(
 
 /// The stream of a handle; NULL is `None`: a current one.
 #[inline]
-pub(super) fn optional(
-    stream: *mut tcuda_stream,
-    call: &Call,
-) -> Result<Option<&Stream>> {
+pub(super) fn optional(stream: *mut tcuda_stream, call: &Call) -> Result<Option<&Stream>> {
     if stream.is_null() { Ok(None) } else { required(stream, "stream", call).map(Some) }
 }
 

@@ -10,11 +10,11 @@ use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::limbo::{Limbo, Uses};
 use super::region::Region;
 use super::segment::Segment;
-use super::virtual_memory::Slot;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
 };
+use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::stream::Stream;
@@ -374,7 +374,10 @@ impl ArenaState {
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
-                return Err(format!("block {id} at {} does not follow {below} at {at}", block.start));
+                return Err(format!(
+                    "block {id} at {} does not follow {below} at {at}",
+                    block.start
+                ));
             }
             mapped += if block.state == State::Hole { 0 } else { block.bytes() };
             match block.state {

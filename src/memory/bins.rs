@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn every_size_has_a_bin_and_bins_are_in_order() {
         let mut last = (0, 0);
-        for units in (1..10_000).chain((14..31).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 9])) {
+        for units in (1..10_000).chain((14..31).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 9]))
+        {
             let bin = bin_of(units);
             assert!(bin >= last, "{units}: {bin:?} after {last:?}");
             last = bin;

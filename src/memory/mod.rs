@@ -133,8 +133,9 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        if bytes >= TOO_LARGE {
-            return Err(self.out_of_memory(device, bytes));
+        // Beyond a slot's addresses, which are at least twice the memory.
+        if bytes > self.virtual_memory.slot_bytes() {
+            return Err(self.refuse_too_large(device, bytes));
         }
         let size = round_size(bytes);
         let class = if size <= SMALL { Class::Small } else { Class::Large };
@@ -143,7 +144,8 @@ impl DeviceMemory {
         arena.lock.lock();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let outcome = if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
+        let outcome =
+            if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
         let found = outcome.and_then(|()| self.take(arena, units, bytes));
         arena.lock.unlock();
         match found? {

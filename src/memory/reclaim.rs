@@ -39,14 +39,21 @@ impl DeviceMemory {
             Err(Error::DriverOutOfMemory { .. }) => (),
             other => return other,
         }
+        Err(self.refuse_too_large(device, u64::from(units) * UNIT))
+    }
+
+    /// The failure of a request that no amount of reclaiming could serve.
+    #[cold]
+    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.counted_mut().num_ooms += 1);
         let granularity = self.virtual_memory.granularity();
-        Err(self.out_of_memory(device, (u64::from(units) * UNIT).next_multiple_of(granularity)))
+        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        self.out_of_memory(device, wanted)
     }
 
     /// The error with its numbers.
     #[cold]
-    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
+    fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
@@ -62,13 +69,7 @@ impl DeviceMemory {
         })
     }
 
-    fn grow_and_take(
-        &self,
-        device: &Device,
-        arena: &Arena,
-        units: u32,
-        bytes: u64,
-    ) -> Result<u64> {
+    fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
         // Someone may have freed, or grown, in the meantime.

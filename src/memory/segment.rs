@@ -104,13 +104,7 @@ impl Segment {
     }
 
     /// Unmaps whole mappings and gives their memory back; gives the bytes that went.
-    pub(super) fn unmap(
-        &mut self,
-        memory: &VirtualMemory,
-        base: u64,
-        start: u32,
-        end: u32,
-    ) -> u64 {
+    pub(super) fn unmap(&mut self, memory: &VirtualMemory, base: u64, start: u32, end: u32) -> u64 {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let last = self.mappings.partition_point(|mapping| mapping.start < end);
         let mut bytes = 0;
