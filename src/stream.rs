@@ -31,6 +31,11 @@ pub struct Stream {
     /// The driver's number for it, which is never recycled as handles are.
     driver_id: u64,
     external: bool,
+    /// Owned handles of an external stream; without any it may be destroyed by its owner.
+    handles: AtomicUsize,
+    /// An event recorded when the last handle went, which stands for the stream from then on; 0:
+    /// none yet.
+    farewell: AtomicUsize,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -46,6 +51,8 @@ impl Stream {
             priority,
             driver_id,
             external: false,
+            handles: AtomicUsize::new(0),
+            farewell: AtomicUsize::new(0),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -81,6 +88,54 @@ impl Stream {
     /// Does it belong to someone else?
     pub fn is_external(&self) -> bool {
         self.external
+    }
+
+    /// The event that stands for the stream, if its owner may have destroyed it.
+    #[inline]
+    pub(crate) fn farewell(&self) -> Option<CUevent> {
+        if !self.external || self.handles.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        match self.farewell.load(Ordering::Acquire) {
+            0 => None,
+            event => Some(event as CUevent),
+        }
+    }
+
+    /// Counts an owned handle.
+    pub fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An owned handle goes. With the last one of an external stream its present end is recorded,
+    /// while the stream is alive: what waits for it later, waits for that.
+    pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
+        if !self.external || self.is_per_thread() {
+            self.handles.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        let outcome = self.record_farewell(runtime);
+        self.handles.fetch_sub(1, Ordering::AcqRel);
+        outcome
+    }
+
+    fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
+        let device = runtime.device(self.device)?;
+        let mut event = self.farewell.load(Ordering::Acquire) as CUevent;
+        if event.is_null() {
+            event = device.events.take_untimed(device)?;
+            let new = event as usize;
+            if let Err(first) =
+                self.farewell.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                device.events.give_untimed(event);
+                event = first as CUevent;
+            }
+        }
+        if self.is_capturing(runtime)? {
+            return Ok(());
+        }
+        self.record(runtime, event)
     }
 
     /// Does the handle mean another stream on each thread?
@@ -343,6 +398,13 @@ impl Streams {
             for stream in level.iter().filter_map(OnceCell::get) {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
+            }
+        }
+        for stream in self.external.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let farewell = stream.farewell.swap(0, Ordering::AcqRel);
+            if farewell != 0 {
+                // SAFETY: ours, and at its end.
+                let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }
         }
     }

@@ -119,7 +119,7 @@ impl DeviceMemory {
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         self.each_arena(|arena| {
             let Some(stream) = arena.stream() else { return Ok(()) };
-            if stream.is_capturing(runtime)? {
+            if stream.farewell().is_none() && stream.is_capturing(runtime)? {
                 return Ok(());
             }
             self.settle(runtime, arena, true)?;
@@ -131,7 +131,10 @@ impl DeviceMemory {
             let device = runtime.device(self.ordinal)?;
             let _context = device.enter()?;
             // Unmapping does not wait for kernels that still use what was freed in stream order.
-            if stream.is_per_thread() {
+            if let Some(farewell) = stream.farewell() {
+                // SAFETY: our event, recorded.
+                unsafe { self.driver.cuEventSynchronize(farewell) }?;
+            } else if stream.is_per_thread() {
                 device.synchronize()?;
             } else {
                 stream.synchronize(runtime)?;
@@ -194,7 +197,9 @@ impl DeviceMemory {
                 continue;
             }
             let batch = state.limbo.batches.remove(index);
-            runtime.device(stream.device())?.events.give_untimed(batch.event);
+            if !batch.event.is_null() {
+                runtime.device(stream.device())?.events.give_untimed(batch.event);
+            }
             for id in batch.blocks {
                 let block = &mut state.blocks[id];
                 block.waits = block.waits.saturating_sub(1);
@@ -221,7 +226,12 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         let mut event = event;
-        if event.is_null() {
+        if event.is_null()
+            && let Some(farewell) = stream.farewell()
+        {
+            // The stream may be gone; what was queued on it while we knew it ends here.
+            event = farewell;
+        } else if event.is_null() {
             // An event recorded in a capture would pull its waiters into it.
             if stream.is_capturing(runtime)? {
                 return Ok(false);

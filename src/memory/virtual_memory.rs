@@ -195,11 +195,12 @@ impl VirtualMemory {
         self.offer.get().map_or(SMALLEST, |offer| offer.granularity)
     }
 
-    /// Bytes of a slot: at least twice the memory, so that an arena never runs out of addresses
-    /// before the device runs out of memory.
+    /// Bytes of a slot: half as much again as the memory at least, so that an arena runs out of
+    /// memory before it runs out of addresses, and the slots of all 128 pooled streams still fit in
+    /// the 47 bits of addresses that a process has.
     #[inline]
     pub(super) fn slot_bytes(&self) -> u64 {
-        (self.total.max(SMALLEST) * 2).next_power_of_two()
+        (self.total.max(SMALLEST) / 2 * 3).next_power_of_two()
     }
 
     /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
@@ -237,7 +238,8 @@ impl VirtualMemory {
         let Some(entry) = RESERVATIONS.get(index) else {
             return Err(Error::OutOfHostMemory("device addresses: too many reservations"));
         };
-        let slot = self.slot_bytes();
+        let mut slot = self.slot_bytes();
+        let smallest = (slot / 64).max(SMALLEST);
         let mut slots = FIRST_SLOTS;
         let base = loop {
             let mut base: CUdeviceptr = 0;
@@ -247,9 +249,10 @@ impl VirtualMemory {
             };
             match reserved {
                 Ok(()) => break base,
-                Err(error) if error.code == CudaError::MISSING || slots == 1 => {
-                    return Err(error.into());
-                }
+                Err(error) if error.code == CudaError::MISSING => return Err(error.into()),
+                Err(error) if slots == 1 && slot <= smallest => return Err(error.into()),
+                // Addresses are short: fewer slots, then smaller ones.
+                Err(_) if slots == 1 => slot /= 2,
                 Err(_) => slots /= 2,
             }
         };
