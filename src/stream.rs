@@ -210,6 +210,8 @@ impl Stream {
         };
         match asked {
             Ok(()) => Ok(status != 0),
+            // The default stream while a stream that it waits for is captured: hands off as well.
+            Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
             Err(error) if error.code == CudaError::MISSING => Ok(false),
             Err(error) => Err(error.into()),
         }

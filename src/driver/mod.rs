@@ -47,6 +47,7 @@ pub mod code {
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
     pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
     pub const UNKNOWN: i32 = 999;
 }
 
