@@ -204,9 +204,14 @@ impl ArenaState {
     /// Takes a block for `units` out of the mapped memory; none if nothing fits. The change is what
     /// the account must learn.
     #[inline]
-    pub(super) fn allocate(&mut self, units: u32, requested: u64) -> Result<Option<(u32, Lanes)>> {
+    pub(super) fn allocate(
+        &mut self,
+        units: u32,
+        requested: u64,
+        walk: usize,
+    ) -> Result<Option<(u32, Lanes)>> {
         self.blocks.prepare(2)?;
-        let mut id = self.bins.find(&self.blocks, units);
+        let mut id = self.bins.find(&self.blocks, units, walk);
         if id == NONE {
             id = self.wilderness;
             if id == NONE || self.blocks[id].units < units {

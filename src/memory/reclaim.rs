@@ -2,7 +2,8 @@
 //! steps before an allocation fails.
 
 use super::arena::{Arena, ArenaState};
-use super::block::{NONE, State, UNIT};
+use super::bins::WHOLE_WALK;
+use super::block::{Block, NONE, State, UNIT};
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
 use super::virtual_memory::VirtualMemory;
 use super::{DeviceMemory, Relaxed};
@@ -72,8 +73,8 @@ impl DeviceMemory {
     fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
-        // Someone may have freed, or grown, in the meantime.
-        if let Some(address) = self.take(arena, units, bytes)? {
+        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
+        if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
             return Ok(address);
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -83,7 +84,7 @@ impl DeviceMemory {
         let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
         self.count_segment(arena, before);
         grown?;
-        match self.take(arena, units, bytes)? {
+        match self.take(arena, units, bytes, WHOLE_WALK)? {
             Some(address) => Ok(address),
             None => Err(Error::Internal(crate::text::Text::new("grown memory does not fit"))),
         }
