@@ -1,9 +1,9 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
 //! Invariants, checked by [`Arena::check`] in tests: the blocks partition the addresses below the
-//! mapped end; two free blocks are never neighbours; every free block is in its bin except the last,
-//! the *wilderness* at the mapped end, which is used only when nothing below it fits, since it alone
-//! can grow; the account equals the sums over the blocks.
+//! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
+//! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
+//! fits, since it alone can grow; the account equals the sums over the blocks.
 
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
@@ -388,6 +388,9 @@ impl ArenaState {
             match block.state {
                 State::Vacant => return Err(format!("block {id} is vacant")),
                 State::Hole if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
+                    return Err(format!("blocks {below} and {id} are neighbouring holes"));
+                }
                 State::Hole => (),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {

@@ -408,15 +408,20 @@ impl ArenaState {
         Ok(())
     }
 
+    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
     fn join_holes(&mut self, id: u32) {
-        let below = self.blocks[id].previous;
-        if below != NONE && self.blocks[below].state == State::Hole {
-            self.blocks[below].units += self.blocks[id].units;
-            self.blocks.unlink(id);
-            if self.last == id {
-                self.last = below;
+        let Block { previous, next, .. } = self.blocks[id];
+        for (below, above) in [(previous, id), (id, next)] {
+            let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
+            if is_hole(below) && is_hole(above) {
+                self.blocks[above].start = self.blocks[below].start;
+                self.blocks[above].units += self.blocks[below].units;
+                self.blocks.unlink(below);
+                self.blocks.give(below);
+                if self.first == below {
+                    self.first = above;
+                }
             }
-            self.blocks.give(id);
         }
     }
 
