@@ -261,13 +261,14 @@ impl ArenaState {
     pub(super) fn find(&self, offset: u64, ptr: usize) -> Result<u32> {
         let start = (offset / UNIT) as u32;
         let id = self.table.as_slice().get(self.window(start)).copied().unwrap_or(NONE);
-        let block = &self.blocks[id];
-        if id == NONE || block.start != start || !offset.is_multiple_of(UNIT) {
+        // Index 0 exists only once there were blocks.
+        let block = (id != NONE).then(|| &self.blocks[id]);
+        let Some(block) = block.filter(|b| b.start == start && offset.is_multiple_of(UNIT)) else {
             return Err(Error::InvalidPointer {
                 ptr,
                 why: "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave",
             });
-        }
+        };
         match block.state {
             State::Allocated => Ok(id),
             _ => Err(Error::InvalidPointer { ptr, why: "was freed already" }),
