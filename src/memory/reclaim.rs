@@ -2,7 +2,8 @@
 //! steps before an allocation fails.
 
 use super::arena::{Arena, ArenaState};
-use super::block::{NONE, State, UNIT};
+use super::bins::WHOLE_WALK;
+use super::block::{Block, NONE, State, UNIT};
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
 use super::virtual_memory::VirtualMemory;
 use super::{DeviceMemory, Relaxed};
@@ -72,8 +73,8 @@ impl DeviceMemory {
     fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
-        // Someone may have freed, or grown, in the meantime.
-        if let Some(address) = self.take(arena, units, bytes)? {
+        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
+        if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
             return Ok(address);
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -83,7 +84,7 @@ impl DeviceMemory {
         let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
         self.count_segment(arena, before);
         grown?;
-        match self.take(arena, units, bytes)? {
+        match self.take(arena, units, bytes, WHOLE_WALK)? {
             Some(address) => Ok(address),
             None => Err(Error::Internal(crate::text::Text::new("grown memory does not fit"))),
         }
@@ -407,15 +408,20 @@ impl ArenaState {
         Ok(())
     }
 
+    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
     fn join_holes(&mut self, id: u32) {
-        let below = self.blocks[id].previous;
-        if below != NONE && self.blocks[below].state == State::Hole {
-            self.blocks[below].units += self.blocks[id].units;
-            self.blocks.unlink(id);
-            if self.last == id {
-                self.last = below;
+        let Block { previous, next, .. } = self.blocks[id];
+        for (below, above) in [(previous, id), (id, next)] {
+            let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
+            if is_hole(below) && is_hole(above) {
+                self.blocks[above].start = self.blocks[below].start;
+                self.blocks[above].units += self.blocks[below].units;
+                self.blocks.unlink(below);
+                self.blocks.give(below);
+                if self.first == below {
+                    self.first = above;
+                }
             }
-            self.blocks.give(id);
         }
     }
 

@@ -43,6 +43,12 @@ impl Segment {
         if self.mappings.is_empty() { 0 } else { gaps.count() as i64 + 1 }
     }
 
+    /// The mappings, in address order.
+    #[cfg(test)]
+    pub(super) fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
     /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
     pub(super) fn map(
         &mut self,
