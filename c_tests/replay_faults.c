@@ -4,7 +4,7 @@
  * replay_report.c, and from the few functions of tcuda.h that they call, which are below: on host
  * memory, right when `fault` is NONE and else wrong in one way. Not linked with tcuda. */
 
-#include "../examples/replay.h"
+#include "../examples/replay/replay.h"
 
 #include <stdlib.h>
 #include <string.h>

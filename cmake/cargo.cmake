@@ -1,8 +1,5 @@
 # The library as cargo builds it, and the targets for it.
 
-find_program(TCUDA_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
-find_program(TCUDA_RUSTC rustc HINTS $ENV{HOME}/.cargo/bin REQUIRED)
-
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
     set(profile dev)
     set(cargo_output ${TCUDA_CARGO_TARGET_DIR}/debug)
@@ -11,17 +8,29 @@ else()
     set(cargo_output ${TCUDA_CARGO_TARGET_DIR}/release)
 endif()
 
+if(TCUDA_PREBUILT_DIR)
+    set(cargo_output ${TCUDA_PREBUILT_DIR})
+    set(cargo_build ${CMAKE_COMMAND} -E true)
+    set(comment "Taking libtcuda from ${TCUDA_PREBUILT_DIR}")
+else()
+    find_program(TCUDA_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+    find_program(TCUDA_RUSTC rustc HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+    # CUDARC_CUDA_VERSION would override cudarc's features.
+    set(cargo_build ${CMAKE_COMMAND} -E env --unset=CUDARC_CUDA_VERSION
+        ${TCUDA_CARGO} build --locked --lib --profile ${profile}
+        --manifest-path ${PROJECT_SOURCE_DIR}/Cargo.toml --target-dir ${TCUDA_CARGO_TARGET_DIR})
+    set(comment "Building libtcuda with cargo (${profile})")
+endif()
+
 # Named as they are installed: the file, the name in it (SONAME), the name to link with.
 set(tcuda_library_dir ${PROJECT_BINARY_DIR}/lib)
 set(tcuda_file libtcuda.so.${PROJECT_VERSION})
 set(tcuda_soname libtcuda.so.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
 # cargo decides whether there is anything to do; copy_if_different then leaves file times alone, so
-# that nothing is linked anew in vain. CUDARC_CUDA_VERSION would override cudarc's features.
+# that nothing is linked anew in vain.
 add_custom_target(tcuda_cargo
-    COMMAND ${CMAKE_COMMAND} -E env --unset=CUDARC_CUDA_VERSION
-        ${TCUDA_CARGO} build --locked --lib --profile ${profile}
-        --manifest-path ${PROJECT_SOURCE_DIR}/Cargo.toml --target-dir ${TCUDA_CARGO_TARGET_DIR}
+    COMMAND ${cargo_build}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${tcuda_library_dir}
     COMMAND ${CMAKE_COMMAND} -E copy_if_different
         ${cargo_output}/libtcuda.so ${tcuda_library_dir}/${tcuda_file}
@@ -31,17 +40,21 @@ add_custom_target(tcuda_cargo
     COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     BYPRODUCTS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda.a
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    COMMENT "Building libtcuda with cargo (${profile})"
+    COMMENT ${comment}
     USES_TERMINAL VERBATIM)
 
 # What a static library of this rustc needs besides: asked, so that it cannot go stale.
-execute_process(
-    COMMAND ${TCUDA_RUSTC} --crate-type staticlib --crate-name probe --print native-static-libs
-        -o ${PROJECT_BINARY_DIR}/probe.a ${PROJECT_SOURCE_DIR}/cmake/probe.rs
-    OUTPUT_VARIABLE native ERROR_VARIABLE native COMMAND_ERROR_IS_FATAL ANY)
-file(REMOVE ${PROJECT_BINARY_DIR}/probe.a)
-string(REGEX MATCH "native-static-libs: ([^\n]*)" native "${native}")
-string(STRIP "${CMAKE_MATCH_1}" tcuda_native_libs)
+if(TCUDA_PREBUILT_DIR)
+    set(tcuda_native_libs "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc")
+else()
+    execute_process(
+        COMMAND ${TCUDA_RUSTC} --crate-type staticlib --crate-name probe --print native-static-libs
+            -o ${PROJECT_BINARY_DIR}/probe.a ${PROJECT_SOURCE_DIR}/cmake/probe.rs
+        OUTPUT_VARIABLE native ERROR_VARIABLE native COMMAND_ERROR_IS_FATAL ANY)
+    file(REMOVE ${PROJECT_BINARY_DIR}/probe.a)
+    string(REGEX MATCH "native-static-libs: ([^\n]*)" native "${native}")
+    string(STRIP "${CMAKE_MATCH_1}" tcuda_native_libs)
+endif()
 string(REPLACE " " ";" native "${tcuda_native_libs}")
 
 # The files need not exist yet: tcuda_cargo makes them before anything is linked.

@@ -393,7 +393,9 @@ TCUDA_API
 tcuda_status tcuda_stream_destroy(tcuda_stream *stream);
 
 /**
- * Wraps a native stream, which must outlive the handle and is not destroyed with it.
+ * Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
+ * last handle of it goes it must not be any thread's current stream any more: from then on memory
+ * that was used on it waits for what it holds at that moment, and for nothing later.
  *
  * @param device     the device of the stream, whose primary context it must belong to
  * @param cu_stream  may be NULL: the device's default stream

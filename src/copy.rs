@@ -2,9 +2,7 @@
 
 use crate::device::Device;
 use crate::driver::code;
-use crate::driver::sys::{
-    CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUpointer_attribute, CUstream,
-};
+use crate::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUpointer_attribute, CUstream};
 use crate::error::{Error, Result};
 use crate::fill::{self, FillPlan, Parameters};
 use crate::memory::virtual_memory;
@@ -149,13 +147,7 @@ pub fn copy_2d(
 }
 
 /// Writes a value over and over.
-pub fn fill(
-    runtime: &Runtime,
-    ptr: u64,
-    value: &[u8],
-    count: u64,
-    stream: &Stream,
-) -> Result<()> {
+pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stream) -> Result<()> {
     let total = (value.len() as u64).checked_mul(count);
     let plan = total.and_then(|total| fill::plan(ptr, value, total));
     let Some(plan) = plan else {

@@ -192,7 +192,10 @@ impl Device {
     /// Lets it use the memory of `peer`: plain allocations by the context, cached ones by range.
     pub fn enable_peer(&self, peer: &Device) -> Result<()> {
         if !self.can_access(peer)? {
-            return Err(Error::NotSupported { what: "peer access between these devices", by: "machine" });
+            return Err(Error::NotSupported {
+                what: "peer access between these devices",
+                by: "machine",
+            });
         }
         let context = peer.context()?;
         let _context = self.enter()?;

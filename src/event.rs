@@ -186,15 +186,13 @@ impl Event {
     /// Has it been reached? True if never recorded.
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
-        let _context = runtime.device(created.device)?.enter()?;
-        // SAFETY: the event is alive.
+        // SAFETY: the event is alive; events know their context.
         finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
     }
 
     /// Waits until it is reached.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
-        let _context = runtime.device(created.device)?.enter()?;
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
@@ -218,7 +216,6 @@ impl Event {
                 "Both events must be completed before calculating elapsed time.",
             ));
         }
-        let _context = runtime.device(first.device)?.enter()?;
         let mut elapsed = 0.0;
         // SAFETY: both events are alive, `elapsed` is writable.
         unsafe {

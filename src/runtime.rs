@@ -310,11 +310,11 @@ impl Runtime {
     /// A device by ordinal; -1: the thread's current one.
     #[inline]
     pub fn device(&self, ordinal: i32) -> Result<&Device> {
-        let ordinal = if ordinal == crate::device::CURRENT { self.current_device()? } else { ordinal };
-        self.devices.get(ordinal as usize).ok_or(Error::InvalidDevice {
-            device: ordinal,
-            count: self.devices.len() as i32,
-        })
+        let ordinal =
+            if ordinal == crate::device::CURRENT { self.current_device()? } else { ordinal };
+        self.devices
+            .get(ordinal as usize)
+            .ok_or(Error::InvalidDevice { device: ordinal, count: self.devices.len() as i32 })
     }
 
     /// The device of the thread's current context when that is a primary one, else the one that this

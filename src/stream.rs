@@ -1,7 +1,7 @@
 //! Streams: ordered queues of device work, 32 pooled ones per priority, the default one, foreign ones,
 //! and the current stream of each thread and device.
 
-use crate::device::{Device, MAX_DEVICES};
+use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
@@ -31,6 +31,11 @@ pub struct Stream {
     /// The driver's number for it, which is never recycled as handles are.
     driver_id: u64,
     external: bool,
+    /// Owned handles of an external stream; without any it may be destroyed by its owner.
+    handles: AtomicUsize,
+    /// An event recorded when the last handle went, which stands for the stream from then on; 0:
+    /// none yet.
+    farewell: AtomicUsize,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -46,6 +51,8 @@ impl Stream {
             priority,
             driver_id,
             external: false,
+            handles: AtomicUsize::new(0),
+            farewell: AtomicUsize::new(0),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -83,22 +90,80 @@ impl Stream {
         self.external
     }
 
+    /// The event that stands for the stream, if its owner may have destroyed it.
+    #[inline]
+    pub(crate) fn farewell(&self) -> Option<CUevent> {
+        if !self.external || self.handles.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        match self.farewell.load(Ordering::Acquire) {
+            0 => None,
+            event => Some(event as CUevent),
+        }
+    }
+
+    /// Counts an owned handle.
+    pub fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An owned handle goes. With the last one of an external stream its present end is recorded,
+    /// while the stream is alive: what waits for it later, waits for that.
+    pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
+        if !self.external || self.is_per_thread() {
+            self.handles.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        let outcome = self.record_farewell(runtime);
+        self.handles.fetch_sub(1, Ordering::AcqRel);
+        outcome
+    }
+
+    fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
+        let device = runtime.device(self.device)?;
+        let mut event = self.farewell.load(Ordering::Acquire) as CUevent;
+        if event.is_null() {
+            event = device.events.take_untimed(device)?;
+            let new = event as usize;
+            if let Err(first) =
+                self.farewell.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                device.events.give_untimed(event);
+                event = first as CUevent;
+            }
+        }
+        if self.is_capturing(runtime)? {
+            return Ok(());
+        }
+        self.record(runtime, event)
+    }
+
     /// Does the handle mean another stream on each thread?
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.native == PER_THREAD
     }
 
+    /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
+    /// the current context, and every other handle knows its own.
+    #[inline]
+    fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
+        if self.native > PER_THREAD {
+            return Ok(None);
+        }
+        Ok(Some(runtime.device(self.device)?.enter()?))
+    }
+
     /// Has all its work finished?
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
         finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
     }
 
     /// Waits for all its work.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: as in `query`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
@@ -116,7 +181,7 @@ impl Stream {
     /// Records a driver's event.
     #[inline]
     pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive and of one device.
         unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
         Ok(())
@@ -125,7 +190,7 @@ impl Stream {
     /// Waits for a driver's event.
     #[inline]
     pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive.
         unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
         Ok(())
@@ -134,7 +199,7 @@ impl Stream {
     /// Is it being captured into a graph?
     pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
         let driver = runtime.driver();
-        let _context = runtime.device(self.device)?.enter()?;
+        let _context = self.enter(runtime)?;
         let mut status: i32 = 0;
         // SAFETY: the driver writes an enum of this size; it is read as an integer.
         let asked = unsafe {
@@ -145,6 +210,8 @@ impl Stream {
         };
         match asked {
             Ok(()) => Ok(status != 0),
+            // The default stream while a stream that it waits for is captured: hands off as well.
+            Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
             Err(error) if error.code == CudaError::MISSING => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -333,6 +400,13 @@ impl Streams {
             for stream in level.iter().filter_map(OnceCell::get) {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
+            }
+        }
+        for stream in self.external.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let farewell = stream.farewell.swap(0, Ordering::AcqRel);
+            if farewell != 0 {
+                // SAFETY: ours, and at its end.
+                let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }
         }
     }

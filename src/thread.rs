@@ -261,8 +261,7 @@ pub fn collect() {
         return;
     }
     let old = std::mem::take(&mut retired.objects);
-    let young =
-        std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
+    let young = std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
     if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER {
         membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
     }
@@ -283,11 +282,9 @@ pub fn collect() {
 /// Drops all retired objects; the caller has waited for everyone who could see them.
 pub fn drain() {
     loop {
-        let old = std::mem::take(
-            &mut RETIRED.lock().unwrap_or_else(PoisonError::into_inner).objects,
-        );
-        let young =
-            std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
+        let old =
+            std::mem::take(&mut RETIRED.lock().unwrap_or_else(PoisonError::into_inner).objects);
+        let young = std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
         if old.is_empty() && young.is_empty() {
             return;
         }

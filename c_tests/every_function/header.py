@@ -32,8 +32,10 @@ class Function:
     parameters: list[Parameter]
 
     def says_may_be_null(self, name):
-        """Does a clause of the comment say that this parameter "may be NULL"?"""
-        return re.search(rf"\b{name}\b`?[^.;:]*\bmay be NULL", self.comment) is not None
+        """Does its @param, or a clause of the comment that names it, say that it "may be NULL"?"""
+        clause = rf"\b{name}\b`?[^.;:@]*\bmay be NULL"
+        param = rf"@param(\[\w+\])? {name}\b[^@]*\bmay be NULL"
+        return re.search(f"{clause}|{param}", self.comment) is not None
 
 
 @dataclass

@@ -50,7 +50,9 @@ static bool free_live(void **live, uint32_t num_slots)
 /* Nothing cached, and all statistics start here. */
 static bool start_cold(int32_t device)
 {
-    return replay_succeeded(tcuda_memory_empty_cache(), "tcuda_memory_empty_cache")
+    /* The first use of a device makes its context, which belongs to no trace. */
+    return replay_succeeded(tcuda_device_synchronize(device), "tcuda_device_synchronize")
+        && replay_succeeded(tcuda_memory_empty_cache(), "tcuda_memory_empty_cache")
         && replay_succeeded(tcuda_memory_reset_peak(device), "tcuda_memory_reset_peak")
         && replay_succeeded(tcuda_memory_reset_accumulated(device),
                "tcuda_memory_reset_accumulated");

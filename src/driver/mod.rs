@@ -47,6 +47,7 @@ pub mod code {
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
     pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
     pub const UNKNOWN: i32 = 999;
 }
 
@@ -83,7 +84,8 @@ impl CudaError {
             self.code,
             code::ECC_UNCORRECTABLE
                 | code::ILLEGAL_ADDRESS
-                | code::CONTEXT_IS_DESTROYED..=code::LAUNCH_FAILED
+                | code::CONTEXT_IS_DESTROYED
+                | code::HARDWARE_STACK_ERROR..=code::LAUNCH_FAILED
         )
     }
 }
@@ -138,7 +140,9 @@ pub fn describe(code: i32) -> (&'static str, &'static str) {
         3 => ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
         4 => ("CUDA_ERROR_DEINITIALIZED", "driver shutting down"),
         34 => ("CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"),
-        46 => ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"),
+        46 => {
+            ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable")
+        }
         100 => ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
         101 => ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
         200 => ("CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"),

@@ -130,7 +130,11 @@ pub struct TextOut {
 
 /// Checks where a text is to go.
 pub fn text_out(buf: *mut c_char, len: usize, needed: *mut usize) -> Result<TextOut> {
-    if buf.is_null() && len > 0 { Err(Error::Null { name: "buf" }) } else { Ok(TextOut { buf, len, needed }) }
+    if buf.is_null() && len > 0 {
+        Err(Error::Null { name: "buf" })
+    } else {
+        Ok(TextOut { buf, len, needed })
+    }
 }
 
 impl TextOut {

@@ -247,9 +247,7 @@ pub unsafe extern "C" fn tcuda_backend_inject(
         if inject::set(function, nth, result, forever) {
             Ok(())
         } else {
-            Err(Error::Invalid(
-                "too many functions have a rule; take some back with nth = 0",
-            ))
+            Err(Error::Invalid("too many functions have a rule; take some back with nth = 0"))
         }
     })
 }

@@ -89,9 +89,7 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    boundary(|call| {
-        if ptr.is_null() { Ok(()) } else { memory::free(call.runtime()?, ptr as u64) }
-    })
+    boundary(|call| if ptr.is_null() { Ok(()) } else { memory::free(call.runtime()?, ptr as u64) })
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued

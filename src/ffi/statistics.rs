@@ -185,10 +185,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_json(
     })
 }
 
-fn set_bytes(
-    bytes: *mut usize,
-    value: impl FnOnce() -> Result<i64>,
-) -> Result<()> {
+fn set_bytes(bytes: *mut usize, value: impl FnOnce() -> Result<i64>) -> Result<()> {
     let bytes = out(bytes, "bytes")?;
     bytes.set(value()?.max(0) as usize);
     Ok(())

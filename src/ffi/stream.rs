@@ -58,10 +58,7 @@ pub(super) fn required<'a>(
 
 /// The stream of a handle; NULL is `None`: a current one.
 #[inline]
-pub(super) fn optional(
-    stream: *mut tcuda_stream,
-    call: &Call,
-) -> Result<Option<&Stream>> {
+pub(super) fn optional(stream: *mut tcuda_stream, call: &Call) -> Result<Option<&Stream>> {
     if stream.is_null() { Ok(None) } else { required(stream, "stream", call).map(Some) }
 }
 
@@ -75,7 +72,9 @@ pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stre
 }
 
 fn own(stream: &Stream) -> Result<*mut tcuda_stream> {
-    Ok(STREAMS.insert(StreamRef { stream, borrowed: false })? as *mut tcuda_stream)
+    let handle = STREAMS.insert(StreamRef { stream, borrowed: false })?;
+    stream.add_handle();
+    Ok(handle as *mut tcuda_stream)
 }
 
 /// The one borrowed handle of a stream.
@@ -119,14 +118,21 @@ pub unsafe extern "C" fn tcuda_stream_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcuda_status {
     boundary(|call| {
-        if stream.is_null() || STREAMS.get(stream as usize, "stream", call)?.borrowed {
+        if stream.is_null() {
             return Ok(());
         }
-        STREAMS.remove(stream as usize, "stream")
+        let handle = STREAMS.get(stream as usize, "stream", call)?;
+        if handle.borrowed {
+            return Ok(());
+        }
+        STREAMS.remove(stream as usize, "stream")?;
+        handle.stream().remove_handle(call.runtime()?)
     })
 }
 
-/// Wraps a native stream, which must outlive the handle and is not destroyed with it.
+/// Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
+/// last handle of it goes it must not be any thread's current stream any more: from then on memory
+/// that was used on it waits for what it holds at that moment, and for nothing later.
 ///
 /// @param device     the device of the stream, whose primary context it must belong to
 /// @param cu_stream  may be NULL: the device's default stream

@@ -1,20 +1,20 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
 //! Invariants, checked by [`Arena::check`] in tests: the blocks partition the addresses below the
-//! mapped end; two free blocks are never neighbours; every free block is in its bin except the last,
-//! the *wilderness* at the mapped end, which is used only when nothing below it fits, since it alone
-//! can grow; the account equals the sums over the blocks.
+//! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
+//! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
+//! fits, since it alone can grow; the account equals the sums over the blocks.
 
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::limbo::{Limbo, Uses};
 use super::region::Region;
 use super::segment::Segment;
-use super::virtual_memory::Slot;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
 };
+use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::stream::Stream;
@@ -204,9 +204,14 @@ impl ArenaState {
     /// Takes a block for `units` out of the mapped memory; none if nothing fits. The change is what
     /// the account must learn.
     #[inline]
-    pub(super) fn allocate(&mut self, units: u32, requested: u64) -> Result<Option<(u32, Lanes)>> {
+    pub(super) fn allocate(
+        &mut self,
+        units: u32,
+        requested: u64,
+        walk: usize,
+    ) -> Result<Option<(u32, Lanes)>> {
         self.blocks.prepare(2)?;
-        let mut id = self.bins.find(&self.blocks, units);
+        let mut id = self.bins.find(&self.blocks, units, walk);
         if id == NONE {
             id = self.wilderness;
             if id == NONE || self.blocks[id].units < units {
@@ -256,13 +261,14 @@ impl ArenaState {
     pub(super) fn find(&self, offset: u64, ptr: usize) -> Result<u32> {
         let start = (offset / UNIT) as u32;
         let id = self.table.as_slice().get(self.window(start)).copied().unwrap_or(NONE);
-        let block = &self.blocks[id];
-        if id == NONE || block.start != start || !offset.is_multiple_of(UNIT) {
+        // Index 0 exists only once there were blocks.
+        let block = (id != NONE).then(|| &self.blocks[id]);
+        let Some(block) = block.filter(|b| b.start == start && offset.is_multiple_of(UNIT)) else {
             return Err(Error::InvalidPointer {
                 ptr,
                 why: "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave",
             });
-        }
+        };
         match block.state {
             State::Allocated => Ok(id),
             _ => Err(Error::InvalidPointer { ptr, why: "was freed already" }),
@@ -374,12 +380,18 @@ impl ArenaState {
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
-                return Err(format!("block {id} at {} does not follow {below} at {at}", block.start));
+                return Err(format!(
+                    "block {id} at {} does not follow {below} at {at}",
+                    block.start
+                ));
             }
             mapped += if block.state == State::Hole { 0 } else { block.bytes() };
             match block.state {
                 State::Vacant => return Err(format!("block {id} is vacant")),
                 State::Hole if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
+                    return Err(format!("blocks {below} and {id} are neighbouring holes"));
+                }
                 State::Hole => (),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {

@@ -3,14 +3,18 @@
 //!
 //! A bin holds sizes that agree in their top seven bits: up to 127 units each size has its own, above
 //! that bins are 1.6 % wide. A list is ordered by size, then address; a walk along one gives up after
-//! [`MAX_WALK`] blocks, which bounds the time and costs at most a slightly worse fit.
+//! [`SHORT_WALK`] blocks, which bounds the time. It may miss what fits: before memory is mapped
+//! instead, the [`WHOLE_WALK`] is due.
 
 use super::block::{Blocks, NONE};
 
 const SUB_BITS: u32 = 6;
 const SUBS: usize = 1 << SUB_BITS;
 const LEVELS: usize = (32 - SUB_BITS) as usize + 1;
-const MAX_WALK: usize = 24;
+/// Blocks of one list that are looked at in steady state.
+pub const SHORT_WALK: usize = 24;
+/// All blocks of the list.
+pub const WHOLE_WALK: usize = usize::MAX;
 
 /// The lists of an arena.
 pub struct Bins {
@@ -43,7 +47,7 @@ impl Bins {
         let key = (blocks[id].units, blocks[id].start);
         let (level, sub) = bin_of(key.0);
         let (mut below, mut above) = (NONE, self.heads[level][sub]);
-        for _ in 0..MAX_WALK {
+        for _ in 0..SHORT_WALK {
             if above == NONE || (blocks[above].units, blocks[above].start) >= key {
                 break;
             }
@@ -85,12 +89,13 @@ impl Bins {
         }
     }
 
-    /// The smallest block of at least `units`, nearly always; none is [`NONE`].
+    /// The smallest block of at least `units`, nearly always; none is [`NONE`]. Only after a
+    /// [`WHOLE_WALK`] does that mean that there is none.
     #[inline]
-    pub fn find(&self, blocks: &Blocks, units: u32) -> u32 {
+    pub fn find(&self, blocks: &Blocks, units: u32, walk: usize) -> u32 {
         let (level, sub) = bin_of(units);
         let mut id = self.heads[level][sub];
-        for _ in 0..MAX_WALK {
+        for _ in 0..walk {
             if id == NONE {
                 break;
             }
@@ -147,7 +152,8 @@ mod tests {
     #[test]
     fn every_size_has_a_bin_and_bins_are_in_order() {
         let mut last = (0, 0);
-        for units in (1..10_000).chain((14..31).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 9])) {
+        for units in (1..10_000).chain((14..31).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 9]))
+        {
             let bin = bin_of(units);
             assert!(bin >= last, "{units}: {bin:?} after {last:?}");
             last = bin;
@@ -167,17 +173,17 @@ mod tests {
         for id in &ids {
             bins.insert(&mut blocks, *id);
         }
-        assert_eq!(bins.find(&blocks, 1000), ids[1]);
-        assert_eq!(bins.find(&blocks, 1001), ids[2]);
-        assert_eq!(bins.find(&blocks, 1004), ids[4]);
-        assert_eq!(bins.find(&blocks, 6), ids[1]);
-        assert_eq!(bins.find(&blocks, (1 << 20) + 1), NONE);
+        assert_eq!(bins.find(&blocks, 1000, SHORT_WALK), ids[1]);
+        assert_eq!(bins.find(&blocks, 1001, SHORT_WALK), ids[2]);
+        assert_eq!(bins.find(&blocks, 1004, SHORT_WALK), ids[4]);
+        assert_eq!(bins.find(&blocks, 6, SHORT_WALK), ids[1]);
+        assert_eq!(bins.find(&blocks, (1 << 20) + 1, SHORT_WALK), NONE);
         bins.remove(&mut blocks, ids[1]);
-        assert_eq!(bins.find(&blocks, 1000), ids[0]);
+        assert_eq!(bins.find(&blocks, 1000, SHORT_WALK), ids[0]);
         for id in [0, 2, 3, 4] {
             bins.remove(&mut blocks, ids[id]);
         }
-        assert_eq!(bins.find(&blocks, 1), NONE);
+        assert_eq!(bins.find(&blocks, 1, SHORT_WALK), NONE);
         assert_eq!(bins.levels, 0);
     }
 }

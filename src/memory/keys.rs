@@ -123,8 +123,15 @@ mod tests {
         statistics.num_ooms = 3;
         let keys = Keys(&statistics);
         for name in [
-            "allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes",
-            "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes",
+            "allocation",
+            "allocated_bytes",
+            "active",
+            "active_bytes",
+            "requested_bytes",
+            "segment",
+            "reserved_bytes",
+            "inactive_split",
+            "inactive_split_bytes",
         ] {
             for pool in ["all", "large_pool", "small_pool"] {
                 for metric in ["current", "peak", "allocated", "freed"] {
@@ -135,7 +142,9 @@ mod tests {
         assert_eq!(keys.get("allocated_bytes.large_pool.peak"), Some(7));
         assert_eq!(keys.get("num_ooms"), Some(3));
         assert_eq!(keys.get("oversize_segments.freed"), Some(0));
-        for wrong in ["", "allocated.all.current", "allocation.all", "num_ooms.all", "segment.x.peak"] {
+        for wrong in
+            ["", "allocated.all.current", "allocation.all", "num_ooms.all", "segment.x.peak"]
+        {
             assert_eq!(keys.get(wrong), None, "{wrong}");
         }
         assert!(keys.to_string().contains("\"max_split_size\": -1"));

@@ -15,6 +15,8 @@ mod report;
 pub mod segment;
 pub mod stats;
 mod summary;
+#[cfg(test)]
+mod tests;
 pub mod virtual_memory;
 
 pub use keys::Keys;
@@ -30,6 +32,7 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::try_box;
 use arena::Arena;
+use bins::SHORT_WALK;
 use block::UNIT;
 use stats::{Account, Class, LANES, Lanes, Ledger, Statistics};
 use std::cell::UnsafeCell;
@@ -133,8 +136,9 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        if bytes >= TOO_LARGE {
-            return Err(self.out_of_memory(device, bytes));
+        // Beyond a slot's addresses, which are at least twice the memory.
+        if bytes > self.virtual_memory.slot_bytes() {
+            return Err(self.refuse_too_large(device, bytes));
         }
         let size = round_size(bytes);
         let class = if size <= SMALL { Class::Small } else { Class::Large };
@@ -143,8 +147,9 @@ impl DeviceMemory {
         arena.lock.lock();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let outcome = if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
-        let found = outcome.and_then(|()| self.take(arena, units, bytes));
+        let outcome =
+            if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
+        let found = outcome.and_then(|()| self.take(arena, units, bytes, SHORT_WALK));
         arena.lock.unlock();
         match found? {
             Some(address) => Ok(address),
@@ -154,10 +159,10 @@ impl DeviceMemory {
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
     #[inline]
-    fn take(&self, arena: &Arena, units: u32, bytes: u64) -> Result<Option<u64>> {
+    fn take(&self, arena: &Arena, units: u32, bytes: u64, walk: usize) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let Some((id, mut change)) = state.allocate(units, bytes)? else { return Ok(None) };
+        let Some((id, mut change)) = state.allocate(units, bytes, walk)? else { return Ok(None) };
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         self.count(arena, &change);

@@ -2,7 +2,8 @@
 //! steps before an allocation fails.
 
 use super::arena::{Arena, ArenaState};
-use super::block::{NONE, State, UNIT};
+use super::bins::WHOLE_WALK;
+use super::block::{Block, NONE, State, UNIT};
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
 use super::virtual_memory::VirtualMemory;
 use super::{DeviceMemory, Relaxed};
@@ -39,14 +40,21 @@ impl DeviceMemory {
             Err(Error::DriverOutOfMemory { .. }) => (),
             other => return other,
         }
+        Err(self.refuse_too_large(device, u64::from(units) * UNIT))
+    }
+
+    /// The failure of a request that no amount of reclaiming could serve.
+    #[cold]
+    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.counted_mut().num_ooms += 1);
         let granularity = self.virtual_memory.granularity();
-        Err(self.out_of_memory(device, (u64::from(units) * UNIT).next_multiple_of(granularity)))
+        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        self.out_of_memory(device, wanted)
     }
 
     /// The error with its numbers.
     #[cold]
-    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
+    fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
@@ -62,17 +70,11 @@ impl DeviceMemory {
         })
     }
 
-    fn grow_and_take(
-        &self,
-        device: &Device,
-        arena: &Arena,
-        units: u32,
-        bytes: u64,
-    ) -> Result<u64> {
+    fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
-        // Someone may have freed, or grown, in the meantime.
-        if let Some(address) = self.take(arena, units, bytes)? {
+        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
+        if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
             return Ok(address);
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -82,7 +84,7 @@ impl DeviceMemory {
         let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
         self.count_segment(arena, before);
         grown?;
-        match self.take(arena, units, bytes)? {
+        match self.take(arena, units, bytes, WHOLE_WALK)? {
             Some(address) => Ok(address),
             None => Err(Error::Internal(crate::text::Text::new("grown memory does not fit"))),
         }
@@ -118,7 +120,7 @@ impl DeviceMemory {
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         self.each_arena(|arena| {
             let Some(stream) = arena.stream() else { return Ok(()) };
-            if stream.is_capturing(runtime)? {
+            if stream.farewell().is_none() && stream.is_capturing(runtime)? {
                 return Ok(());
             }
             self.settle(runtime, arena, true)?;
@@ -130,7 +132,10 @@ impl DeviceMemory {
             let device = runtime.device(self.ordinal)?;
             let _context = device.enter()?;
             // Unmapping does not wait for kernels that still use what was freed in stream order.
-            if stream.is_per_thread() {
+            if let Some(farewell) = stream.farewell() {
+                // SAFETY: our event, recorded.
+                unsafe { self.driver.cuEventSynchronize(farewell) }?;
+            } else if stream.is_per_thread() {
                 device.synchronize()?;
             } else {
                 stream.synchronize(runtime)?;
@@ -193,7 +198,9 @@ impl DeviceMemory {
                 continue;
             }
             let batch = state.limbo.batches.remove(index);
-            runtime.device(stream.device())?.events.give_untimed(batch.event);
+            if !batch.event.is_null() {
+                runtime.device(stream.device())?.events.give_untimed(batch.event);
+            }
             for id in batch.blocks {
                 let block = &mut state.blocks[id];
                 block.waits = block.waits.saturating_sub(1);
@@ -220,7 +227,12 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         let mut event = event;
-        if event.is_null() {
+        if event.is_null()
+            && let Some(farewell) = stream.farewell()
+        {
+            // The stream may be gone; what was queued on it while we knew it ends here.
+            event = farewell;
+        } else if event.is_null() {
             // An event recorded in a capture would pull its waiters into it.
             if stream.is_capturing(runtime)? {
                 return Ok(false);
@@ -396,15 +408,20 @@ impl ArenaState {
         Ok(())
     }
 
+    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
     fn join_holes(&mut self, id: u32) {
-        let below = self.blocks[id].previous;
-        if below != NONE && self.blocks[below].state == State::Hole {
-            self.blocks[below].units += self.blocks[id].units;
-            self.blocks.unlink(id);
-            if self.last == id {
-                self.last = below;
+        let Block { previous, next, .. } = self.blocks[id];
+        for (below, above) in [(previous, id), (id, next)] {
+            let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
+            if is_hole(below) && is_hole(above) {
+                self.blocks[above].start = self.blocks[below].start;
+                self.blocks[above].units += self.blocks[below].units;
+                self.blocks.unlink(below);
+                self.blocks.give(below);
+                if self.first == below {
+                    self.first = above;
+                }
             }
-            self.blocks.give(id);
         }
     }
 

@@ -37,7 +37,10 @@ impl fmt::Display for OutOfMemoryText<'_> {
         write!(f, "Of the allocated memory {} is allocated by tcuda, ", Size(allocated))?;
         write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
         if cached > 0 {
-            write!(f, " What is reserved lies beside blocks in use, in parts too small to give back.")?;
+            write!(
+                f,
+                " What is reserved lies beside blocks in use, in parts too small to give back."
+            )?;
         }
         Ok(())
     }

@@ -43,6 +43,12 @@ impl Segment {
         if self.mappings.is_empty() { 0 } else { gaps.count() as i64 + 1 }
     }
 
+    /// The mappings, in address order.
+    #[cfg(test)]
+    pub(super) fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
     /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
     pub(super) fn map(
         &mut self,
@@ -104,13 +110,7 @@ impl Segment {
     }
 
     /// Unmaps whole mappings and gives their memory back; gives the bytes that went.
-    pub(super) fn unmap(
-        &mut self,
-        memory: &VirtualMemory,
-        base: u64,
-        start: u32,
-        end: u32,
-    ) -> u64 {
+    pub(super) fn unmap(&mut self, memory: &VirtualMemory, base: u64, start: u32, end: u32) -> u64 {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let last = self.mappings.partition_point(|mapping| mapping.start < end);
         let mut bytes = 0;

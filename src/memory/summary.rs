@@ -86,9 +86,16 @@ impl fmt::Display for Summary {
         writeln!(f, "| {:16} {title}{:<19} |", "", self.device)?;
         line(f, '-')?;
         let (ooms, retries) = (all.num_ooms, all.num_alloc_retries);
-        writeln!(f, "|  {:9} CUDA OOMs: {ooms:<12} | {:6} cudaMalloc retries: {retries:<8}  |", "", "")?;
+        writeln!(
+            f,
+            "|  {:9} CUDA OOMs: {ooms:<12} | {:6} cudaMalloc retries: {retries:<8}  |",
+            "", ""
+        )?;
         line(f, '=')?;
-        writeln!(f, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |")?;
+        writeln!(
+            f,
+            "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |"
+        )?;
         let groups: [(&str, Unit, &StatRow); 9] = [
             ("Allocated memory", Unit::Bytes, &lanes[ALLOCATED_BYTES]),
             ("Active memory", Unit::Bytes, &lanes[ACTIVE_BYTES]),

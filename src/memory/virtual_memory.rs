@@ -7,8 +7,8 @@ use super::arena::Arena;
 use crate::device::MAX_DEVICES;
 use crate::driver::sys::{
     CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
-    CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
@@ -141,7 +141,10 @@ impl VirtualMemory {
         use CUdevice_attribute::*;
         self.offer.get_or_try_init(|| {
             if !self.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)? {
-                return Err(Error::NotSupported { what: "virtual memory (cuMemMap)", by: "device" });
+                return Err(Error::NotSupported {
+                    what: "virtual memory (cuMemMap)",
+                    by: "device",
+                });
             }
             let mut properties = CUmemAllocationProp {
                 type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -192,15 +195,18 @@ impl VirtualMemory {
         self.offer.get().map_or(SMALLEST, |offer| offer.granularity)
     }
 
-    /// Bytes of a slot: at least twice the memory, so that an arena never runs out of addresses
-    /// before the device runs out of memory.
-    fn slot_bytes(&self) -> u64 {
-        (self.total.max(SMALLEST) * 2).next_power_of_two()
+    /// Bytes of a slot: half as much again as the memory at least, so that an arena runs out of
+    /// memory before it runs out of addresses, and the slots of all 128 pooled streams still fit in
+    /// the 47 bits of addresses that a process has.
+    #[inline]
+    pub(super) fn slot_bytes(&self) -> u64 {
+        (self.total.max(SMALLEST) / 2 * 3).next_power_of_two()
     }
 
     /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
     pub(super) fn take_slot(&self) -> Result<Slot> {
-        for (reservation, entry) in RESERVATIONS[..COUNT.load(Ordering::Acquire)].iter().enumerate() {
+        for (reservation, entry) in RESERVATIONS[..COUNT.load(Ordering::Acquire)].iter().enumerate()
+        {
             if entry.device.load(Ordering::Relaxed) as i32 == self.ordinal
                 && let Some(slot) = Self::vacant(reservation, entry)
             {
@@ -215,7 +221,8 @@ impl VirtualMemory {
     fn vacant(reservation: usize, entry: &Reservation) -> Option<Slot> {
         let bytes = 1 << entry.shift.load(Ordering::Relaxed);
         let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
-        let index = entry.arenas[..slots].iter().position(|a| a.load(Ordering::Relaxed).is_null())?;
+        let index =
+            entry.arenas[..slots].iter().position(|a| a.load(Ordering::Relaxed).is_null())?;
         let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
         Some(Slot { reservation, index, base, bytes })
     }
@@ -231,7 +238,8 @@ impl VirtualMemory {
         let Some(entry) = RESERVATIONS.get(index) else {
             return Err(Error::OutOfHostMemory("device addresses: too many reservations"));
         };
-        let slot = self.slot_bytes();
+        let mut slot = self.slot_bytes();
+        let smallest = (slot / 64).max(SMALLEST);
         let mut slots = FIRST_SLOTS;
         let base = loop {
             let mut base: CUdeviceptr = 0;
@@ -241,9 +249,10 @@ impl VirtualMemory {
             };
             match reserved {
                 Ok(()) => break base,
-                Err(error) if error.code == CudaError::MISSING || slots == 1 => {
-                    return Err(error.into());
-                }
+                Err(error) if error.code == CudaError::MISSING => return Err(error.into()),
+                Err(error) if slots == 1 && slot <= smallest => return Err(error.into()),
+                // Addresses are short: fewer slots, then smaller ones.
+                Err(_) if slots == 1 => slot /= 2,
                 Err(_) => slots /= 2,
             }
         };

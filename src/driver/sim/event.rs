@@ -86,7 +86,6 @@ pub(super) unsafe extern "C" fn record_with_flags(
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let event = get(machine, event)?;
         let recorded = lock(&event.mark);
         let reached = recorded.as_ref().is_none_or(|mark| mark.is_reached());
@@ -97,7 +96,6 @@ pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
 
 pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let event = get(machine, event)?;
         match event.mark() {
             Some(mark) => schedule::wait(machine, &mark.point()),
@@ -112,7 +110,6 @@ pub(super) unsafe extern "C" fn elapsed_time(
     end: CUevent,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
         require(!milliseconds.is_null(), code::INVALID_VALUE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;

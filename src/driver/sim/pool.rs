@@ -399,6 +399,7 @@ pub(super) unsafe extern "C" fn allocate_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         let pool = ptr::without_provenance_mut(machine.devices[stream.device].default_pool);
@@ -413,6 +414,7 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
@@ -421,6 +423,7 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
 
 pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let pool = owner(machine, ptr as usize)?;
         let after = if stream.is_idle() { Vec::new() } else { vec![stream.tail()] };

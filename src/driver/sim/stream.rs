@@ -21,13 +21,13 @@ const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c
 const NON_BLOCKING: c_uint = 1;
 const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
 
-/// The stream of a handle; needs a usable current context.
+/// The stream of a handle. The fixed handles mean a stream of the current context; the others know
+/// their own, and are taken without a current one, as by the driver (580.159).
 #[inline]
 pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i32> {
-    let current = machine.current()?;
     match stream.addr() {
-        0 | LEGACY => Ok(Arc::clone(&current.legacy)),
-        PER_THREAD => Ok(current.per_thread()),
+        0 | LEGACY => Ok(Arc::clone(&machine.current()?.legacy)),
+        PER_THREAD => Ok(machine.current()?.per_thread()),
         handle => {
             let stream = read(&machine.streams).get(handle).map(Arc::clone);
             let stream = stream.ok_or(code::INVALID_HANDLE)?;

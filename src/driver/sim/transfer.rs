@@ -56,6 +56,7 @@ pub(super) unsafe extern "C" fn copy_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
         queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
@@ -71,6 +72,7 @@ pub(super) unsafe extern "C" fn copy_peer_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         for context in [dst_context, src_context] {
             require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
@@ -123,6 +125,7 @@ pub(super) unsafe extern "C" fn copy_2d_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let copy = peek!(copy)?;
         let source = Described {
@@ -157,6 +160,7 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let copy = peek!(copy)?;
         let source = Described {
@@ -189,6 +193,7 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
 
 fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     entry(|machine| {
+        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
         require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;

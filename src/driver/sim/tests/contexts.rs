@@ -91,7 +91,7 @@ fn releasing_a_context_destroys_what_is_in_it() {
     ok!(bench, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
     assert_eq!(active, 0);
     assert_eq!(cu!(bench, cuDevicePrimaryCtxRelease(0)), code::INVALID_CONTEXT);
-    assert_eq!(cu!(bench, cuStreamQuery(stream)), code::CONTEXT_IS_DESTROYED);
+    assert_eq!(cu!(bench, cuStreamQuery(stream)), code::INVALID_HANDLE);
     bench.use_device(0);
     assert_eq!(cu!(bench, cuStreamQuery(stream)), code::INVALID_HANDLE);
     assert_eq!(cu!(bench, cuEventQuery(event)), code::INVALID_HANDLE);

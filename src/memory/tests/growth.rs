@@ -1,0 +1,322 @@
+//! Mapping, giving back, and filling holes.
+
+use super::super::arena::Arena;
+use super::super::block::{State, UNIT};
+use super::super::stats::Class;
+use super::super::virtual_memory::arena_of;
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use crate::driver::{Call, inject};
+use crate::error::Error;
+use std::sync::atomic::Ordering;
+
+/// Sizes in MiB of the handles behind the arena of an address, in address order.
+fn handles(address: u64) -> Vec<u64> {
+    let arena = arena_of(address).unwrap().0;
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    state.segment.mappings().iter().map(|m| u64::from(m.units) * UNIT / MIB).collect()
+}
+
+/// The blocks of an arena, in address order.
+fn blocks(address: u64) -> Vec<(State, u64)> {
+    let arena = arena_of(address).unwrap().0;
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let mut id = state.first;
+    std::iter::from_fn(|| {
+        let block = (id != 0).then(|| state.blocks[id])?;
+        id = block.next;
+        Some((block.state, block.bytes() as u64))
+    })
+    .collect()
+}
+
+fn segments(bench: Bench) -> i64 {
+    bench.memory().statistics().segment[0].current
+}
+
+#[test]
+fn grows_by_powers_of_two_the_largest_first() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let block = bench.malloc(stream, 218 * MIB - 512);
+        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2]);
+        assert_eq!(bench.reserved(), 218 * MIB);
+        let more = bench.malloc(stream, 3 * MIB);
+        assert_eq!(more, block + 218 * MIB - 512, "contiguous, from the last unit on");
+        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2, 4]);
+        assert_eq!(segments(bench), 1);
+        let small = bench.malloc(stream, 1);
+        assert_eq!(handles(small), [2]);
+        assert_eq!(segments(bench), 2);
+        bench.check();
+    });
+}
+
+#[test]
+fn a_live_unit_keeps_its_handle_and_no_other() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..32).map(|_| bench.malloc(stream, MIB / 2)).collect();
+        assert_eq!(handles(blocks[0]), [2; 8]);
+        bench.free(blocks[17]);
+        let tiny = bench.malloc(stream, 512);
+        assert_eq!(tiny, blocks[17]);
+        for (index, block) in blocks.iter().enumerate() {
+            if index != 17 {
+                bench.free(*block);
+            }
+        }
+        bench.empty_cache();
+        bench.check();
+        assert_eq!((handles(tiny), bench.reserved(), segments(bench)), (vec![2], 2 * MIB, 1));
+        assert_eq!(bench.in_use(), 2 * MIB);
+        // The holes are filled again, the lowest first, and only as far as it takes.
+        assert_eq!(bench.malloc(stream, 700 * KIB), tiny + 512, "what is mapped goes first");
+        let next = bench.malloc(stream, 900 * KIB);
+        assert_eq!((next, bench.reserved()), (blocks[0], 4 * MIB));
+        bench.check();
+        bench.free(tiny);
+        is_invalid_pointer(super::super::free(bench.runtime, tiny));
+    });
+}
+
+#[test]
+fn holes_are_joined() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let below = bench.malloc(stream, 64 * MIB);
+        let above = bench.malloc(stream, 2 * MIB);
+        bench.free(below);
+        bench.empty_cache();
+        assert_eq!(blocks(above), [(State::Hole, 64 * MIB), (State::Allocated, 2 * MIB)]);
+        // Uses the lower part of the hole, and leaves a hole below a hole.
+        for size in [2, 8, 2] {
+            let part = bench.malloc(stream, size * MIB);
+            assert_eq!(part, below);
+            bench.free(part);
+            bench.empty_cache();
+            bench.check();
+            assert_eq!(blocks(above), [(State::Hole, 64 * MIB), (State::Allocated, 2 * MIB)]);
+        }
+        // Both its neighbours are holes.
+        let parts: Vec<u64> = (0..3).map(|_| bench.malloc(stream, 2 * MIB)).collect();
+        for part in [parts[0], parts[2], parts[1]] {
+            bench.free(part);
+            bench.empty_cache();
+            bench.check();
+        }
+        assert_eq!(blocks(above), [(State::Hole, 64 * MIB), (State::Allocated, 2 * MIB)]);
+        assert_eq!(bench.malloc(stream, 64 * MIB), below, "it fits where it was");
+        assert_eq!(bench.reserved(), 66 * MIB);
+    });
+}
+
+#[test]
+fn a_hole_takes_a_block_with_the_free_ends_beside_it() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let step = 4 * MIB;
+        let parts: Vec<u64> = (0..5).map(|_| bench.malloc(stream, step - MIB / 2)).collect();
+        let (first, last) = (parts[0], parts[4]);
+        parts[1..4].iter().for_each(|part| bench.free(*part));
+        bench.empty_cache();
+        bench.check();
+        let size = 3 * (step - MIB / 2);
+        let whole = bench.malloc(stream, size);
+        assert_eq!(whole, parts[1]);
+        bench.check();
+        [first, whole, last].iter().for_each(|block| bench.free(*block));
+        bench.empty_cache();
+        assert_eq!(bench.reserved(), 0);
+        assert_eq!(bench.malloc(stream, size), first, "an empty arena starts anew");
+    });
+}
+
+/// Many free blocks of nearly the right size hide the one that fits from the bounded search; the
+/// allocation must find it all the same, once the alternative is to grow.
+#[test]
+fn what_fits_is_found_among_many_that_do_not() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        // In blocks of 4100 units after one of 4 units: bins are 64 units wide here.
+        let (near, wanted) = (4096 * UNIT, 4100 * UNIT);
+        let mut kept = Vec::new();
+        let mut freed = Vec::new();
+        for _ in 0..60 {
+            freed.push(bench.malloc(stream, near));
+            kept.push(bench.malloc(stream, near + UNIT));
+        }
+        freed.iter().for_each(|block| bench.free(*block));
+        let reserved = bench.reserved();
+        let right = bench.malloc(stream, wanted);
+        kept.push(bench.malloc(stream, near + UNIT));
+        bench.free(right);
+        bench.check();
+        let grown = bench.reserved();
+        assert!(grown > reserved);
+        let found = bench.malloc(stream, wanted);
+        assert_eq!((found, bench.reserved()), (right, grown), "it is free and fits");
+        bench.check();
+    });
+}
+
+/// The same when the memory comes from a hole, whose block is in a bin then.
+#[test]
+fn what_fills_a_hole_is_found() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let (near, wanted) = (4096 * UNIT, 4100 * UNIT);
+        // A hole of a whole handle, with four free units below it.
+        let below = bench.malloc(stream, near * 2 - 4 * UNIT);
+        let hole = bench.malloc(stream, wanted);
+        assert_eq!(hole, below + near * 2 - 4 * UNIT);
+        let mut freed = Vec::new();
+        for _ in 0..60 {
+            bench.malloc(stream, near + UNIT);
+            freed.push(bench.malloc(stream, near));
+        }
+        bench.malloc(stream, near + UNIT);
+        bench.free(hole);
+        bench.empty_cache();
+        assert_eq!(blocks(below)[1..3], [(State::Free, 4 * UNIT), (State::Hole, near)]);
+        freed.iter().for_each(|block| bench.free(*block));
+        assert_eq!(bench.malloc(stream, wanted), hole);
+        bench.check();
+    });
+}
+
+#[test]
+fn a_failure_while_growing_leaves_nothing_behind() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let block = bench.malloc(stream, 5 * MIB);
+        let state = |address| (handles(address), blocks(address), bench.in_use());
+        let before = state(block);
+        let live = crate::driver::sim::live_objects();
+        for call in [Call::cuMemCreate, Call::cuMemMap, Call::cuMemSetAccess] {
+            let calls = if call == Call::cuMemSetAccess { 1 } else { 4 };
+            for nth in 1..=calls {
+                assert!(inject::set(Some(call as usize), nth, 999, false));
+                let outcome = bench.try_malloc(stream, 90 * MIB);
+                inject::clear();
+                match outcome {
+                    Err(Error::Cuda(error)) => assert_eq!(error.code, 999),
+                    other => panic!("{call:?} {nth}: {other:?}"),
+                }
+                bench.check();
+                assert_eq!(state(block), before, "{call:?} {nth}");
+                assert_eq!(crate::driver::sim::live_objects(), live, "{call:?} {nth}");
+            }
+        }
+        let next = bench.malloc(stream, 90 * MIB);
+        assert_eq!(next, block + 5 * MIB);
+        bench.check();
+    });
+}
+
+#[test]
+fn a_refused_reservation_of_addresses_is_tried_smaller() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let reserve = Some(Call::cuMemAddressReserve as usize);
+        assert!(inject::set(reserve, 1, 2, true));
+        assert!(bench.try_malloc(stream, 512).is_err());
+        inject::clear();
+        bench.check();
+        assert!(inject::set(reserve, 1, 2, false));
+        let block = bench.malloc(stream, 512);
+        bench.check();
+        bench.free(block);
+    });
+}
+
+#[test]
+fn an_arena_without_a_block_knows_no_pointer() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        assert!(inject::set(Some(Call::cuMemCreate as usize), 1, 1, false));
+        assert!(bench.try_malloc(stream, 512).is_err());
+        // SAFETY: made by the call above, and kept until shutdown.
+        let arena = unsafe { &*stream.arenas[0].load(Ordering::Acquire) };
+        is_invalid_pointer(super::super::free(bench.runtime, arena.base));
+        // Another thread may see an arena before its first allocation.
+        let slot = bench.memory().virtual_memory.take_slot().unwrap();
+        let fresh = Arena::new(0, &slot, MIB, Class::Small).unwrap();
+        // SAFETY: nobody else has it.
+        assert!(unsafe { fresh.state() }.find(0, 0).is_err());
+    });
+}
+
+#[test]
+fn more_streams_than_a_reservation_has_slots() {
+    on_machine("memory=1GiB", |bench| {
+        let streams: Vec<_> = (0..32).map(|_| bench.stream()).collect();
+        let mut all = Vec::new();
+        for stream in &streams {
+            all.push((bench.malloc(stream, 512), 512));
+            all.push((bench.malloc(stream, 2 * MIB), 2 * MIB));
+        }
+        let default = bench.device.streams.default();
+        all.push((bench.malloc(default, 512), 512));
+        assert!(bench.calls(Call::cuMemAddressReserve) > 1);
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        bench.check();
+        all.iter().for_each(|block| bench.free(block.0));
+        bench.empty_cache();
+        bench.check();
+        assert_eq!(bench.in_use(), 0);
+    });
+}
+
+#[test]
+fn the_end_recedes_when_it_is_given_back() {
+    on_machine("memory=256MiB", |bench| {
+        let stream = bench.stream();
+        let first = bench.malloc(stream, 3 * MIB);
+        // Far more addresses over time than a slot has.
+        for round in 0..50 {
+            let block = bench.malloc(stream, 150 * MIB);
+            assert_eq!(block, first + 3 * MIB, "round {round}");
+            bench.free(block);
+            bench.empty_cache();
+            assert_eq!(bench.reserved(), 4 * MIB);
+        }
+        bench.check();
+    });
+}
+
+#[test]
+fn absurd_sizes_are_out_of_memory() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let sizes = [
+            GIB + 1,
+            2 * GIB,
+            2 * GIB + 1,
+            1 << 40,
+            (1 << 41) - 512,
+            1 << 41,
+            (1 << 41) + 512,
+            1 << 50,
+            (1 << 60) - 1,
+            1 << 60,
+            u64::MAX - 511,
+            u64::MAX,
+        ];
+        for bytes in sizes {
+            match bench.try_malloc(stream, bytes) {
+                Err(Error::OutOfMemory(numbers)) => assert!(numbers.wanted >= bytes),
+                other => panic!("{bytes}: {other:?}"),
+            }
+            bench.check();
+        }
+        bench.malloc(stream, GIB);
+        assert_eq!(bench.in_use(), GIB);
+    });
+}
+
+const GIB: u64 = 1 << 30;

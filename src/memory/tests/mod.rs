@@ -1,0 +1,149 @@
+//! The allocator on the simulated machine: against a plain model, in the order of streams, at the
+//! edges of growing and giving back, and from many threads.
+
+mod growth;
+mod model;
+mod order;
+mod threads;
+
+use super::{Books, DeviceMemory, stats};
+use crate::device::Device;
+use crate::driver::{Call, inject, sim};
+use crate::error::{Error, Result};
+use crate::runtime::{self, Runtime};
+use crate::stream::Stream;
+use crate::thread;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Shuts down when dropped, also when a test failed, so that the next one finds a fresh library.
+struct Shutdown;
+
+impl Drop for Shutdown {
+    fn drop(&mut self) {
+        inject::clear();
+        let inside = thread::enter().unwrap();
+        runtime::shutdown(&inside, |_| 0).unwrap();
+    }
+}
+
+/// Runs a test on device 0 of a fresh machine; there is one machine, so one test at a time.
+fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+    let _lock = sim::test_lock();
+    let _shutdown = Shutdown;
+    let inside = thread::enter().unwrap();
+    runtime::select_backend(&inside, "sim", options).unwrap();
+    let runtime = runtime::get(&inside).unwrap();
+    body(Bench { runtime, device: &runtime.devices[0] })
+}
+
+/// What a test works on.
+#[derive(Clone, Copy)]
+struct Bench<'a> {
+    runtime: &'a Runtime,
+    device: &'a Device,
+}
+
+impl<'a> Bench<'a> {
+    fn memory(&self) -> &'a DeviceMemory {
+        &self.device.memory
+    }
+
+    fn stream(&self) -> &'a Stream {
+        self.device.streams.next(self.device, 0).unwrap()
+    }
+
+    fn try_malloc(&self, stream: &Stream, bytes: u64) -> Result<u64> {
+        self.memory().allocate(self.runtime, self.device, stream, bytes)
+    }
+
+    fn malloc(&self, stream: &Stream, bytes: u64) -> u64 {
+        self.try_malloc(stream, bytes).unwrap()
+    }
+
+    fn free(&self, address: u64) {
+        super::free(self.runtime, address).unwrap();
+    }
+
+    fn empty_cache(&self) {
+        self.memory().empty_cache(self.runtime).unwrap();
+    }
+
+    /// Every invariant of every arena and of the ledger.
+    #[track_caller]
+    fn check(&self) {
+        self.memory().check().unwrap();
+    }
+
+    fn reserved(&self) -> u64 {
+        self.memory().statistics().reserved_bytes[0].current as u64
+    }
+
+    /// What the driver says is in use.
+    fn in_use(&self) -> u64 {
+        let (free, total) = self.memory().info(self.device).unwrap();
+        total - free
+    }
+
+    fn calls(&self, call: Call) -> u64 {
+        self.runtime.driver().count(Some(call as usize))
+    }
+
+    fn all_calls(&self) -> u64 {
+        self.runtime.driver().count(None)
+    }
+}
+
+impl DeviceMemory {
+    /// Checks every invariant of the arenas and of what is counted; gives the first that does not
+    /// hold. Arenas that a thread is changing right now are left out, and the sum over all with them.
+    fn check(&self) -> std::result::Result<(), String> {
+        self.with_ledger(None, |books| books.check())
+    }
+}
+
+impl Books {
+    /// Checks the arenas that `with_ledger` could lock, and the slack of all.
+    fn check(&self) -> std::result::Result<(), String> {
+        let (mut mapped, mut all_locked) = ([0i64; 3], true);
+        for arena in &self.arenas {
+            if !arena.taken.get() {
+                all_locked = false;
+                continue;
+            }
+            // SAFETY: `with_ledger` took the lock.
+            let state = unsafe { arena.state() };
+            // SAFETY: the ledger holds all accounts still.
+            let account = unsafe { arena.account() };
+            state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
+            for row in [stats::ALL, arena.class.row()] {
+                mapped[row] += state.segment.bytes() as i64;
+            }
+        }
+        let statistics = self.statistics();
+        let reserved = statistics.reserved_bytes.map(|stat| stat.current);
+        if all_locked && reserved != mapped {
+            return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
+        }
+        let bounds = self.sums(|account| {
+            std::array::from_fn(|lane| account.current[lane] + account.slack[lane])
+        });
+        for (lane, rows) in statistics.lanes.iter().enumerate() {
+            for (row, stat) in rows.iter().enumerate() {
+                if bounds[row][lane] > stat.peak || stat.current > stat.peak {
+                    let bound = bounds[row][lane];
+                    return Err(format!(
+                        "lane {lane} row {row}: up to {bound} without asking, {stat:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[track_caller]
+fn is_invalid_pointer(outcome: Result<()>) {
+    assert!(matches!(outcome, Err(Error::InvalidPointer { .. })), "{outcome:?}");
+}

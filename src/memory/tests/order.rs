@@ -1,0 +1,233 @@
+//! When memory is used again: at once in its own stream, after the others for `record_stream`.
+
+use super::super::record_stream;
+use super::super::stats::{ACTIVE, ALLOCATION, REQUESTED_BYTES};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use crate::callback::{self, Callback};
+use crate::driver::Call;
+use crate::stream::Stream;
+use std::ffi::c_void;
+use std::sync::{Condvar, Mutex};
+
+const THREADS: &str = "schedule=threads,memory=1GiB";
+
+/// Holds up a stream until it is opened, or dropped.
+struct Gate(&'static (Mutex<bool>, Condvar));
+
+impl Gate {
+    fn on(bench: Bench, stream: &Stream) -> Gate {
+        // Leaked, because the stream may look at it after a failed test is gone.
+        let gate: &'static _ = Box::leak(Box::new((Mutex::new(false), Condvar::new())));
+        let user_data = std::ptr::from_ref(gate).cast_mut().cast();
+        let callback = Callback { function: wait_for_gate, user_data, destroy: None };
+        callback::add(bench.runtime, stream, callback).unwrap();
+        Gate(gate)
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+unsafe extern "C" fn wait_for_gate(gate: *mut c_void) {
+    // SAFETY: what `Gate::on` leaked.
+    let (is_open, opened) = unsafe { &*gate.cast::<(Mutex<bool>, Condvar)>() };
+    drop(opened.wait_while(is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+}
+
+/// Current blocks: held, active, and bytes requested.
+fn current(bench: Bench) -> (i64, i64, i64) {
+    let lanes = bench.memory().statistics().lanes;
+    (lanes[ALLOCATION][0].current, lanes[ACTIVE][0].current, lanes[REQUESTED_BYTES][0].current)
+}
+
+#[test]
+fn a_recorded_block_waits_for_the_other_stream() {
+    for bytes in [1000, 3 * MIB] {
+        on_machine(THREADS, |bench| {
+            let (own, other) = (bench.stream(), bench.stream());
+            let block = bench.malloc(own, bytes);
+            record_stream(block, other).unwrap();
+            record_stream(block, other).unwrap();
+            let gate = Gate::on(bench, other);
+            bench.free(block);
+            assert_eq!(current(bench), (0, 1, bytes as i64));
+            is_invalid_pointer(super::super::free(bench.runtime, block));
+            for _ in 0..3 {
+                let next = bench.malloc(own, bytes);
+                assert_ne!(next, block, "in use on the other stream");
+                bench.check();
+                bench.free(next);
+            }
+            assert_eq!(current(bench), (0, 1, bytes as i64));
+            gate.open();
+            other.synchronize(bench.runtime).unwrap();
+            assert_eq!(bench.malloc(own, bytes), block);
+            assert_eq!(current(bench), (1, 1, bytes as i64));
+            bench.check();
+        });
+    }
+}
+
+#[test]
+fn a_block_waits_for_every_stream_that_used_it() {
+    on_machine(THREADS, |bench| {
+        let (own, first, second) = (bench.stream(), bench.stream(), bench.stream());
+        let block = bench.malloc(own, KIB);
+        record_stream(block, first).unwrap();
+        record_stream(block, second).unwrap();
+        let gates = [Gate::on(bench, first), Gate::on(bench, second)];
+        bench.free(block);
+        assert_ne!(bench.malloc(own, KIB), block);
+        gates[1].open();
+        second.synchronize(bench.runtime).unwrap();
+        assert_ne!(bench.malloc(own, KIB), block, "the first stream still uses it");
+        gates[0].open();
+        first.synchronize(bench.runtime).unwrap();
+        assert_eq!(bench.malloc(own, KIB), block);
+        bench.check();
+    });
+}
+
+/// The event of an earlier batch must not free what was freed after it was recorded.
+#[test]
+fn what_is_freed_later_waits_for_later_work() {
+    on_machine(THREADS, |bench| {
+        let (own, other) = (bench.stream(), bench.stream());
+        let (early, late) = (bench.malloc(own, KIB), bench.malloc(own, KIB));
+        record_stream(early, other).unwrap();
+        record_stream(late, other).unwrap();
+        let first = Gate::on(bench, other);
+        bench.free(early);
+        // Closes the batch of the early one.
+        assert_ne!(bench.malloc(own, KIB), early);
+        let second = Gate::on(bench, other);
+        bench.free(late);
+        first.open();
+        let mut reused = Vec::new();
+        // The stream gets to the second gate on its own thread.
+        while !reused.contains(&early) {
+            reused.push(bench.malloc(own, KIB));
+            assert!(!reused.contains(&late), "work queued before its free is not done");
+            bench.check();
+        }
+        second.open();
+        other.synchronize(bench.runtime).unwrap();
+        bench.malloc(own, KIB);
+        assert_eq!(current(bench).0, current(bench).1, "nothing waits any more");
+    });
+}
+
+#[test]
+fn a_recorded_stream_of_its_own_changes_nothing() {
+    on_machine(THREADS, |bench| {
+        let own = bench.stream();
+        let block = bench.malloc(own, KIB);
+        record_stream(block, own).unwrap();
+        let _gate = Gate::on(bench, own);
+        bench.free(block);
+        assert_eq!(bench.malloc(own, KIB), block, "reused in the stream's order");
+    });
+}
+
+#[test]
+fn many_frees_share_one_event() {
+    on_machine(THREADS, |bench| {
+        let (own, other) = (bench.stream(), bench.stream());
+        let blocks: Vec<u64> = (0..1000).map(|_| bench.malloc(own, KIB)).collect();
+        blocks.iter().for_each(|block| record_stream(*block, other).unwrap());
+        let gate = Gate::on(bench, other);
+        let before = bench.all_calls();
+        blocks.iter().for_each(|block| bench.free(*block));
+        assert_eq!(bench.all_calls(), before, "a free makes no driver call");
+        let before = bench.calls(Call::cuEventRecord);
+        for _ in 0..10 {
+            bench.malloc(own, KIB);
+        }
+        assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
+        assert_eq!(current(bench).1, 1010);
+        gate.open();
+        other.synchronize(bench.runtime).unwrap();
+        assert_eq!(bench.malloc(own, KIB), blocks[0]);
+        assert_eq!(current(bench).1, 11);
+        bench.check();
+    });
+}
+
+#[test]
+fn steady_state_makes_no_driver_call() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let sizes = [1, 512, 4096, MIB, MIB + 1, 20 * MIB];
+        let pair = |index: usize| bench.free(bench.malloc(stream, sizes[index % sizes.len()]));
+        (0..sizes.len()).for_each(pair);
+        let before = bench.all_calls();
+        (0..10_000).for_each(pair);
+        assert_eq!(bench.all_calls(), before);
+    });
+}
+
+#[test]
+fn the_last_freed_block_is_the_next_one() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..64).map(|_| bench.malloc(stream, 1000)).collect();
+        for index in [3, 60, 17] {
+            bench.free(blocks[index]);
+            assert_eq!(bench.malloc(stream, 1000), blocks[index]);
+        }
+        let other = bench.stream();
+        bench.free(blocks[5]);
+        let foreign = bench.malloc(other, 1000);
+        assert!(!blocks.contains(&foreign), "another stream's memory");
+    });
+}
+
+#[test]
+fn emptying_the_cache_waits_for_the_streams_it_takes_from() {
+    on_machine(THREADS, |bench| {
+        let (own, other) = (bench.stream(), bench.stream());
+        let block = bench.malloc(own, 4 * MIB);
+        record_stream(block, other).unwrap();
+        let gates = [Gate::on(bench, own), Gate::on(bench, other)];
+        bench.free(block);
+        std::thread::scope(|scope| {
+            let emptied = scope.spawn(|| {
+                let _inside = crate::thread::enter().unwrap();
+                bench.empty_cache();
+            });
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!emptied.is_finished(), "the streams are not done");
+            gates.iter().for_each(Gate::open);
+            emptied.join().unwrap();
+        });
+        assert_eq!((bench.reserved(), current(bench)), (0, (0, 0, 0)));
+        bench.check();
+    });
+}
+
+#[test]
+fn memory_cached_for_another_stream_is_reclaimed_before_an_allocation_fails() {
+    on_machine("memory=64MiB", |bench| {
+        let (own, other) = (bench.stream(), bench.stream());
+        bench.free(bench.malloc(other, 40 * MIB));
+        bench.free(bench.malloc(other, KIB));
+        let block = bench.malloc(own, 40 * MIB);
+        let statistics = bench.memory().statistics();
+        assert_eq!((statistics.num_alloc_retries, statistics.num_ooms), (1, 0));
+        assert_eq!(bench.reserved(), 40 * MIB);
+        assert!(bench.try_malloc(own, 40 * MIB).is_err());
+        let statistics = bench.memory().statistics();
+        assert_eq!((statistics.num_alloc_retries, statistics.num_ooms), (2, 1));
+        bench.check();
+        bench.free(block);
+        assert_eq!(bench.malloc(own, 40 * MIB), block);
+    });
+}

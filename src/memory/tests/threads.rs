@@ -1,0 +1,183 @@
+//! Exact counting from many threads.
+
+use super::super::round_size;
+use super::super::stats::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat,
+};
+use super::{Bench, MIB, on_machine};
+use crate::stream::Stream;
+use crate::thread;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+const THREADS: usize = 6;
+
+/// A xorshift generator: the interleaving is random anyhow.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    count: i64,
+    bytes: i64,
+    requested: i64,
+    held: Vec<(u64, u64)>,
+}
+
+/// Allocates and frees for a while; some blocks are freed by whichever thread comes next.
+fn work(bench: Bench, streams: [&Stream; 2], seed: u64, shared: &Mutex<Vec<(u64, u64)>>) -> Totals {
+    let _inside = thread::enter().unwrap();
+    let mut random = Random(seed);
+    let mut totals = Totals::default();
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        for _ in 0..50 {
+            let is_full = totals.held.len() > 200;
+            if !is_full && random.below(2) == 0 {
+                let largest = if random.below(8) == 0 { 4 * MIB } else { 20_000 };
+                let requested = 1 + random.below(largest);
+                let stream = streams[random.below(2) as usize];
+                let address = bench.malloc(stream, requested);
+                totals.count += 1;
+                totals.bytes += round_size(requested) as i64;
+                totals.requested += requested as i64;
+                totals.held.push((address, requested));
+            } else if !totals.held.is_empty() {
+                let index = random.below(totals.held.len() as u64) as usize;
+                let block = totals.held.swap_remove(index);
+                let mut shared = shared.lock().unwrap();
+                shared.push(block);
+                let index = random.below(shared.len() as u64) as usize;
+                let block = shared.swap_remove(index);
+                drop(shared);
+                bench.free(block.0);
+            }
+        }
+    }
+    totals
+}
+
+#[test]
+fn totals_are_exact_whoever_counts() {
+    on_machine("memory=8GiB", |bench| {
+        let common = bench.stream();
+        let shared = Mutex::new(Vec::new());
+        let is_done = AtomicBool::new(false);
+        let totals: Vec<Totals> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..THREADS)
+                .map(|index| {
+                    let (own, shared) = (bench.stream(), &shared);
+                    scope.spawn(move || {
+                        work(bench, [own, common], 0x9e37_79b9 + index as u64 * 977, shared)
+                    })
+                })
+                .collect();
+            // Meanwhile the invariants hold, and peaks are reset under the workers' feet.
+            let watcher = scope.spawn(|| {
+                let _inside = thread::enter().unwrap();
+                while !is_done.load(Ordering::Relaxed) {
+                    bench.check();
+                    bench.memory().reset_peak();
+                    std::thread::yield_now();
+                }
+            });
+            let totals = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            watcher.join().unwrap();
+            totals
+        });
+        bench.check();
+        let sum = |value: fn(&Totals) -> i64| totals.iter().map(value).sum::<i64>();
+        let mut held: Vec<(u64, u64)> = totals.iter().flat_map(|t| t.held.clone()).collect();
+        held.extend(shared.into_inner().unwrap());
+        held.sort_unstable();
+        for pair in held.windows(2) {
+            assert!(pair[0].0 + round_size(pair[0].1) <= pair[1].0, "live blocks overlap");
+        }
+        let bytes = held.iter().map(|block| round_size(block.1) as i64).sum::<i64>();
+        let requested = held.iter().map(|block| block.1 as i64).sum::<i64>();
+        let lanes = bench.memory().statistics().lanes;
+        for (lane, current, allocated) in [
+            (ALLOCATION, held.len() as i64, sum(|t| t.count)),
+            (ACTIVE, held.len() as i64, sum(|t| t.count)),
+            (ALLOCATED_BYTES, bytes, sum(|t| t.bytes)),
+            (ACTIVE_BYTES, bytes, sum(|t| t.bytes)),
+            (REQUESTED_BYTES, requested, sum(|t| t.requested)),
+        ] {
+            let [all, small, large] = lanes[lane];
+            assert_eq!((all.current, all.allocated), (current, allocated), "lane {lane}");
+            assert_eq!(all.allocated - all.freed, all.current);
+            assert_eq!(small.current + large.current, all.current);
+            assert_eq!(small.allocated + large.allocated, all.allocated);
+        }
+        held.iter().for_each(|block| bench.free(block.0));
+        bench.empty_cache();
+        bench.check();
+        assert_eq!((bench.reserved(), bench.in_use()), (0, 0));
+    });
+}
+
+/// Two threads in turns, so that the true peak of the sum is known while slack goes to and fro.
+#[test]
+fn peaks_are_exact_across_threads() {
+    type Step = Box<dyn FnOnce(Bench, &Stream) + Send>;
+    on_machine("memory=1GiB", |bench| {
+        let blocks: &Mutex<Vec<u64>> = Box::leak(Box::default());
+        let malloc = |bytes: u64| -> Step {
+            Box::new(move |bench, stream| blocks.lock().unwrap().push(bench.malloc(stream, bytes)))
+        };
+        let free = |index: usize| -> Step {
+            Box::new(move |bench, _| {
+                let address = blocks.lock().unwrap()[index];
+                bench.free(address);
+            })
+        };
+        // Who (0 or 1), what, and the current and peak bytes of all and of large blocks after it.
+        let steps: Vec<(usize, Step, [u64; 4])> = vec![
+            (0, malloc(10 * MIB), [10 * MIB, 10 * MIB, 10 * MIB, 10 * MIB]),
+            (1, malloc(5 * MIB), [15 * MIB, 15 * MIB, 15 * MIB, 15 * MIB]),
+            (0, free(0), [5 * MIB, 15 * MIB, 5 * MIB, 15 * MIB]),
+            (1, malloc(7 * MIB), [12 * MIB, 15 * MIB, 12 * MIB, 15 * MIB]),
+            (0, malloc(2 * MIB), [14 * MIB, 15 * MIB, 14 * MIB, 15 * MIB]),
+            (0, malloc(MIB), [15 * MIB, 15 * MIB, 14 * MIB, 15 * MIB]),
+            (1, malloc(512), [15 * MIB + 512, 15 * MIB + 512, 14 * MIB, 15 * MIB]),
+            (0, free(1), [10 * MIB + 512, 15 * MIB + 512, 9 * MIB, 15 * MIB]),
+            (1, free(2), [3 * MIB + 512, 15 * MIB + 512, 2 * MIB, 15 * MIB]),
+            (1, malloc(12 * MIB), [15 * MIB + 512, 15 * MIB + 512, 14 * MIB, 15 * MIB]),
+            (0, malloc(2 * MIB), [17 * MIB + 512, 17 * MIB + 512, 16 * MIB, 16 * MIB]),
+        ];
+        std::thread::scope(|scope| {
+            let (done, finished) = channel::<()>();
+            let hands = [0, 1].map(|_| {
+                let (hand, tasks) = channel::<Step>();
+                let (stream, done) = (bench.stream(), done.clone());
+                scope.spawn(move || {
+                    let _inside = thread::enter().unwrap();
+                    for task in tasks {
+                        task(bench, stream);
+                        done.send(()).unwrap();
+                    }
+                });
+                hand
+            });
+            for (index, (who, step, expected)) in steps.into_iter().enumerate() {
+                hands[who].send(step).unwrap();
+                finished.recv().unwrap();
+                bench.check();
+                let [all, _, large]: [Stat; 3] = bench.memory().statistics().lanes[ALLOCATED_BYTES];
+                let found = [all.current, all.peak, large.current, large.peak];
+                assert_eq!(found, expected.map(|bytes| bytes as i64), "step {index}");
+            }
+        });
+    });
+}
