@@ -262,10 +262,12 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     let runtime = RUNTIME.swap(std::ptr::null_mut(), Ordering::AcqRel);
     thread::wait_for_others();
     let live = destroy_handles(inside);
-    // Again: whoever came in meanwhile may have found a handle that was still there.
+    // Those who came meanwhile may have found a handle; whoever comes now finds none.
     thread::wait_for_others();
     // Objects wait for the threads that could see them; those have left.
     thread::drain();
+    // Another thread may have begun to drop some of them; that needs the runtime as well.
+    thread::wait_for_others();
     crate::stream::forget_current(thread::block());
     if !runtime.is_null() {
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.

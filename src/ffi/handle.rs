@@ -156,14 +156,19 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Takes a handle out of use; its object goes when nobody can see it any more.
     pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
         let generation = (handle >> INDEX_BITS) as u32;
-        let found = self.find(handle).and_then(|(slot, _)| {
-            let next = generation.wrapping_add(1);
-            // Of two that destroy at once, one wins.
-            slot.generation
-                .compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed)
+        let found = self.find(handle).and_then(|(slot, object)| {
+            // Of two that destroy at once, one takes the object. The generation moves only after
+            // that: whoever finds the next one, `remove_all` above all, must not find this object.
+            slot.object
+                .compare_exchange(
+                    object.cast_mut(),
+                    std::ptr::null_mut(),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
                 .ok()?;
-            let object = slot.object.swap(std::ptr::null_mut(), Ordering::AcqRel);
-            (!object.is_null()).then_some(object)
+            slot.generation.store(generation.wrapping_add(1), Ordering::Release);
+            Some(object.cast_mut())
         });
         let Some(object) = found else { return Err(self.refuse(handle, name)) };
         self.live.fetch_sub(1, Ordering::Relaxed);
@@ -188,9 +193,10 @@ impl<T: Send + Sync + 'static> Table<T> {
             let handle = (TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index;
             if let Some((_, object)) = self.find(handle) {
                 // SAFETY: alive: this thread is inside, and it was just found.
-                counted += usize::from(counts(unsafe { &*object }));
+                let counts = counts(unsafe { &*object });
                 // Lost only against a destroy that came first.
-                let _ = self.remove(handle, "handle");
+                let removed = self.remove(handle, "handle").is_ok();
+                counted += usize::from(counts && removed);
             }
         }
         counted

@@ -217,6 +217,8 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
     boundary(|call| {
         let stream = out(stream, "stream")?;
         let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
+        // Refused while another thread shuts down, which would not see the new handle.
+        call.runtime()?;
         stream.set(borrow(allocation.stream())?);
         Ok(())
     })
