@@ -85,17 +85,11 @@ static void zeros_before_initialisation(void)
 /* Something in every statistic that a test can move. */
 static void make_history(void)
 {
-    void *blocks[3];
     for (int round = 0; round < 2; round++) {
-        blocks[0] = allocate(1000);
-        blocks[1] = allocate(700);
-        blocks[2] = allocate(3 * mib + 1);
-        CHECK_OK(tcuda_free(blocks[round]));
-        if (round == 0)
-            CHECK_OK(tcuda_free(blocks[1]));
+        void *const blocks[] = { allocate(1000), allocate(700), allocate(3 * mib + 1) };
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(tcuda_free(blocks[(i + round) % 3]));
     }
-    CHECK_OK(tcuda_free(blocks[0]));
-    CHECK_OK(tcuda_free(blocks[2]));
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
