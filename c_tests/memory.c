@@ -55,11 +55,15 @@ static void sizes_are_rounded_to_512(void)
         void *const ptr = allocate(cases[i][0], NULL);
         const tcuda_memory_statistics after = statistics();
         const bool is_small = cases[i][1] <= MIB;
-        CHECK_EQ(after.allocated_bytes.all.current, before.allocated_bytes.all.current + cases[i][1]);
-        CHECK_EQ(after.active_bytes.all.current, before.active_bytes.all.current + cases[i][1]);
-        CHECK_EQ(after.requested_bytes.all.current, before.requested_bytes.all.current + cases[i][0]);
-        CHECK_EQ(after.allocation.small_pool.current, before.allocation.small_pool.current + is_small);
-        CHECK_EQ(after.allocation.large_pool.current, before.allocation.large_pool.current + !is_small);
+        const uint64_t rounded = cases[i][1];
+        CHECK_EQ(after.allocated_bytes.all.current - before.allocated_bytes.all.current, rounded);
+        CHECK_EQ(after.active_bytes.all.current - before.active_bytes.all.current, rounded);
+        CHECK_EQ(after.requested_bytes.all.current - before.requested_bytes.all.current,
+            cases[i][0]);
+        CHECK_EQ(after.allocation.small_pool.current - before.allocation.small_pool.current,
+            is_small);
+        CHECK_EQ(after.allocation.large_pool.current - before.allocation.large_pool.current,
+            !is_small);
         CHECK_OK(tcuda_free(ptr));
         CHECK_EQ(statistics().allocated_bytes.all.current, before.allocated_bytes.all.current);
         CHECK_EQ(statistics().requested_bytes.all.current, before.requested_bytes.all.current);

@@ -1,4 +1,4 @@
-/* Out of memory, and failures of the driver while memory is mapped: a status, and nothing changed. */
+/* Out of memory, and failures of the driver while memory is mapped: a status, nothing changed. */
 #include "check.h"
 
 static const size_t mib = 1 << 20;

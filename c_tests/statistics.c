@@ -322,16 +322,22 @@ static void the_summary_is_torchs(void)
         CHECK_STR(line(8 + i + i / 3), rows[i]);
     for (int group = 0; group < 9; group++)
         CHECK_STR(line(7 + group * 4), rule);
-    CHECK_STR(line(28), "| Allocations           |       2    |       4    |       4    |       2    |");
-    CHECK_STR(line(29), "|       from large pool |       1    |       2    |       2    |       1    |");
-    CHECK_STR(line(32), "| Active allocs         |       2    |       4    |       4    |       2    |");
-    CHECK_STR(line(36), "| GPU reserved segments |       2    |       2    |       2    |       0    |");
+    CHECK_STR(line(28),
+        "| Allocations           |       2    |       4    |       4    |       2    |");
+    CHECK_STR(line(29),
+        "|       from large pool |       1    |       2    |       2    |       1    |");
+    CHECK_STR(line(32),
+        "| Active allocs         |       2    |       4    |       4    |       2    |");
+    CHECK_STR(line(36),
+        "| GPU reserved segments |       2    |       2    |       2    |       0    |");
     CHECK(strncmp(line(24), "| Non-releasable memory |", 25) == 0);
     CHECK(strncmp(line(40), "| Non-releasable allocs |", 25) == 0);
     CHECK_STR(line(43), rule);
-    CHECK_STR(line(44), "| Oversize allocations  |       0    |       0    |       0    |       0    |");
+    CHECK_STR(line(44),
+        "| Oversize allocations  |       0    |       0    |       0    |       0    |");
     CHECK_STR(line(45), rule);
-    CHECK_STR(line(46), "| Oversize GPU segments |       0    |       0    |       0    |       0    |");
+    CHECK_STR(line(46),
+        "| Oversize GPU segments |       0    |       0    |       0    |       0    |");
     CHECK_STR(line(47), double_rule);
 
     CHECK_EQ(summarise(1), 29);
