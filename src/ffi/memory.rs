@@ -89,7 +89,16 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    boundary(|call| if ptr.is_null() { Ok(()) } else { memory::free(call.runtime()?, ptr as u64) })
+    boundary(|call| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        // A finalizer may come after shutdown: that is no reason to initialise again.
+        match crate::runtime::existing(call.inside()) {
+            Some(runtime) => memory::free(runtime, ptr as u64),
+            None => Err(memory::unknown_pointer(ptr as u64)),
+        }
+    })
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
