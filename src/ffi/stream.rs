@@ -127,8 +127,11 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         if handle.borrowed {
             return Ok(());
         }
+        // What the handle stood for goes with it; the stream itself lives on.
+        let wrapped = handle.stream;
         STREAMS.remove(stream as usize, "stream")?;
-        handle.stream().remove_handle(call.runtime()?)
+        // SAFETY: streams live until shutdown, which waits for this call.
+        unsafe { &*wrapped }.remove_handle(call.runtime()?)
     })
 }
 
