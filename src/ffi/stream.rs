@@ -21,7 +21,6 @@ pub struct tcuda_stream {
 pub type tcuda_host_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
 /// What a stream's handle stands for.
-#[derive(Clone, Copy)]
 pub struct StreamRef {
     stream: *const Stream,
     borrowed: bool,
@@ -122,8 +121,7 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         if stream.is_null() {
             return Ok(());
         }
-        // A copy: removing a handle may drop what it stood for at once.
-        let handle = *STREAMS.get(stream as usize, "stream", call)?;
+        let handle = STREAMS.get(stream as usize, "stream", call)?;
         if handle.borrowed {
             return Ok(());
         }
