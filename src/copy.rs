@@ -2,7 +2,10 @@
 
 use crate::device::Device;
 use crate::driver::code;
-use crate::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUpointer_attribute, CUstream};
+use crate::driver::sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute,
+    CUstream,
+};
 use crate::error::{Error, Result};
 use crate::fill::{self, FillPlan, Parameters};
 use crate::memory::virtual_memory;
@@ -75,12 +78,8 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
         return Ok(());
     }
     let _context = runtime.device(stream.device())?.enter()?;
-    if runtime.devices.len() > 1
-        && let (Some(to), Some(from)) = (device_of(runtime, dst)?, device_of(runtime, src)?)
-        && to != from
-    {
+    if let Some((to, from)) = two_devices(runtime, dst, src)? {
         // Works with and without peer access: the driver stages what it must.
-        let (to, from) = (runtime.device(to)?.context()?, runtime.device(from)?.context()?);
         // SAFETY: the caller's promise about the ranges; the stream is alive.
         unsafe {
             runtime.driver().cuMemcpyPeerAsync(dst, to, src, from, bytes as usize, stream.native())
@@ -90,6 +89,19 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
     // SAFETY: as above.
     unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
     Ok(())
+}
+
+/// The contexts of the devices of two addresses, where those are two.
+fn two_devices(runtime: &Runtime, dst: u64, src: u64) -> Result<Option<(CUcontext, CUcontext)>> {
+    if runtime.devices.len() < 2 {
+        return Ok(None);
+    }
+    match (device_of(runtime, dst)?, device_of(runtime, src)?) {
+        (Some(to), Some(from)) if to != from => {
+            Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A rectangle of rows in memory.
@@ -123,6 +135,9 @@ pub fn copy_2d(
         }
     }
     let _context = runtime.device(stream.device())?.enter()?;
+    if let Some((to, from)) = two_devices(runtime, dst.address, src.address)? {
+        return copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream);
+    }
     let copy = CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
@@ -143,6 +158,47 @@ pub fn copy_2d(
     };
     // SAFETY: the caller's promise about the ranges; the stream is alive.
     unsafe { runtime.driver().cuMemcpy2DAsync(&copy, stream.native()) }?;
+    Ok(())
+}
+
+/// Copies rows from one device to another.
+fn copy_2d_peer(
+    (dst, to): (Rows, CUcontext),
+    (src, from): (Rows, CUcontext),
+    width: u64,
+    rows: u64,
+    runtime: &Runtime,
+    stream: &Stream,
+) -> Result<()> {
+    let copy = CUDA_MEMCPY3D_PEER {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: src.address,
+        srcArray: std::ptr::null_mut(),
+        srcContext: from,
+        srcPitch: src.pitch.max(width) as usize,
+        srcHeight: rows as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: dst.address,
+        dstArray: std::ptr::null_mut(),
+        dstContext: to,
+        dstPitch: dst.pitch.max(width) as usize,
+        dstHeight: rows as usize,
+        WidthInBytes: width as usize,
+        Height: rows as usize,
+        Depth: 1,
+    };
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpy3DPeerAsync(&copy, stream.native()) }?;
     Ok(())
 }
 

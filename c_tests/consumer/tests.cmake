@@ -23,7 +23,8 @@ endfunction()
 consumer_test(find_package -DCMAKE_PREFIX_PATH=${prefix})
 set_tests_properties(consumer_find_package PROPERTIES FIXTURES_REQUIRED installed)
 
-set(share_cargo -DTCUDA_CARGO_TARGET_DIR=${TCUDA_CARGO_TARGET_DIR})
+set(share_cargo -DTCUDA_CARGO_TARGET_DIR=${TCUDA_CARGO_TARGET_DIR}
+    -DTCUDA_PREBUILT_DIR=${TCUDA_PREBUILT_DIR})
 consumer_test(fetch_content -DFETCH=${PROJECT_SOURCE_DIR} ${share_cargo})
 consumer_test(add_subdirectory -DSUBDIRECTORY=${PROJECT_SOURCE_DIR} ${share_cargo})
 
