@@ -42,26 +42,20 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
             "a host function cannot be added while the stream is captured by another library",
         ));
     }
-    let address = Box::into_raw(try_box(callback, "a callback")?);
+    let callback = try_box(callback, "a callback")?;
     let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let queued = match waiting.try_reserve(1) {
-        Err(_) => Err(Error::OutOfHostMemory("a callback")),
-        Ok(()) => {
-            waiting.push(address as usize);
-            drop(waiting);
-            // SAFETY: `call` takes what `address` is, once.
-            unsafe {
-                runtime.driver().cuLaunchHostFunc(stream.native(), Some(call), address.cast())
-            }
-            .map_err(Error::from)
-        }
-    };
-    if queued.is_err() {
-        forget(address as usize);
-        // SAFETY: from Box::into_raw, and the driver did not take it.
+    waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
+    let address = Box::into_raw(callback);
+    waiting.push(address as usize);
+    drop(waiting);
+    let native = stream.native();
+    // SAFETY: `call` takes what `address` is, once.
+    let queued = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), address.cast()) };
+    if queued.is_err() && forget(address as usize) {
+        // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
         drop(unsafe { Box::from_raw(address) });
     }
-    queued
+    queued.map_err(Error::from)
 }
 
 fn forget(address: usize) -> bool {

@@ -216,22 +216,23 @@ impl Device {
     }
 
     /// Waits for its work and gives back what it holds. Errors are the driver's last words: nothing
-    /// can be done about them here.
+    /// can be done about them here; what we know of it goes in any case.
     pub(crate) fn close(&self) {
-        if self.known_context.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        if let Ok(context) = self.enter() {
+        let retained = self.known_context.load(Ordering::Acquire) != 0;
+        let context = if retained { self.enter().ok() } else { None };
+        if context.is_some() {
             // SAFETY: its context is current.
             let _ = unsafe { self.driver.cuCtxSynchronize() };
-            self.memory.close();
-            self.kernels.close();
-            self.events.close();
-            self.streams.close();
-            drop(context);
         }
-        // SAFETY: retained once, by `context`.
-        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
+        self.memory.close();
+        self.kernels.close();
+        self.events.close();
+        self.streams.close();
+        drop(context);
+        if retained {
+            // SAFETY: retained once, by `context`.
+            let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
+        }
     }
 }
 

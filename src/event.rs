@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Can be timed.
@@ -101,6 +102,8 @@ unsafe impl Sync for Created {}
 pub struct Event {
     flags: u32,
     created: OnceCell<Created>,
+    /// A recycled driver event has a mark of its earlier life until this one is recorded.
+    recorded: AtomicBool,
 }
 
 impl Event {
@@ -119,7 +122,7 @@ impl Event {
                  time events that are shared: leave one out",
             ));
         }
-        Ok(Event { flags, created: OnceCell::new() })
+        Ok(Event { flags, created: OnceCell::new(), recorded: AtomicBool::new(false) })
     }
 
     fn driver_flags(&self) -> u32 {
@@ -146,6 +149,11 @@ impl Event {
         self.created.get().map_or(std::ptr::null_mut(), |created| created.native as CUevent)
     }
 
+    /// What it is, if it was recorded.
+    fn recorded(&self) -> Option<&Created> {
+        self.created.get().filter(|_| self.recorded.load(Ordering::Acquire))
+    }
+
     /// Marks the present end of a stream.
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let device = runtime.device(stream.device())?;
@@ -163,14 +171,16 @@ impl Event {
             unsafe {
                 runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
             }?;
-            return Ok(());
+        } else {
+            stream.record(runtime, event)?;
         }
-        stream.record(runtime, event)
+        self.recorded.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Makes the further work of a stream wait for it; nothing if never recorded.
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        let Some(created) = self.created.get() else { return Ok(()) };
+        let Some(created) = self.recorded() else { return Ok(()) };
         let event = created.native as CUevent;
         if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
             let _context = runtime.device(stream.device())?.enter()?;
@@ -185,14 +195,14 @@ impl Event {
 
     /// Has it been reached? True if never recorded.
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let Some(created) = self.created.get() else { return Ok(true) };
+        let Some(created) = self.recorded() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
         finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
     }
 
     /// Waits until it is reached.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let Some(created) = self.created.get() else { return Ok(()) };
+        let Some(created) = self.recorded() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
@@ -206,7 +216,7 @@ impl Event {
                  TCUDA_EVENT_TIMING to tcuda_event_create.",
             ));
         }
-        let (Some(first), Some(last)) = (self.created.get(), end.created.get()) else {
+        let (Some(first), Some(last)) = (self.recorded(), end.recorded()) else {
             return Err(Error::Invalid(
                 "Both events must be recorded before calculating elapsed time.",
             ));

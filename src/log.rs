@@ -19,7 +19,13 @@ pub enum Level {
 }
 
 /// Takes lines: any thread, no lock held.
-pub type Sink = Box<dyn Fn(Level, fmt::Arguments<'_>) + Send + Sync>;
+pub trait TakesLines: Send + Sync {
+    /// One line, without its newline.
+    fn take(&self, level: Level, line: fmt::Arguments<'_>);
+}
+
+/// Where lines go.
+pub type Sink = Box<dyn TakesLines>;
 
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 static SINK: AtomicPtr<Sink> = AtomicPtr::new(std::ptr::null_mut());
@@ -45,6 +51,6 @@ pub fn write(level: Level, line: fmt::Arguments<'_>) {
     let sink = SINK.load(Ordering::Acquire);
     // SAFETY: a sink that was replaced lives until the threads that were inside have left.
     if let Some(sink) = unsafe { sink.as_ref() } {
-        sink(level, line);
+        sink.take(level, line);
     }
 }

@@ -1,6 +1,6 @@
 //! The process-wide state: which backend runs, lazy initialisation, shutdown, forks, and contexts.
 
-use crate::device::Device;
+use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
 use crate::driver::{CudaError, Driver, code, cuda, inject, sim};
 use crate::error::{Error, Result};
@@ -67,7 +67,8 @@ static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 /// Set while `shutdown` waits for others to leave: those must not wait for it in turn.
 static CLOSING: AtomicBool = AtomicBool::new(false);
-static WATCHES_FORKS: AtomicBool = AtomicBool::new(false);
+/// libcuda was started in this process: a child cannot use it, also after a shutdown.
+static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Waits for LIFE, unless a shutdown is waiting for this very thread.
 fn life() -> Result<MutexGuard<'static, ()>> {
@@ -76,7 +77,9 @@ fn life() -> Result<MutexGuard<'static, ()>> {
             Ok(guard) => return Ok(guard),
             Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
             Err(TryLockError::WouldBlock) if CLOSING.load(Ordering::Acquire) => {
-                return Err(Error::InvalidState("another thread is in tcuda_shutdown; try again"));
+                return Err(Error::InvalidState(
+                    "another thread shuts the library down or selects its backend; try again",
+                ));
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
         }
@@ -149,8 +152,10 @@ fn start_driver() -> Result<(&'static Driver, i32)> {
     }
     // SAFETY: it was just made, and only shutdown, which needs LIFE, frees it.
     let driver: &'static Driver = unsafe { &*driver };
-    let count = count_devices(driver)?;
-    watch_forks();
+    if driver.name() == "cuda" {
+        CUDA_STARTED.store(true, Ordering::Release);
+    }
+    let count = count_devices(driver)?.min(MAX_DEVICES as i32);
     Ok((driver, count))
 }
 
@@ -224,8 +229,13 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
 }
 
 /// "cuda" or "sim": what runs, or would run.
-pub fn backend_name() -> &'static CStr {
-    chosen_backend().unwrap_or(Backend::Cuda).name()
+pub fn backend_name(inside: &Inside) -> &'static CStr {
+    let backend = match existing_driver(inside).map(Driver::name) {
+        Some("sim") => Backend::Sim,
+        Some(_) => Backend::Cuda,
+        None => chosen_backend().unwrap_or(Backend::Cuda),
+    };
+    backend.name()
 }
 
 /// Devices that this process can use; without a driver 0. Creates no context.
@@ -248,12 +258,16 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let _life = life()?;
-    CLOSING.store(true, Ordering::Release);
+    let _closing = Closing::begin();
     let runtime = RUNTIME.swap(std::ptr::null_mut(), Ordering::AcqRel);
     thread::wait_for_others();
     let live = destroy_handles(inside);
+    // Those who came meanwhile may have found a handle; whoever comes now finds none.
+    thread::wait_for_others();
     // Objects wait for the threads that could see them; those have left.
     thread::drain();
+    // Another thread may have begun to drop some of them; that needs the runtime as well.
+    thread::wait_for_others();
     crate::stream::forget_current(thread::block());
     if !runtime.is_null() {
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
@@ -265,8 +279,23 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     }
     inject::clear();
     stop_driver();
-    CLOSING.store(false, Ordering::Release);
     Ok(live)
+}
+
+/// Says, while it lives, that LIFE's holder waits for other threads to leave the library.
+struct Closing;
+
+impl Closing {
+    fn begin() -> Closing {
+        CLOSING.store(true, Ordering::Release);
+        Closing
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        CLOSING.store(false, Ordering::Release);
+    }
 }
 
 /// Lets go of the backend. The caller holds LIFE and knows that no runtime exists.
@@ -275,6 +304,7 @@ fn stop_driver() {
     if driver.is_null() {
         return;
     }
+    let _closing = Closing::begin();
     thread::wait_for_others();
     // SAFETY: it came from Box::into_raw, and nobody is inside any more.
     let driver = unsafe { Box::from_raw(driver) };
@@ -283,17 +313,13 @@ fn stop_driver() {
     }
 }
 
-fn watch_forks() {
-    if !WATCHES_FORKS.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler lives in a library that is never unloaded and only stores a flag.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
-}
-
-unsafe extern "C" fn forked() {
-    if !DRIVER.load(Ordering::Relaxed).is_null() {
-        thread::refuse_forked();
-    }
+/// In the child of a fork: is the library unusable here? It is when the driver was started, or when
+/// another thread was in the middle of starting it.
+pub(crate) fn is_lost_by_fork() -> bool {
+    CUDA_STARTED.load(Ordering::Acquire)
+        || !DRIVER.load(Ordering::Acquire).is_null()
+        || LIFE.try_lock().is_err()
+        || SELECTION.try_lock().is_err()
 }
 
 impl Runtime {

@@ -6,7 +6,9 @@
 //! costs two plain stores; the waiting side pays with a membarrier.
 
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use once_cell::sync::OnceCell;
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +32,9 @@ pub struct Block {
     pub(crate) native: AtomicU32,
     /// 1 once the thread is on the list.
     registered: AtomicU32,
-    spare: [u64; 2],
+    /// `sequence` when shutdown began to wait.
+    waited_for: AtomicU64,
+    spare: u64,
 }
 
 const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
@@ -48,8 +52,25 @@ pub fn block() -> &'static Block {
     unsafe { &*block }
 }
 
-/// Addresses of the blocks of all threads that were ever inside and live.
-static THREADS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Addresses of the blocks of all threads that were ever inside and live. A lock of our own guards
+/// it, which a fork can hold from before to after.
+struct Threads {
+    lock: Lock,
+    list: UnsafeCell<Vec<usize>>,
+}
+
+// SAFETY: the list is used with the lock held only.
+unsafe impl Sync for Threads {}
+
+static THREADS: Threads = Threads { lock: Lock::new(), list: UnsafeCell::new(Vec::new()) };
+
+/// Runs `body` on the list of threads.
+fn with_threads<R>(body: impl FnOnce(&mut Vec<usize>) -> R) -> R {
+    let _guard = THREADS.lock.guard();
+    // SAFETY: the lock is held.
+    body(unsafe { &mut *THREADS.list.get() })
+}
+
 static KEY: OnceCell<libc::pthread_key_t> = OnceCell::new();
 static MODE: AtomicU32 = AtomicU32::new(MODE_UNKNOWN);
 const MODE_UNKNOWN: u32 = 0;
@@ -58,11 +79,6 @@ const MODE_MEMBARRIER: u32 = 1;
 const MODE_FENCE: u32 = 2;
 /// This is the child of a process that had started the driver.
 const MODE_FORKED: u32 = 3;
-
-/// Refuses every further call: this process is a fork of one that had started the driver.
-pub fn refuse_forked() {
-    MODE.store(MODE_FORKED, Ordering::Relaxed);
-}
 
 /// Is this such a fork?
 pub fn is_forked() -> bool {
@@ -129,6 +145,9 @@ fn membarrier(command: i32) -> bool {
 
 #[cold]
 fn register(block: &'static Block) -> Result<()> {
+    if is_forked() {
+        return Err(Error::Forked);
+    }
     if MODE.load(Ordering::Relaxed) == MODE_UNKNOWN {
         let works = membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
             && membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
@@ -138,19 +157,41 @@ fn register(block: &'static Block) -> Result<()> {
         let mut key = 0;
         // SAFETY: `key` is writable; the destructor is ours, and the library is never unloaded.
         let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
+        // SAFETY: the handlers live in a library that is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         if failed == 0 { Ok(key) } else { Err(Error::OutOfHostMemory("a thread's state")) }
     })?;
     let address = std::ptr::from_ref(block) as usize;
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    threads.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
-    // SAFETY: the key exists; the value is only handed back to `leave`.
-    let failed = unsafe { libc::pthread_setspecific(key, address as *const c_void) };
-    if failed != 0 {
-        return Err(Error::OutOfHostMemory("a thread's state"));
+    with_threads(|threads| {
+        threads.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
+        // SAFETY: the key exists; the value is only handed back to `leave`.
+        let failed = unsafe { libc::pthread_setspecific(key, address as *const c_void) };
+        if failed != 0 {
+            return Err(Error::OutOfHostMemory("a thread's state"));
+        }
+        threads.push(address);
+        block.registered.store(1, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn before_fork() {
+    THREADS.lock.lock();
+}
+
+unsafe extern "C" fn after_fork() {
+    THREADS.lock.unlock();
+}
+
+/// In the child only the forking thread exists.
+unsafe extern "C" fn in_child() {
+    let own = std::ptr::from_ref(block()) as usize;
+    // SAFETY: the lock is held since before the fork.
+    unsafe { &mut *THREADS.list.get() }.retain(|thread| *thread == own);
+    THREADS.lock.unlock();
+    if crate::runtime::is_lost_by_fork() {
+        MODE.store(MODE_FORKED, Ordering::Relaxed);
     }
-    threads.push(address);
-    block.registered.store(1, Ordering::Relaxed);
-    Ok(())
 }
 
 /// Runs when a registered thread ends.
@@ -158,11 +199,11 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     let block = address.cast::<Block>();
     // SAFETY: set by `register` to this thread's block, which outlives its destructors.
     let block = unsafe { &*block };
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(index) = threads.iter().position(|thread| *thread == address as usize) {
-        threads.swap_remove(index);
-    }
-    drop(threads);
+    with_threads(|threads| {
+        if let Some(index) = threads.iter().position(|thread| *thread == address as usize) {
+            threads.swap_remove(index);
+        }
+    });
     block.registered.store(0, Ordering::Relaxed);
     crate::stream::forget_current(block);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
@@ -170,47 +211,74 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     unsafe { libc::free(message) };
 }
 
+/// Makes what this thread did visible to all before it looks at where they are.
+fn barrier() -> bool {
+    let done =
+        MODE.load(Ordering::Relaxed) != MODE_MEMBARRIER || membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    fence(Ordering::SeqCst);
+    done
+}
+
 /// Waits until every other thread that is inside the library now has left it.
 pub fn wait_for_others() {
-    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER {
-        membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    if !barrier() {
+        // Forbidden since it was tried: threads must use fences from now on, and those that are on
+        // their way in get time to be seen.
+        MODE.store(MODE_FENCE, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    fence(Ordering::SeqCst);
     let own = std::ptr::from_ref(block()) as usize;
-    let seen = inside_now(own);
-    for (address, sequence) in seen {
-        while still_inside(address, sequence) {
-            std::thread::yield_now();
+    let sequence = |address: usize| {
+        // SAFETY: threads leave the list, which is locked, before their block goes.
+        let block = unsafe { &*(address as *const Block) };
+        (block, block.sequence.load(Ordering::Acquire))
+    };
+    with_threads(|threads| {
+        for address in threads.iter().copied() {
+            let (block, sequence) = sequence(address);
+            block.waited_for.store(sequence, Ordering::Relaxed);
         }
+    });
+    let somebody_stays = || {
+        with_threads(|threads| {
+            threads.iter().copied().filter(|address| *address != own).any(|address| {
+                let (block, sequence) = sequence(address);
+                sequence % 2 == 1 && block.waited_for.load(Ordering::Relaxed) == sequence
+            })
+        })
+    };
+    while somebody_stays() {
+        std::thread::yield_now();
     }
 }
 
-/// The other threads that are inside now, with their sequence numbers.
-fn inside_now(own: usize) -> Vec<(usize, u64)> {
-    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    let sequence = |address: usize| sequence_of(&threads, address).unwrap_or(0);
-    threads
-        .iter()
-        .filter(|address| **address != own)
-        .map(|address| (*address, sequence(*address)))
-        .filter(|(_, sequence)| sequence % 2 == 1)
-        .collect()
+/// Adds the other threads that are inside now, with their sequence numbers; false: no host memory.
+fn inside_now(own: usize, seen: &mut Vec<(usize, u64)>) -> bool {
+    with_threads(|threads| {
+        for address in threads.iter().copied().filter(|address| *address != own) {
+            // SAFETY: threads leave the list, which is locked, before their block goes.
+            let block = unsafe { &*(address as *const Block) };
+            let sequence = block.sequence.load(Ordering::Acquire);
+            if sequence % 2 == 1 {
+                if seen.try_reserve(1).is_err() {
+                    return false;
+                }
+                seen.push((address, sequence));
+            }
+        }
+        true
+    })
 }
 
 fn still_inside(address: usize, sequence: u64) -> bool {
-    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    sequence_of(&threads, address) == Some(sequence)
-}
-
-/// The sequence number of a thread that is still on the list, which must be locked.
-fn sequence_of(threads: &[usize], address: usize) -> Option<u64> {
-    if !threads.contains(&address) {
-        return None;
-    }
-    let block = address as *const Block;
-    // SAFETY: threads leave the locked list before their block goes.
-    let block = unsafe { &*block };
-    Some(block.sequence.load(Ordering::Acquire))
+    with_threads(|threads| {
+        if !threads.contains(&address) {
+            return false;
+        }
+        // SAFETY: threads leave the list, which is locked, before their block goes.
+        let block = unsafe { &*(address as *const Block) };
+        block.sequence.load(Ordering::Acquire) == sequence
+    })
 }
 
 /// A box whose failure to find memory is an error, not an abort.
@@ -260,23 +328,22 @@ pub fn collect() {
     if !retired.waiting_for.is_empty() {
         return;
     }
-    let old = std::mem::take(&mut retired.objects);
-    let young = std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
-    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER {
-        membarrier(MEMBARRIER_PRIVATE_EXPEDITED);
+    let mut waiting_for = Vec::new();
+    let mut young = RETIRING.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = std::mem::take(&mut *young);
+    drop(young);
+    let old = std::mem::replace(&mut retired.objects, objects);
+    if !barrier() || !inside_now(own, &mut waiting_for) {
+        // Nobody can tell who still sees them: they stay for ever.
+        std::mem::forget(std::mem::take(&mut retired.objects));
     }
-    fence(Ordering::SeqCst);
-    let waiting_for = inside_now(own);
-    if waiting_for.is_empty() {
-        drop(retired);
-        drop(young);
-    } else {
-        retired.objects = young;
-        retired.waiting_for = waiting_for;
-        drop(retired);
-    }
+    let nobody = waiting_for.is_empty();
+    retired.waiting_for = waiting_for;
+    let young = if nobody { std::mem::take(&mut retired.objects) } else { Vec::new() };
+    drop(retired);
     // Outside the lock: what is dropped may retire more.
     drop(old);
+    drop(young);
 }
 
 /// Drops all retired objects; the caller has waited for everyone who could see them.

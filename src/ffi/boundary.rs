@@ -31,10 +31,16 @@ impl Call {
 /// The only door: runs `body` inside the library and gives its status.
 #[inline]
 pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    boundary_outside(|| {
         let call = Call { inside: thread::enter()? };
         body(&call)
-    }));
+    })
+}
+
+/// The same for a body that touches nothing but this thread's own.
+#[inline]
+pub fn boundary_outside(body: impl FnOnce() -> Result<()>) -> tcuda_status {
+    let outcome = catch_unwind(AssertUnwindSafe(body));
     match outcome {
         Ok(Ok(())) => tcuda_status::Ok,
         Ok(Err(error)) => fail(&error),
@@ -104,11 +110,12 @@ pub fn optional_text<'a>(ptr: *const c_char, name: &'static str) -> Result<Optio
     let text = unsafe { CStr::from_ptr(ptr) };
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
-        Err(_) => Err(Error::BadText {
-            name,
-            value: Text::new(&String::from_utf8_lossy(text.to_bytes())),
-            allowed: "it must be UTF-8",
-        }),
+        Err(error) => {
+            let valid = &text.to_bytes()[..error.valid_up_to()];
+            let valid = std::str::from_utf8(valid).unwrap_or("");
+            let allowed = "what follows there is not UTF-8, which it must be";
+            Err(Error::BadText { name, value: Text::new(valid), allowed })
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl<T: Send + Sync + 'static> Table<T> {
                 if pointer.load(Ordering::Relaxed).is_null() {
                     let count = FIRST_CHUNK << chunk;
                     // Room to give every index back, so that destroying cannot fail.
-                    let more = count.max(vacant.0.capacity() + 1);
+                    let more = index + count - vacant.0.len();
                     vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
                     let mut slots: Vec<Slot<T>> = Vec::new();
                     slots.try_reserve_exact(count).map_err(|_| NO_MEMORY)?;
@@ -156,18 +156,27 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Takes a handle out of use; its object goes when nobody can see it any more.
     pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
         let generation = (handle >> INDEX_BITS) as u32;
-        let found = self.find(handle).and_then(|(slot, _)| {
-            let next = generation.wrapping_add(1).max(1);
-            // Of two that destroy at once, one wins.
-            slot.generation
-                .compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed)
+        let found = self.find(handle).and_then(|(slot, object)| {
+            // Of two that destroy at once, one takes the object. The generation moves only after
+            // that: whoever finds the next one, `remove_all` above all, must not find this object.
+            slot.object
+                .compare_exchange(
+                    object.cast_mut(),
+                    std::ptr::null_mut(),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
                 .ok()?;
-            Some(slot.object.swap(std::ptr::null_mut(), Ordering::AcqRel))
+            slot.generation.store(generation.wrapping_add(1), Ordering::Release);
+            Some(object.cast_mut())
         });
         let Some(object) = found else { return Err(self.refuse(handle, name)) };
         self.live.fetch_sub(1, Ordering::Relaxed);
-        let index = handle & ((1 << INDEX_BITS) - 1);
-        self.vacant.lock().unwrap_or_else(PoisonError::into_inner).0.push(index as u32);
+        // A slot whose generations are used up is never used again.
+        if generation != u32::MAX {
+            let index = handle & ((1 << INDEX_BITS) - 1);
+            self.vacant.lock().unwrap_or_else(PoisonError::into_inner).0.push(index as u32);
+        }
         // SAFETY: from Box::into_raw in `insert`, and now unreachable.
         thread::retire(unsafe { Box::from_raw(object) });
         Ok(())
@@ -184,9 +193,10 @@ impl<T: Send + Sync + 'static> Table<T> {
             let handle = (TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index;
             if let Some((_, object)) = self.find(handle) {
                 // SAFETY: alive: this thread is inside, and it was just found.
-                counted += usize::from(counts(unsafe { &*object }));
+                let counts = counts(unsafe { &*object });
                 // Lost only against a destroy that came first.
-                let _ = self.remove(handle, "handle");
+                let removed = self.remove(handle, "handle").is_ok();
+                counted += usize::from(counts && removed);
             }
         }
         counted

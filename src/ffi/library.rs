@@ -1,9 +1,9 @@
 //! Section "Library" of the header.
 
-use super::boundary::{Call, boundary, flag, optional_text, out, text, text_out};
+use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::event::EVENTS;
 use super::memory::ALLOCATIONS;
-use super::status::{last_message, last_native, name_of, tcuda_status};
+use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
 use super::stream::STREAMS;
 use crate::driver::inject;
 use crate::error::{Error, Result};
@@ -11,8 +11,9 @@ use crate::log::{self, Level};
 use crate::text::Text;
 use crate::thread::try_box;
 use crate::{runtime, thread};
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Any device parameter: this thread's current device.
 pub const TCUDA_CURRENT_DEVICE: i32 = -1;
@@ -80,7 +81,8 @@ pub unsafe extern "C" fn tcuda_last_error_message(
     len: usize,
     needed: *mut usize,
 ) -> tcuda_status {
-    boundary(|_| {
+    // Also in a forked child, which cannot enter: this is how it learns why.
+    boundary_outside(|| {
         let out = text_out(buf, len, needed)?;
         // SAFETY: a NUL-terminated text of this thread, or a constant.
         let message = unsafe { CStr::from_ptr(last_message()) };
@@ -94,11 +96,16 @@ pub extern "C" fn tcuda_last_error_native() -> i32 {
     last_native()
 }
 
+/// Room for a line of log, the NUL included.
+const LINE: usize = 1024;
+
 /// The host's function as a sink of log lines.
 struct HostSink {
     callback: unsafe extern "C" fn(*mut c_void, tcuda_log_level, *const c_char),
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
+    /// Set once nothing can fail any more: a failed registration takes nothing.
+    registered: AtomicBool,
 }
 
 // SAFETY: the host promises that its function may run on any thread.
@@ -106,18 +113,20 @@ unsafe impl Send for HostSink {}
 // SAFETY: as above.
 unsafe impl Sync for HostSink {}
 
-impl HostSink {
-    fn write(&self, level: Level, line: fmt::Arguments<'_>) {
-        if let Ok(line) = CString::new(line.to_string()) {
-            // SAFETY: the host's own function with its own data.
-            unsafe { (self.callback)(self.user_data, level as i32, line.as_ptr()) };
-        }
+impl log::TakesLines for HostSink {
+    fn take(&self, level: Level, line: fmt::Arguments<'_>) {
+        let mut buffer = [0u8; LINE];
+        write_text(&mut buffer, line);
+        // SAFETY: the host's own function with its own data.
+        unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
     }
 }
 
 impl Drop for HostSink {
     fn drop(&mut self) {
-        if let Some(destroy) = self.destroy {
+        if let Some(destroy) = self.destroy
+            && self.registered.load(Ordering::Relaxed)
+        {
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -147,12 +156,14 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
         let sink = match callback {
             None => None,
             Some(callback) => {
-                // A failed registration takes nothing: `destroy` is set once nothing can fail.
-                let mut host =
-                    try_box(HostSink { callback, user_data, destroy: None }, "the log callback")?;
-                host.destroy = destroy;
-                let sink: log::Sink = Box::new(move |level, line| host.write(level, line));
-                Some(Box::new(sink))
+                let registered = AtomicBool::new(false);
+                let host = HostSink { callback, user_data, destroy, registered };
+                let host = try_box(host, "the log callback")?;
+                let address: *const HostSink = &*host;
+                let sink = try_box(host as log::Sink, "the log callback")?;
+                // SAFETY: boxed, so it stayed where it was.
+                unsafe { &*address }.registered.store(true, Ordering::Relaxed);
+                Some(sink)
             }
         };
         if callback.is_none()
@@ -189,7 +200,13 @@ pub unsafe extern "C" fn tcuda_backend_select(
 /// "cuda" or "sim": what runs, or would run.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_backend_name() -> *const c_char {
-    runtime::backend_name().as_ptr()
+    let mut name = c"cuda";
+    // A name has no status: in a forked child it is the default.
+    let _ = boundary(|call| {
+        name = runtime::backend_name(call.inside());
+        Ok(())
+    });
+    name.as_ptr()
 }
 
 /// The index of a driver function, or that all are meant.

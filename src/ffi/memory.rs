@@ -89,7 +89,16 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    boundary(|call| if ptr.is_null() { Ok(()) } else { memory::free(call.runtime()?, ptr as u64) })
+    boundary(|call| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        // A finalizer may come after shutdown: that is no reason to initialise again.
+        match crate::runtime::existing(call.inside()) {
+            Some(runtime) => memory::free(runtime, ptr as u64),
+            None => Err(memory::unknown_pointer(ptr as u64)),
+        }
+    })
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
@@ -208,6 +217,8 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
     boundary(|call| {
         let stream = out(stream, "stream")?;
         let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
+        // Refused while another thread shuts down, which would not see the new handle.
+        call.runtime()?;
         stream.set(borrow(allocation.stream())?);
         Ok(())
     })

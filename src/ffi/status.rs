@@ -168,8 +168,13 @@ pub(super) fn record(error: &Error) {
     unsafe { libc::memset(message, 0, MESSAGE) };
     // SAFETY: as above, and now initialised.
     let bytes = unsafe { std::slice::from_raw_parts_mut(message.cast::<u8>(), MESSAGE) };
+    write_text(bytes, format_args!("{error}"));
+}
+
+/// Writes a text into zeroed bytes, cut where it must be; the last byte stays 0.
+pub(super) fn write_text(bytes: &mut [u8], text: fmt::Arguments<'_>) {
     // Nothing but the buffer's end stops it, and that it handles itself.
-    let _ = write!(Buffer(bytes, 0), "{error}");
+    let _ = Buffer(bytes, 0).write_fmt(text);
 }
 
 /// This thread's last sentence; "" if there is none.

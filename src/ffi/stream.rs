@@ -182,11 +182,10 @@ pub unsafe extern "C" fn tcuda_stream_default(
 
 fn make_current(call: &Call, stream: &Stream) -> Result<()> {
     let runtime = call.runtime()?;
-    runtime.device(stream.device())?.streams.set_current(stream)?;
     if runtime.current_device()? != stream.device() {
         runtime.set_current_device(stream.device())?;
     }
-    Ok(())
+    runtime.device(stream.device())?.streams.set_current(stream)
 }
 
 /// Makes a stream and its device current for this thread.

@@ -71,18 +71,24 @@ pub struct Blocks {
     region: Region<Block>,
     used: u32,
     vacant: u32,
+    vacant_count: u32,
 }
 
 impl Blocks {
     /// Room for `capacity` blocks.
     pub fn new(capacity: usize) -> Result<Blocks> {
-        Ok(Blocks { region: Region::reserve(capacity + 1)?, used: 1, vacant: NONE })
+        Ok(Blocks {
+            region: Region::reserve(capacity + 1)?,
+            used: 1,
+            vacant: NONE,
+            vacant_count: 0,
+        })
     }
 
     /// Makes sure that `count` calls of [`Blocks::take`] succeed.
     #[inline]
     pub fn prepare(&mut self, count: u32) -> Result<()> {
-        let wanted = (self.used + count) as usize;
+        let wanted = (self.used + count.saturating_sub(self.vacant_count)) as usize;
         if wanted <= self.region.as_slice().len() { Ok(()) } else { self.region.grow(wanted) }
     }
 
@@ -92,6 +98,7 @@ impl Blocks {
         let id = if self.vacant != NONE {
             let id = self.vacant;
             self.vacant = self[id].next;
+            self.vacant_count -= 1;
             id
         } else {
             self.used += 1;
@@ -109,6 +116,7 @@ impl Blocks {
         block.state = State::Vacant;
         block.next = vacant;
         self.vacant = id;
+        self.vacant_count += 1;
     }
 
     /// Puts `id` above `below` in address order; `below` may be none: then `above` follows it.

@@ -136,7 +136,7 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        // Beyond a slot's addresses, which are at least twice the memory.
+        // Beyond a slot's addresses, which are more than the memory.
         if bytes > self.virtual_memory.slot_bytes() {
             return Err(self.refuse_too_large(device, bytes));
         }
@@ -144,16 +144,19 @@ impl DeviceMemory {
         let class = if size <= SMALL { Class::Small } else { Class::Large };
         let arena = self.arena(device, stream, class)?;
         let units = (size / UNIT) as u32;
-        arena.lock.lock();
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        let outcome =
-            if state.limbo.is_empty() { Ok(()) } else { self.settle(runtime, arena, false) };
-        let found = outcome.and_then(|()| self.take(arena, units, bytes, SHORT_WALK));
-        arena.lock.unlock();
-        match found? {
+        let (settled, found) = {
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let idle = unsafe { arena.state() }.limbo.is_empty();
+            let settled = if idle { Ok(()) } else { self.settle(runtime, arena, false) };
+            (settled, self.take(arena, units, bytes, SHORT_WALK)?)
+        };
+        match found {
+            // What other streams do wrong is not this allocation's fault.
             Some(address) => Ok(address),
-            None => self.allocate_slowly(runtime, device, arena, units, bytes),
+            None => {
+                settled.and_then(|()| self.allocate_slowly(runtime, device, arena, units, bytes))
+            }
         }
     }
 
@@ -194,6 +197,7 @@ impl DeviceMemory {
         }
         // SAFETY: the ledger's lock is held.
         let books = unsafe { &mut *self.books.get() };
+        let _taken = Taken(&self.books);
         for arena in &books.arenas {
             if own.is_some_and(|own| std::ptr::eq(own, &**arena)) {
                 continue;
@@ -212,12 +216,15 @@ impl DeviceMemory {
             };
             arena.taken.set(taken);
         }
-        let result = body(books);
-        for arena in &books.arenas {
-            if arena.taken.replace(false) {
-                arena.lock.unlock();
-            }
-        }
+        body(books)
+    }
+
+    /// Waits for the device with an arena's lock held: the ledger goes on meanwhile.
+    fn wait_parked<R>(&self, own: &Arena, wait: impl FnOnce() -> R) -> R {
+        own.parked.store(true, Ordering::Release);
+        let result = wait();
+        let _guard = self.ledger_lock.guard();
+        own.parked.store(false, Ordering::Release);
         result
     }
 
@@ -226,19 +233,25 @@ impl DeviceMemory {
     fn arena<'a>(&'a self, device: &Device, stream: &Stream, class: Class) -> Result<&'a Arena> {
         if stream.is_per_thread() {
             let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(own, class);
+            return self.arena_slowly(device, own, class);
         }
         let arena = stream.arenas[class as usize].load(Ordering::Acquire);
         // SAFETY: NULL or an arena of this device, which lives until shutdown.
         match unsafe { arena.as_ref() } {
             Some(arena) => Ok(arena),
-            None => self.arena_slowly(stream, class),
+            None => self.arena_slowly(device, stream, class),
         }
     }
 
     #[cold]
-    fn arena_slowly<'a>(&'a self, stream: &Stream, class: Class) -> Result<&'a Arena> {
+    fn arena_slowly<'a>(
+        &'a self,
+        device: &Device,
+        stream: &Stream,
+        class: Class,
+    ) -> Result<&'a Arena> {
         let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
         self.virtual_memory.prepare()?;
         let _guard = self.ledger_lock.guard();
         let existing = stream.arenas[class as usize].load(Ordering::Acquire);
@@ -326,7 +339,7 @@ impl DeviceMemory {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
-            state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
+            let _ = state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
             for batch in state.limbo.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.
@@ -336,6 +349,21 @@ impl DeviceMemory {
             Ok(())
         });
         self.virtual_memory.close();
+    }
+}
+
+/// Gives the arenas' locks back that the ledger took, also when a panic passes.
+struct Taken<'a>(&'a UnsafeCell<Books>);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the ledger's lock is held longer than this.
+        let books = unsafe { &*self.0.get() };
+        for arena in &books.arenas {
+            if arena.taken.replace(false) {
+                arena.lock.unlock();
+            }
+        }
     }
 }
 
@@ -386,6 +414,14 @@ impl Books {
     }
 }
 
+/// The error of an address that is in no arena.
+pub fn unknown_pointer(address: u64) -> Error {
+    Error::InvalidPointer {
+        ptr: address as usize,
+        why: "was not allocated by tcuda, or tcuda was shut down since",
+    }
+}
+
 /// The block at a pointer, its arena locked for the life of the guard.
 struct Locked<'a> {
     arena: &'a Arena,
@@ -396,10 +432,7 @@ struct Locked<'a> {
 #[inline]
 fn lock_block(address: u64) -> Result<Locked<'static>> {
     let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return Err(Error::InvalidPointer {
-            ptr: address as usize,
-            why: "was not allocated by tcuda, or tcuda was shut down since",
-        });
+        return Err(unknown_pointer(address));
     };
     let guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.

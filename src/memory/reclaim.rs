@@ -35,9 +35,9 @@ impl DeviceMemory {
             counted.num_alloc_retries += 1;
             counted.num_sync_all_streams += 1;
         });
-        self.reclaim(runtime)?;
+        let reclaimed = self.reclaim(runtime);
         match self.grow_and_take(device, arena, units, bytes) {
-            Err(Error::DriverOutOfMemory { .. }) => (),
+            Err(Error::DriverOutOfMemory { .. }) => reclaimed?,
             other => return other,
         }
         Err(self.refuse_too_large(device, u64::from(units) * UNIT))
@@ -84,13 +84,25 @@ impl DeviceMemory {
         let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
         self.count_segment(arena, before);
         grown?;
-        match self.take(arena, units, bytes, WHOLE_WALK)? {
-            Some(address) => Ok(address),
-            None => Err(Error::Internal(crate::text::Text::new("grown memory does not fit"))),
+        // Taking it counts what is left of it; if that fails, the growth alone is counted.
+        let taken = self.take(arena, units, bytes, WHOLE_WALK);
+        if !matches!(taken, Ok(Some(_))) {
+            self.count_free(arena);
         }
+        taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
     }
 
-    /// Counts what growing or giving back changed. The caller holds the arena's lock.
+    /// Counts how the free blocks are now. The caller holds the arena's lock.
+    fn count_free(&self, arena: &Arena) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let mut change = [0; LANES];
+        // SAFETY: the lock is held and we are not parked.
+        state.count_free(unsafe { arena.account() }, &mut change);
+        self.count(arena, &change);
+    }
+
+    /// Counts memory that came or went. The caller holds the arena's lock.
     fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -100,12 +112,6 @@ impl DeviceMemory {
             return;
         }
         self.with_ledger(Some(arena), |books| {
-            // SAFETY: `with_ledger` holds all accounts still.
-            let account = unsafe { arena.account() };
-            let mut change = [0; LANES];
-            state.count_free(account, &mut change);
-            account.add(&change);
-            books.share_out(Some(arena));
             books.ledger.count_reserved(arena.class, bytes, ranges);
         });
     }
@@ -117,34 +123,60 @@ impl DeviceMemory {
         self.reclaim(runtime)
     }
 
+    /// Gives back what is unused in every arena; gives the first failure after trying them all.
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+        let mut outcome = Ok(());
         self.each_arena(|arena| {
-            let Some(stream) = arena.stream() else { return Ok(()) };
-            if stream.farewell().is_none() && stream.is_capturing(runtime)? {
-                return Ok(());
+            let released = self.reclaim_arena(runtime, arena);
+            if outcome.is_ok() {
+                outcome = released;
             }
-            self.settle(runtime, arena, true)?;
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
-            if !state.has_idle() {
-                return Ok(());
-            }
-            let device = runtime.device(self.ordinal)?;
-            let _context = device.enter()?;
-            // Unmapping does not wait for kernels that still use what was freed in stream order.
-            if let Some(farewell) = stream.farewell() {
-                // SAFETY: our event, recorded.
-                unsafe { self.driver.cuEventSynchronize(farewell) }?;
-            } else if stream.is_per_thread() {
-                device.synchronize()?;
-            } else {
-                stream.synchronize(runtime)?;
-            }
-            let before = (state.segment.bytes() as i64, state.segment.ranges());
-            let outcome = state.release_idle(&self.virtual_memory, arena.base);
-            self.count_segment(arena, before);
-            outcome
-        })
+            Ok(())
+        })?;
+        outcome
+    }
+
+    fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+        let Some(stream) = arena.stream() else { return Ok(()) };
+        self.settle(runtime, arena, true)?;
+        // SAFETY: `each_arena` holds the lock.
+        let state = unsafe { arena.state() };
+        if !state.has_idle() {
+            return Ok(());
+        }
+        // Unmapping does not wait for kernels that still use what was freed in stream order.
+        if !self.wait_for(runtime, arena, stream)? {
+            return Ok(());
+        }
+        let before = (state.segment.bytes() as i64, state.segment.ranges());
+        let outcome = state.release_idle(&self.virtual_memory, arena.base);
+        self.count_segment(arena, before);
+        self.count_free(arena);
+        outcome
+    }
+
+    /// Waits for what a stream holds now; false when it is captured and must be left alone. The
+    /// caller holds the arena's lock.
+    fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
+        let device = runtime.device(stream.device())?;
+        let _context = device.enter()?;
+        if let Some(farewell) = stream.farewell() {
+            // SAFETY: our event, recorded.
+            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
+            return Ok(true);
+        }
+        let stream = ordering_stream(device, stream);
+        if stream.is_capturing(runtime)? {
+            return Ok(false);
+        }
+        let event = device.events.take_untimed(device)?;
+        let waited = stream.record(runtime, event).and_then(|()| {
+            // SAFETY: our event, recorded.
+            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            Ok(true)
+        });
+        device.events.give_untimed(event);
+        waited
     }
 
     /// Frees a block that other streams use. The caller holds the arena's lock.
@@ -190,7 +222,7 @@ impl DeviceMemory {
             // SAFETY: streams live until shutdown.
             let stream = unsafe { &*stream };
             let event = state.limbo.batches[index].event;
-            let passed = self.close_batch(runtime, stream, event, wait, |closed| {
+            let passed = self.close_batch(runtime, arena, stream, event, wait, |closed| {
                 state.limbo.batches[index].event = closed;
             })?;
             if !passed {
@@ -219,6 +251,7 @@ impl DeviceMemory {
     fn close_batch(
         &self,
         runtime: &Runtime,
+        arena: &Arena,
         stream: &Stream,
         event: CUevent,
         wait: bool,
@@ -233,6 +266,7 @@ impl DeviceMemory {
             // The stream may be gone; what was queued on it while we knew it ends here.
             event = farewell;
         } else if event.is_null() {
+            let stream = ordering_stream(device, stream);
             // An event recorded in a capture would pull its waiters into it.
             if stream.is_capturing(runtime)? {
                 return Ok(false);
@@ -246,12 +280,18 @@ impl DeviceMemory {
         }
         if wait {
             // SAFETY: our event, recorded.
-            unsafe { self.driver.cuEventSynchronize(event) }?;
+            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
         // SAFETY: our event, recorded.
         finished(unsafe { self.driver.cuEventQuery(event) })
     }
+}
+
+/// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
+/// named by that thread alone; the legacy one comes after it, and after every other that blocks.
+fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
+    if stream.is_per_thread() { device.streams.default() } else { stream }
 }
 
 impl ArenaState {
@@ -275,8 +315,13 @@ impl ArenaState {
             && let Some((hole, below)) = self.find_hole(units)
         {
             let room = self.blocks[hole].units;
-            let wanted = (units - below.min(units)).next_multiple_of(step).min(room);
-            return self.fill_hole(memory, base, hole, wanted);
+            let wanted = (units - below.min(units)).next_multiple_of(step).max(step).min(room);
+            match self.fill_hole(memory, base, hole, wanted) {
+                Ok(()) => return Ok(()),
+                Err(error @ Error::DriverOutOfMemory { .. }) => return Err(error),
+                // Addresses that the driver will not map again: there are others.
+                Err(_) => (),
+            }
         }
         let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
         let wanted = (units - free.min(units)).next_multiple_of(step);
@@ -376,6 +421,10 @@ impl ArenaState {
             return Ok(());
         }
         self.blocks.prepare(2)?;
+        let (to, outcome) = self.segment.unmap(memory, base, from, to);
+        if from == to {
+            return outcome;
+        }
         if id == self.wilderness {
             self.wilderness = NONE;
         } else {
@@ -383,7 +432,6 @@ impl ArenaState {
         }
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();
-        self.segment.unmap(memory, base, from, to);
         let block = &mut self.blocks[id];
         (block.start, block.units, block.state) = (from, to - from, State::Hole);
         if start < from {
@@ -405,7 +453,7 @@ impl ArenaState {
             self.release(edge);
         }
         self.join_holes(id);
-        Ok(())
+        outcome
     }
 
     /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.

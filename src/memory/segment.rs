@@ -85,7 +85,8 @@ impl Segment {
         };
         if let Err(error) = outcome {
             for mapping in self.mappings.drain(at..index) {
-                memory.destroy_mapped(
+                // What cannot be unmapped again is lost, addresses and memory: nobody can reach it.
+                let _ = memory.destroy_mapped(
                     base + u64::from(mapping.start) * UNIT,
                     u64::from(mapping.units) * UNIT,
                     mapping.handle,
@@ -109,18 +110,30 @@ impl Segment {
         }
     }
 
-    /// Unmaps whole mappings and gives their memory back; gives the bytes that went.
-    pub(super) fn unmap(&mut self, memory: &VirtualMemory, base: u64, start: u32, end: u32) -> u64 {
+    /// Unmaps whole mappings from below and gives their memory back, up to the first that the driver
+    /// will not unmap; gives the unit where it stopped, which is `end` if nothing failed.
+    pub(super) fn unmap(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        start: u32,
+        end: u32,
+    ) -> (u32, Result<()>) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
-        let last = self.mappings.partition_point(|mapping| mapping.start < end);
-        let mut bytes = 0;
-        for mapping in self.mappings.drain(first..last) {
+        let mut last = first;
+        let mut outcome = (end, Ok(()));
+        while let Some(mapping) = self.mappings.get(last).filter(|mapping| mapping.start < end) {
             let length = u64::from(mapping.units) * UNIT;
-            memory.destroy_mapped(base + u64::from(mapping.start) * UNIT, length, mapping.handle);
-            bytes += length;
+            let address = base + u64::from(mapping.start) * UNIT;
+            if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
+                outcome = (mapping.start, Err(error));
+                break;
+            }
+            self.bytes -= length;
+            last += 1;
         }
-        self.bytes -= bytes;
-        bytes
+        self.mappings.drain(first..last);
+        outcome
     }
 
     /// Gives another device access to everything that is mapped.

@@ -18,8 +18,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The most slots of one reservation.
 pub const SLOTS: usize = 64;
-/// Reservations start with so many slots and halve when addresses are short.
-const FIRST_SLOTS: u64 = 32;
+/// Slots of the first reservation; halved when addresses are short.
+const FIRST_SLOTS: u64 = 8;
 const MAX_RESERVATIONS: usize = 128;
 /// Handles and growth are multiples of at least this.
 const SMALLEST: u64 = 2 << 20;
@@ -240,7 +240,14 @@ impl VirtualMemory {
         };
         let mut slot = self.slot_bytes();
         let smallest = (slot / 64).max(SMALLEST);
-        let mut slots = FIRST_SLOTS;
+        // Each reservation of a device has twice the slots of the one before: few streams take few
+        // addresses, which others need as well, and many do not make the table long.
+        let ordinal = self.ordinal as u32;
+        let own = RESERVATIONS[..index]
+            .iter()
+            .filter(|entry| entry.device.load(Ordering::Relaxed) == ordinal)
+            .count();
+        let mut slots = (FIRST_SLOTS << own.min(3)).min(SLOTS as u64);
         let base = loop {
             let mut base: CUdeviceptr = 0;
             // SAFETY: `base` is writable.
@@ -250,7 +257,12 @@ impl VirtualMemory {
             match reserved {
                 Ok(()) => break base,
                 Err(error) if error.code == CudaError::MISSING => return Err(error.into()),
-                Err(error) if slots == 1 && slot <= smallest => return Err(error.into()),
+                Err(_) if slots == 1 && slot <= smallest => {
+                    return Err(Error::OutOfHostMemory(
+                        "device addresses: too many streams have memory of their own, or others \
+                         have reserved what there is",
+                    ));
+                }
                 // Addresses are short: fewer slots, then smaller ones.
                 Err(_) if slots == 1 => slot /= 2,
                 Err(_) => slots /= 2,
@@ -279,12 +291,13 @@ impl VirtualMemory {
         Ok(handle)
     }
 
-    /// Unmaps a handle and gives its memory back. A failure leaves nothing that could be done.
-    pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) {
+    /// Unmaps a handle and gives its memory back; on failure it is still mapped.
+    pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         // SAFETY: exactly one mapping of ours, no longer in use.
-        let _ = unsafe { self.driver.cuMemUnmap(address, bytes as usize) };
-        // SAFETY: ours.
+        unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
+        // SAFETY: ours. A handle that the driver will not take back is its own loss.
         let _ = unsafe { self.driver.cuMemRelease(handle) };
+        Ok(())
     }
 
     /// Gives this device, and its peers, access to a mapped range.
