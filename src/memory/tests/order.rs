@@ -166,7 +166,10 @@ fn many_frees_share_one_event() {
         gate.open();
         other.synchronize(bench.runtime).unwrap();
         assert_eq!(bench.malloc(own, KIB), blocks[0]);
-        assert_eq!(current(bench).1, 11);
+        other.synchronize(bench.runtime).unwrap();
+        bench.malloc(own, KIB);
+        assert_eq!(bench.calls(Call::cuEventRecord) - before, 2);
+        assert_eq!(current(bench).1, 12);
         bench.check();
     });
 }
