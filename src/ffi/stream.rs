@@ -125,8 +125,10 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         if handle.borrowed {
             return Ok(());
         }
+        // The handle's object may be dropped as soon as it is removed; its stream stays.
+        let of = handle.stream();
         STREAMS.remove(stream as usize, "stream")?;
-        handle.stream().remove_handle(call.runtime()?)
+        of.remove_handle(call.runtime()?)
     })
 }
 
