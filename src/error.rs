@@ -113,6 +113,12 @@ pub enum Error {
     /// Host memory ran out.
     #[error("no host memory for {0}")]
     OutOfHostMemory(&'static str),
+    /// The driver has no addresses left for the memory of one more stream.
+    #[error(
+        "device addresses ran out: too many streams have memory of their own, or other libraries \
+         reserved what there is"
+    )]
+    OutOfAddresses,
     /// No usable driver.
     #[error("{0}")]
     NoDriver(crate::driver::cuda::CudaLoadError),
@@ -159,7 +165,9 @@ impl Error {
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
-            Error::DriverOutOfMemory { .. } | Error::OutOfMemory(_) => code::OUT_OF_MEMORY,
+            Error::DriverOutOfMemory { .. } | Error::OutOfMemory(_) | Error::OutOfAddresses => {
+                code::OUT_OF_MEMORY
+            }
             _ => 0,
         }
     }

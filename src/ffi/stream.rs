@@ -125,10 +125,11 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         if handle.borrowed {
             return Ok(());
         }
-        // The handle's object may be dropped as soon as it is removed; its stream stays.
-        let of = handle.stream();
+        // What the handle stood for goes with it; the stream itself lives on.
+        let wrapped = handle.stream;
         STREAMS.remove(stream as usize, "stream")?;
-        of.remove_handle(call.runtime()?)
+        // SAFETY: streams live until shutdown, which waits for this call.
+        unsafe { &*wrapped }.remove_handle(call.runtime()?)
     })
 }
 

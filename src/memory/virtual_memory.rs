@@ -257,11 +257,11 @@ impl VirtualMemory {
             match reserved {
                 Ok(()) => break base,
                 Err(error) if error.code == CudaError::MISSING => return Err(error.into()),
-                Err(_) if slots == 1 && slot <= smallest => {
-                    return Err(Error::OutOfHostMemory(
-                        "device addresses: too many streams have memory of their own, or others \
-                         have reserved what there is",
-                    ));
+                Err(error) if slots == 1 && slot <= smallest => {
+                    return Err(match error.code {
+                        code::OUT_OF_MEMORY => Error::OutOfAddresses,
+                        _ => error.into(),
+                    });
                 }
                 // Addresses are short: fewer slots, then smaller ones.
                 Err(_) if slots == 1 => slot /= 2,
