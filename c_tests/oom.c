@@ -218,9 +218,9 @@ static void addresses_can_be_short(int32_t code, bool forever)
     const tcuda_status status = tcuda_malloc(1000, 0, NULL, &ptr);
     CHECK_OK(tcuda_backend_inject("cuMemAddressReserve", 0, 0, 0));
     if (forever) {
-        CHECK(status != TCUDA_STATUS_OK);
-        CHECK(ptr == NULL);
+        CHECK_EQ(status, code == 2 ? TCUDA_STATUS_OUT_OF_HOST_MEMORY : TCUDA_STATUS_CUDA_ERROR);
         CHECK_EQ(tcuda_last_error_native(), code);
+        CHECK(ptr == NULL);
         CHECK_EQ(statistics().allocation.all.allocated, 0);
         CHECK_EQ(statistics().reserved_bytes.all.allocated, 0);
         ptr = allocate(1000, NULL);

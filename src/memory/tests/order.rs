@@ -118,6 +118,8 @@ fn what_is_freed_later_waits_for_later_work() {
             assert!(!reused.contains(&late), "work queued before its free is not done");
             bench.check();
         }
+        assert_eq!(current(bench).1 - current(bench).0, 1, "the late one still waits");
+        assert!((0..4).all(|_| bench.malloc(own, KIB) != late));
         second.open();
         other.synchronize(bench.runtime).unwrap();
         bench.malloc(own, KIB);
@@ -153,10 +155,21 @@ fn many_frees_share_one_event() {
         }
         assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
         assert_eq!(current(bench).1, 1010);
+        // What is freed while that event is pending waits for the next one, all together.
+        for _ in 0..10 {
+            let block = bench.malloc(own, KIB);
+            record_stream(block, other).unwrap();
+            bench.free(block);
+        }
+        assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
+        assert_eq!(current(bench), (10, 1020, 1020 * KIB as i64));
         gate.open();
         other.synchronize(bench.runtime).unwrap();
         assert_eq!(bench.malloc(own, KIB), blocks[0]);
-        assert_eq!(current(bench).1, 11);
+        other.synchronize(bench.runtime).unwrap();
+        bench.malloc(own, KIB);
+        assert_eq!(bench.calls(Call::cuEventRecord) - before, 2);
+        assert_eq!(current(bench).1, 12);
         bench.check();
     });
 }
@@ -192,25 +205,27 @@ fn the_last_freed_block_is_the_next_one() {
 
 #[test]
 fn emptying_the_cache_waits_for_the_streams_it_takes_from() {
-    on_machine(THREADS, |bench| {
-        let (own, other) = (bench.stream(), bench.stream());
-        let block = bench.malloc(own, 4 * MIB);
-        record_stream(block, other).unwrap();
-        let gates = [Gate::on(bench, own), Gate::on(bench, other)];
-        bench.free(block);
-        std::thread::scope(|scope| {
-            let emptied = scope.spawn(|| {
-                let _inside = crate::thread::enter().unwrap();
-                bench.empty_cache();
+    for held in 0..2 {
+        on_machine(THREADS, |bench| {
+            let streams = [bench.stream(), bench.stream()];
+            let block = bench.malloc(streams[0], 4 * MIB);
+            record_stream(block, streams[1]).unwrap();
+            let gate = Gate::on(bench, streams[held]);
+            bench.free(block);
+            std::thread::scope(|scope| {
+                let emptied = scope.spawn(|| {
+                    let _inside = crate::thread::enter().unwrap();
+                    bench.empty_cache();
+                });
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                assert!(!emptied.is_finished(), "stream {held} is not done");
+                gate.open();
+                emptied.join().unwrap();
             });
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            assert!(!emptied.is_finished(), "the streams are not done");
-            gates.iter().for_each(Gate::open);
-            emptied.join().unwrap();
+            assert_eq!((bench.reserved(), current(bench)), (0, (0, 0, 0)));
+            bench.check();
         });
-        assert_eq!((bench.reserved(), current(bench)), (0, (0, 0, 0)));
-        bench.check();
-    });
+    }
 }
 
 #[test]
