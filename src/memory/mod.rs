@@ -144,20 +144,18 @@ impl DeviceMemory {
         let class = if size <= SMALL { Class::Small } else { Class::Large };
         let arena = self.arena(device, stream, class)?;
         let units = (size / UNIT) as u32;
-        let (settled, found) = {
+        {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
-            let idle = unsafe { arena.state() }.limbo.is_empty();
-            let settled = if idle { Ok(()) } else { self.settle(runtime, arena, false) };
-            (settled, self.take(arena, units, bytes, SHORT_WALK)?)
-        };
-        match found {
-            // What other streams do wrong is not this allocation's fault.
-            Some(address) => Ok(address),
-            None => {
-                settled.and_then(|()| self.allocate_slowly(runtime, device, arena, units, bytes))
+            if unsafe { arena.state() }.limbo.is_empty() {
+                if let Some(address) = self.take(arena, units, bytes, SHORT_WALK)? {
+                    return Ok(address);
+                }
+            } else if let Some(address) = self.settle_and_take(runtime, arena, units, bytes)? {
+                return Ok(address);
             }
         }
+        self.allocate_slowly(runtime, device, arena, units, bytes)
     }
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.

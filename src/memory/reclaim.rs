@@ -2,7 +2,7 @@
 //! steps before an allocation fails.
 
 use super::arena::{Arena, ArenaState};
-use super::bins::WHOLE_WALK;
+use super::bins::{SHORT_WALK, WHOLE_WALK};
 use super::block::{Block, NONE, State, UNIT};
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
 use super::virtual_memory::VirtualMemory;
@@ -41,6 +41,23 @@ impl DeviceMemory {
             other => return other,
         }
         Err(self.refuse_too_large(device, u64::from(units) * UNIT))
+    }
+
+    /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
+    #[cold]
+    pub(super) fn settle_and_take(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        units: u32,
+        bytes: u64,
+    ) -> Result<Option<u64>> {
+        let settled = self.settle(runtime, arena, false);
+        match self.take(arena, units, bytes, SHORT_WALK)? {
+            // What other streams do wrong is not this allocation's fault.
+            Some(address) => Ok(Some(address)),
+            None => settled.map(|()| None),
+        }
     }
 
     /// The failure of a request that no amount of reclaiming could serve.

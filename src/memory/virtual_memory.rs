@@ -103,7 +103,7 @@ pub struct VirtualMemory {
     driver: &'static Driver,
     ordinal: i32,
     device: CUdevice,
-    total: u64,
+    slot_bytes: u64,
     offer: OnceCell<Offer>,
     /// Bit n: device n may use our memory.
     peers: AtomicU64,
@@ -119,7 +119,8 @@ impl VirtualMemory {
         total: u64,
     ) -> VirtualMemory {
         let peers = AtomicU64::new(0);
-        VirtualMemory { driver, ordinal, device, total, offer: OnceCell::new(), peers }
+        let slot_bytes = (total.max(SMALLEST) / 2 * 3).next_power_of_two();
+        VirtualMemory { driver, ordinal, device, slot_bytes, offer: OnceCell::new(), peers }
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
@@ -200,7 +201,7 @@ impl VirtualMemory {
     /// the 47 bits of addresses that a process has.
     #[inline]
     pub(super) fn slot_bytes(&self) -> u64 {
-        (self.total.max(SMALLEST) / 2 * 3).next_power_of_two()
+        self.slot_bytes
     }
 
     /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
