@@ -72,36 +72,69 @@ pub fn stream_for<'a>(
     Ok(runtime.device(crate::device::CURRENT)?.streams.current())
 }
 
+/// Runs work on memory of some devices in the order of a stream: on the stream itself if its device
+/// has, or can reach, any of that memory; else on a stream of the first of those devices.
+fn where_it_is(
+    runtime: &Runtime,
+    devices: [Option<i32>; 2],
+    stream: &Stream,
+    work: impl FnOnce(&Stream) -> Result<()>,
+) -> Result<()> {
+    let own = stream.device();
+    let mut owners = devices.into_iter().flatten();
+    match owners.clone().next() {
+        Some(owner) if !owners.any(|owner| owner == own) => {
+            if runtime.device(own)?.has_peer(owner) {
+                return work(stream);
+            }
+            runtime.device(owner)?.streams.in_order_of(runtime, stream, work)
+        }
+        _ => work(stream),
+    }
+}
+
+/// The devices of the two sides of a copy; not asked where there is only one.
+fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
+    if runtime.devices.len() < 2 {
+        return Ok([None, None]);
+    }
+    Ok([device_of(runtime, dst)?, device_of(runtime, src)?])
+}
+
+/// The contexts of the sides, where those are two devices.
+fn two_contexts(
+    runtime: &Runtime,
+    devices: [Option<i32>; 2],
+) -> Result<Option<(CUcontext, CUcontext)>> {
+    match devices {
+        [Some(to), Some(from)] if to != from => {
+            Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Copies bytes between any two places.
 pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
     if bytes == 0 || dst == src {
         return Ok(());
     }
-    let _context = runtime.device(stream.device())?.enter()?;
-    if let Some((to, from)) = two_devices(runtime, dst, src)? {
-        // Works with and without peer access: the driver stages what it must.
-        // SAFETY: the caller's promise about the ranges; the stream is alive.
-        unsafe {
-            runtime.driver().cuMemcpyPeerAsync(dst, to, src, from, bytes as usize, stream.native())
+    let devices = sides(runtime, dst, src)?;
+    let contexts = two_contexts(runtime, devices)?;
+    where_it_is(runtime, devices, stream, |stream| {
+        let _context = runtime.device(stream.device())?.enter()?;
+        let (driver, bytes, native) = (runtime.driver(), bytes as usize, stream.native());
+        match contexts {
+            // Works with and without peer access: the driver stages what it must.
+            // SAFETY: the caller's promise about the ranges; the stream is alive.
+            Some((to, from)) => unsafe {
+                driver.cuMemcpyPeerAsync(dst, to, src, from, bytes, native)
+            },
+            // SAFETY: as above.
+            None => unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) },
         }?;
-        return Ok(());
-    }
-    // SAFETY: as above.
-    unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
-    Ok(())
-}
-
-/// The contexts of the devices of two addresses, where those are two.
-fn two_devices(runtime: &Runtime, dst: u64, src: u64) -> Result<Option<(CUcontext, CUcontext)>> {
-    if runtime.devices.len() < 2 {
-        return Ok(None);
-    }
-    match (device_of(runtime, dst)?, device_of(runtime, src)?) {
-        (Some(to), Some(from)) if to != from => {
-            Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
-        }
-        _ => Ok(None),
-    }
+        Ok(())
+    })
 }
 
 /// A rectangle of rows in memory.
@@ -134,10 +167,25 @@ pub fn copy_2d(
             });
         }
     }
-    let _context = runtime.device(stream.device())?.enter()?;
-    if let Some((to, from)) = two_devices(runtime, dst.address, src.address)? {
-        return copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream);
-    }
+    let devices = sides(runtime, dst.address, src.address)?;
+    let contexts = two_contexts(runtime, devices)?;
+    where_it_is(runtime, devices, stream, |stream| {
+        let _context = runtime.device(stream.device())?.enter()?;
+        match contexts {
+            Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream),
+            None => copy_2d_plain(runtime, dst, src, width, rows, stream),
+        }
+    })
+}
+
+fn copy_2d_plain(
+    runtime: &Runtime,
+    dst: Rows,
+    src: Rows,
+    width: u64,
+    rows: u64,
+    stream: &Stream,
+) -> Result<()> {
     let copy = CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
@@ -221,6 +269,11 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
             }
         });
     };
+    let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
+    where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))
+}
+
+fn fill_by(runtime: &Runtime, ptr: u64, plan: FillPlan, stream: &Stream) -> Result<()> {
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
     let (driver, native) = (runtime.driver(), stream.native());

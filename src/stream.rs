@@ -238,6 +238,8 @@ pub struct Streams {
     next: [AtomicUsize; MAX_PRIORITIES],
     #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
     external: Mutex<Vec<Box<Stream>>>,
+    /// For work of other devices' streams on this device's memory; see `in_order_of`.
+    side: OnceCell<Box<Stream>>,
 }
 
 impl Streams {
@@ -251,6 +253,7 @@ impl Streams {
             pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
             external: Mutex::new(Vec::new()),
+            side: OnceCell::new(),
         }
     }
 
@@ -278,18 +281,35 @@ impl Streams {
         let priority = priority.clamp(greatest, 0);
         let level = priority.unsigned_abs() as usize;
         let index = self.next[level].fetch_add(1, Ordering::Relaxed) % PER_PRIORITY;
-        let stream = self.pool[level][index].get_or_try_init(|| {
-            let _context = device.enter()?;
-            let mut native = std::ptr::null_mut();
-            // SAFETY: `native` is writable.
-            unsafe { self.driver.cuStreamCreateWithPriority(&mut native, NON_BLOCKING, priority) }?;
-            // PyTorch's numbers: bit 0, then the priority's level from 1, then the index.
-            let id = 1 | (level as i64 + 1) << 1 | (index as i64) << 5;
-            let driver_id = self.driver_id(native).unwrap_or(native as u64);
-            let stream = Stream::new(self.ordinal, native as usize, id, priority, driver_id);
-            try_box(stream, "a stream")
-        })?;
+        // PyTorch's numbers: bit 0, then the priority's level from 1, then the index.
+        let id = 1 | (level as i64 + 1) << 1 | (index as i64) << 5;
+        let stream =
+            self.pool[level][index].get_or_try_init(|| self.create(device, id, priority))?;
         Ok(stream)
+    }
+
+    fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
+        let _context = device.enter()?;
+        let mut native = std::ptr::null_mut();
+        // SAFETY: `native` is writable.
+        unsafe { self.driver.cuStreamCreateWithPriority(&mut native, NON_BLOCKING, priority) }?;
+        let driver_id = self.driver_id(native).unwrap_or(native as u64);
+        try_box(Stream::new(self.ordinal, native as usize, id, priority, driver_id), "a stream")
+    }
+
+    /// Runs work on this device's memory in the order of another device's stream: on a stream of
+    /// this device, between two waits.
+    pub(crate) fn in_order_of(
+        &self,
+        runtime: &Runtime,
+        other: &Stream,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let device = runtime.device(self.ordinal)?;
+        let side = self.side.get_or_try_init(|| self.create(device, 0, 0))?;
+        side.wait_stream(runtime, other)?;
+        work(side)?;
+        other.wait_stream(runtime, side)
     }
 
     /// A stream that someone else made: the same object for the same stream.
@@ -396,11 +416,9 @@ impl Streams {
 
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
-        for level in &self.pool {
-            for stream in level.iter().filter_map(OnceCell::get) {
-                // SAFETY: ours, and at its end.
-                let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
-            }
+        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(OnceCell::get) {
+            // SAFETY: ours, and at its end.
+            let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         for stream in self.external.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let farewell = stream.farewell.swap(0, Ordering::AcqRel);

@@ -7,6 +7,7 @@
 pub mod arena;
 mod bins;
 pub mod block;
+mod holes;
 mod keys;
 mod limbo;
 mod reclaim;

@@ -281,6 +281,15 @@ impl AddressSpace {
         if device == owner || mask >> owner & 1 != 0 { READ | WRITE } else { 0 }
     }
 
+    /// Is this virtual memory that its owner has access to, and the device has not? A copy that does
+    /// not name the owner's context is refused there (seen with driver 580.159 on two devices).
+    pub(super) fn is_out_of_reach(&self, address: usize, device: usize) -> bool {
+        let Some((_, mapping)) = self.mapping(address) else { return false };
+        let Access::Granted(granted) = &mapping.access else { return false };
+        let has = |device: usize| granted.get(device).is_some_and(|access| *access != 0);
+        has(mapping.allocation.device()) && !has(device)
+    }
+
     /// Finds the bytes of a range, or the illegal access in it.
     pub(super) fn translate(
         &self,

@@ -56,11 +56,21 @@ pub(super) unsafe extern "C" fn copy_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        let device = machine.current()?.device;
         let stream = stream::get(machine, stream)?;
+        if bytes > 0 {
+            within_reach(machine, [dst as usize, src as usize], device)?;
+        }
         let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
         queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
     })
+}
+
+/// Can the current device reach both sides of a copy that names no contexts?
+fn within_reach(machine: &Machine, sides: [usize; 2], device: usize) -> Result<(), i32> {
+    let space = read(&machine.space);
+    let refused = sides.iter().any(|address| space.is_out_of_reach(*address, device));
+    require(!refused, code::INVALID_VALUE)
 }
 
 pub(super) unsafe extern "C" fn copy_peer_async(
@@ -125,7 +135,7 @@ pub(super) unsafe extern "C" fn copy_2d_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        let device = machine.current()?.device;
         let stream = stream::get(machine, stream)?;
         let copy = peek!(copy)?;
         let source = Described {
@@ -151,6 +161,13 @@ pub(super) unsafe extern "C" fn copy_2d_async(
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
+        if width > 0 && rows > 0 {
+            let start = |side: &Side| match side.place {
+                Place::Host(address) => address,
+                _ => 0,
+            };
+            within_reach(machine, [start(&target), start(&source)], device)?;
+        }
         queue(machine, &stream, Copy { source, target, width, rows, depth })
     })
 }

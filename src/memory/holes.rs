@@ -1,0 +1,203 @@
+//! Where an arena has memory: growing at its end or into holes, and giving back what is free, which
+//! leaves holes: addresses without memory between others that have some.
+
+use super::arena::ArenaState;
+use super::block::{Block, NONE, State, UNIT};
+use super::virtual_memory::VirtualMemory;
+use crate::error::{Error, Result};
+
+impl ArenaState {
+    /// Are there addresses without memory below the end?
+    fn has_holes(&self) -> bool {
+        u64::from(self.end()) * UNIT != self.segment.bytes()
+    }
+
+    /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
+    /// free neighbours, else at the end.
+    pub(super) fn grow(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        limit: u64,
+    ) -> Result<()> {
+        let step = (memory.granularity() / UNIT) as u32;
+        self.blocks.prepare(2)?;
+        if self.has_holes()
+            && let Some((hole, below)) = self.find_hole(units)
+        {
+            let room = self.blocks[hole].units;
+            let wanted = (units - below.min(units)).next_multiple_of(step).max(step).min(room);
+            match self.fill_hole(memory, base, hole, wanted) {
+                Ok(()) => return Ok(()),
+                Err(error @ Error::DriverOutOfMemory { .. }) => return Err(error),
+                // Addresses that the driver will not map again: there are others.
+                Err(_) => (),
+            }
+        }
+        let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
+        let wanted = (units - free.min(units)).next_multiple_of(step);
+        if u64::from(self.end()) + u64::from(wanted) > limit {
+            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
+        }
+        self.segment.map(memory, base, self.end(), u64::from(wanted) * UNIT)?;
+        self.extend(wanted);
+        Ok(())
+    }
+
+    /// The lowest hole that makes room for `units` together with its free neighbours, and the units
+    /// that are free below it.
+    fn find_hole(&self, units: u32) -> Option<(u32, u32)> {
+        let free = |id: u32| match id {
+            NONE => 0,
+            id if self.blocks[id].state == State::Free => self.blocks[id].units,
+            _ => 0,
+        };
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Hole {
+                let below = free(block.previous);
+                if u64::from(below) + u64::from(block.units) + u64::from(free(block.next))
+                    >= u64::from(units)
+                {
+                    return Some((id, below));
+                }
+            }
+            id = block.next;
+        }
+        None
+    }
+
+    fn fill_hole(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        hole: u32,
+        units: u32,
+    ) -> Result<()> {
+        let start = self.blocks[hole].start;
+        self.segment.map(memory, base, start, u64::from(units) * UNIT)?;
+        if units == self.blocks[hole].units {
+            self.release(hole);
+            return Ok(());
+        }
+        let below = self.blocks[hole].previous;
+        let id = self.new_block(start, units, State::Free);
+        self.blocks[hole].start += units;
+        self.blocks[hole].units -= units;
+        self.blocks.link(id, below, hole);
+        if self.first == hole {
+            self.first = id;
+        }
+        self.release(id);
+        Ok(())
+    }
+
+    /// Is any whole mapping free?
+    pub(super) fn has_idle(&self) -> bool {
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Free {
+                let (from, to) = self.segment.whole_within(block.start, block.end());
+                if from != to {
+                    return true;
+                }
+            }
+            id = block.next;
+        }
+        false
+    }
+
+    /// Unmaps every whole mapping that is free and gives its memory back. Nobody may use what is
+    /// free any more, on the device either.
+    pub(super) fn release_idle(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        let mut id = self.first;
+        while id != NONE {
+            let next = self.blocks[id].next;
+            if self.blocks[id].state == State::Free {
+                self.punch(memory, base, id)?;
+            }
+            id = next;
+        }
+        self.trim();
+        Ok(())
+    }
+
+    /// Turns the whole mappings inside a free block into a hole.
+    fn punch(&mut self, memory: &VirtualMemory, base: u64, id: u32) -> Result<()> {
+        let (start, end) = (self.blocks[id].start, self.blocks[id].end());
+        let (from, to) = self.segment.whole_within(start, end);
+        if from == to {
+            return Ok(());
+        }
+        self.blocks.prepare(2)?;
+        let (to, outcome) = self.segment.unmap(memory, base, from, to);
+        if from == to {
+            return outcome;
+        }
+        if id == self.wilderness {
+            self.wilderness = NONE;
+        } else {
+            self.bins.remove(&mut self.blocks, id);
+        }
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        let block = &mut self.blocks[id];
+        (block.start, block.units, block.state) = (from, to - from, State::Hole);
+        if start < from {
+            let below = self.blocks[id].previous;
+            let edge = self.new_block(start, from - start, State::Free);
+            self.blocks.link(edge, below, id);
+            if self.first == id {
+                self.first = edge;
+            }
+            self.release(edge);
+        }
+        if to < end {
+            let above = self.blocks[id].next;
+            let edge = self.new_block(to, end - to, State::Free);
+            self.blocks.link(edge, id, above);
+            if self.last == id {
+                self.last = edge;
+            }
+            self.release(edge);
+        }
+        self.join_holes(id);
+        outcome
+    }
+
+    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
+    fn join_holes(&mut self, id: u32) {
+        let Block { previous, next, .. } = self.blocks[id];
+        for (below, above) in [(previous, id), (id, next)] {
+            let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
+            if is_hole(below) && is_hole(above) {
+                self.blocks[above].start = self.blocks[below].start;
+                self.blocks[above].units += self.blocks[below].units;
+                self.blocks.unlink(below);
+                self.blocks.give(below);
+                if self.first == below {
+                    self.first = above;
+                }
+            }
+        }
+    }
+
+    /// Forgets holes at the end, so that the last block ends where the memory does.
+    fn trim(&mut self) {
+        while self.last != NONE && self.blocks[self.last].state == State::Hole {
+            let hole = self.last;
+            self.last = self.blocks[hole].previous;
+            self.blocks.unlink(hole);
+            self.blocks.give(hole);
+        }
+        if self.last == NONE {
+            self.first = NONE;
+        } else if self.blocks[self.last].state == State::Free && self.wilderness != self.last {
+            self.bins.remove(&mut self.blocks, self.last);
+            self.wilderness = self.last;
+        }
+    }
+}
