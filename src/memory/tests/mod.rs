@@ -2,6 +2,7 @@
 //! edges of growing and giving back, and from many threads.
 
 mod growth;
+mod identity;
 mod model;
 mod order;
 mod threads;

@@ -1,0 +1,123 @@
+//! Which stream is which, and who may use whose memory.
+
+use super::super::record_stream;
+use super::{Bench, MIB, on_machine};
+use crate::device::Device;
+use crate::driver::sys::{CUmemLocation, CUmemLocationType, CUstream};
+use crate::stream::Stream;
+use crate::thread;
+use std::ffi::c_ulonglong;
+
+const NON_BLOCKING: u32 = 1;
+const LEGACY: CUstream = 1 as CUstream;
+const PER_THREAD: CUstream = 2 as CUstream;
+
+/// A stream of the host's own.
+fn native(bench: Bench) -> CUstream {
+    let _context = bench.device.enter().unwrap();
+    let mut native = std::ptr::null_mut();
+    // SAFETY: `native` is writable.
+    unsafe { bench.device.driver().cuStreamCreateWithPriority(&mut native, NON_BLOCKING, 0) }
+        .unwrap();
+    native
+}
+
+fn destroy(bench: Bench, native: CUstream) {
+    let _context = bench.device.enter().unwrap();
+    // SAFETY: made by `native`.
+    unsafe { bench.device.driver().cuStreamDestroy(native) }.unwrap();
+}
+
+/// What a handle for it does.
+fn wrap<'a>(bench: Bench<'a>, native: CUstream) -> &'a Stream {
+    let stream = bench.device.streams.external(bench.device, native).unwrap();
+    stream.add_handle();
+    stream
+}
+
+#[test]
+fn a_stream_that_goes_leaves_an_event_behind() {
+    on_machine("memory=1GiB", |bench| {
+        let (own, handle) = (bench.stream(), native(bench));
+        let foreign = wrap(bench, handle);
+        let block = bench.malloc(own, 3 * MIB);
+        let held = bench.malloc(own, 3 * MIB);
+        let theirs = bench.malloc(foreign, 3 * MIB);
+        record_stream(block, foreign).unwrap();
+        record_stream(held, foreign).unwrap();
+        bench.free(block);
+        foreign.remove_handle(bench.runtime).unwrap();
+        destroy(bench, handle);
+        // Any use of the destroyed stream would now fail.
+        bench.free(held);
+        bench.free(theirs);
+        for _ in 0..3 {
+            bench.free(bench.malloc(own, 3 * MIB));
+        }
+        bench.empty_cache();
+        bench.check();
+        assert_eq!(bench.reserved(), 0);
+    });
+}
+
+#[test]
+fn a_recycled_handle_is_another_stream() {
+    on_machine("memory=1GiB", |bench| {
+        let first_handle = native(bench);
+        let first = wrap(bench, first_handle);
+        let block = bench.malloc(first, 1000);
+        bench.free(block);
+        first.remove_handle(bench.runtime).unwrap();
+        destroy(bench, first_handle);
+        let second_handle = native(bench);
+        assert_eq!(first_handle, second_handle, "as CUDA does, the machine recycles handles");
+        let second = wrap(bench, second_handle);
+        assert!(!std::ptr::eq(first, second));
+        assert_ne!(bench.malloc(second, 1000), block, "nothing orders the two streams");
+    });
+}
+
+#[test]
+fn fixed_handles_mean_the_default_streams() {
+    on_machine("memory=1GiB", |bench| {
+        assert!(std::ptr::eq(wrap(bench, LEGACY), bench.device.streams.default()));
+        assert!(std::ptr::eq(wrap(bench, std::ptr::null_mut()), bench.device.streams.default()));
+        let here = bench.malloc(wrap(bench, PER_THREAD), 1000);
+        let there = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let _inside = thread::enter().unwrap();
+                bench.malloc(wrap(bench, PER_THREAD), 1000)
+            });
+            other.join().unwrap()
+        });
+        let distance = here.abs_diff(there);
+        assert!(distance >= 1 << 30, "two threads share an arena: {here:#x} and {there:#x}");
+    });
+}
+
+/// May the device use this address?
+fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
+    let kind = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    let location = CUmemLocation { type_: kind, id: device.ordinal() };
+    let mut access: c_ulonglong = 0;
+    // SAFETY: `access` is writable, the location whole.
+    unsafe { owner.driver().cuMemGetAccess(&mut access, &location, address) }.unwrap();
+    access == 3
+}
+
+#[test]
+fn peers_reach_what_was_mapped_and_what_will_be() {
+    on_machine("devices=3,memory=1GiB", |bench| {
+        let [user, owner, other] = &bench.runtime.devices[..] else { panic!("three devices") };
+        let on_owner = Bench { device: owner, ..bench };
+        let stream = on_owner.stream();
+        let old = on_owner.malloc(stream, 3 * MIB);
+        assert!(!may_use(owner, user, old));
+        user.enable_peer(owner).unwrap();
+        let new = on_owner.malloc(stream, 90 * MIB);
+        for block in [old, new] {
+            assert!(may_use(owner, user, block));
+            assert!(!may_use(owner, other, block));
+        }
+    });
+}
