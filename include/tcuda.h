@@ -449,7 +449,7 @@ tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
 /**
  * Work queued from now on waits for what `other` holds now; any two devices.
  *
- * @param stream, other  one NULL of the two, or both, is the current stream
+ * @param stream, other  NULL: the current stream of the current device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_wait_stream(tcuda_stream *stream, tcuda_stream *other);

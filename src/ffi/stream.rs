@@ -262,7 +262,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_event(
 
 /// Work queued from now on waits for what `other` holds now; any two devices.
 ///
-/// @param stream, other  one NULL of the two, or both, is the current stream
+/// @param stream, other  NULL: the current stream of the current device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_wait_stream(
