@@ -5,7 +5,7 @@ use super::arena::Arena;
 use super::bins::{SHORT_WALK, WHOLE_WALK};
 use super::block::UNIT;
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
-use super::{DeviceMemory, Relaxed};
+use super::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
@@ -64,7 +64,11 @@ impl DeviceMemory {
     pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.counted_mut().num_ooms += 1);
         let granularity = self.virtual_memory.granularity();
-        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        let mut wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        if bytes < TOO_LARGE {
+            // Rounding alone makes no request absurd.
+            wanted = wanted.min(TOO_LARGE - 1);
+        }
         self.out_of_memory(device, wanted)
     }
 
