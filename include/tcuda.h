@@ -416,7 +416,7 @@ tcuda_status tcuda_stream_default(int32_t device, tcuda_stream **stream);
 /**
  * Makes a stream and its device current for this thread.
  *
- * @param stream  NULL changes nothing
+ * @param stream  NULL: the one that is current, which changes nothing
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_set_current(tcuda_stream *stream);

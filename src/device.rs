@@ -216,7 +216,8 @@ impl Device {
     }
 
     /// Waits for its work and gives back what it holds. Errors are the driver's last words: nothing
-    /// can be done about them here; what we know of it goes in any case.
+    /// can be done about them here; what we know of it goes in any case. Its context stays: another
+    /// device may still hold events of it.
     pub(crate) fn close(&self) {
         let retained = self.known_context.load(Ordering::Acquire) != 0;
         let context = if retained { self.enter().ok() } else { None };
@@ -229,7 +230,11 @@ impl Device {
         self.events.close();
         self.streams.close();
         drop(context);
-        if retained {
+    }
+
+    /// Lets go of the context, after every device was closed.
+    pub(crate) fn release_context(&self) {
+        if self.known_context.load(Ordering::Acquire) != 0 {
             // SAFETY: retained once, by `context`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
         }

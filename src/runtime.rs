@@ -272,9 +272,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     if !runtime.is_null() {
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
         let runtime = unsafe { Box::from_raw(runtime) };
-        for device in &runtime.devices {
-            device.close();
-        }
+        runtime.devices.iter().for_each(Device::close);
+        runtime.devices.iter().for_each(Device::release_context);
         crate::callback::abandon_all();
     }
     inject::clear();

@@ -157,9 +157,13 @@ fn register(block: &'static Block) -> Result<()> {
         let mut key = 0;
         // SAFETY: `key` is writable; the destructor is ours, and the library is never unloaded.
         let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
+        if failed != 0 {
+            return Err(Error::OutOfHostMemory("a thread's state"));
+        }
+        // Once: registered twice, the first would lock what the second locks again.
         // SAFETY: the handlers live in a library that is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-        if failed == 0 { Ok(key) } else { Err(Error::OutOfHostMemory("a thread's state")) }
+        Ok(key)
     })?;
     let address = std::ptr::from_ref(block) as usize;
     with_threads(|threads| {

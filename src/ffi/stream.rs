@@ -193,7 +193,7 @@ fn make_current(call: &Call, stream: &Stream) -> Result<()> {
 
 /// Makes a stream and its device current for this thread.
 ///
-/// @param stream  NULL changes nothing
+/// @param stream  NULL: the one that is current, which changes nothing
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> tcuda_status {

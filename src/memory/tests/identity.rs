@@ -4,6 +4,7 @@ use super::super::record_stream;
 use super::{Bench, MIB, on_machine};
 use crate::device::Device;
 use crate::driver::sys::{CUmemLocation, CUmemLocationType, CUstream};
+use crate::driver::{code, inject, sim};
 use crate::stream::Stream;
 use crate::thread;
 use std::ffi::c_ulonglong;
@@ -119,5 +120,29 @@ fn peers_reach_what_was_mapped_and_what_will_be() {
             assert!(may_use(owner, user, block));
             assert!(!may_use(owner, other, block));
         }
+    });
+}
+
+#[test]
+fn contexts_outlive_what_other_devices_hold_of_them() {
+    on_machine("devices=2,memory=1GiB", |bench| {
+        let [first, second] = &bench.runtime.devices[..] else { panic!("two devices") };
+        let on_second = Bench { device: second, ..bench };
+        let (other, own) = (bench.stream(), on_second.stream());
+        // A block of the second device waits for a stream of the first, by an event of the first.
+        let block = on_second.malloc(own, 3 * MIB);
+        record_stream(block, other).unwrap();
+        on_second.free(block);
+        inject::set(inject::index_of("cuEventQuery"), 1, code::NOT_READY, true);
+        on_second.malloc(own, 3 * MIB);
+        inject::clear();
+        let before = sim::live_objects();
+        assert!(before.events > 0);
+        for device in [first, second] {
+            device.close();
+            assert_eq!(sim::live_objects().contexts, before.contexts);
+        }
+        let left = sim::live_objects();
+        assert_eq!((left.events, left.streams, left.mappings, left.handles), (0, 0, 0, 0));
     });
 }
