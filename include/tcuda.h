@@ -742,6 +742,26 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
 
+/* ---- Pinned host memory ---- */
+
+/**
+ * Page-locked memory of the host, usable from all devices: copies from and to it run in stream
+ * order while the host goes on, so that its bytes must be left alone until the stream got there.
+ *
+ * @param bytes     any size; 0: NULL and OK
+ * @param[out] ptr  the block, aligned to 64 bytes; the caller's, to be freed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
+
+/**
+ * Gives page-locked memory back, after waiting for work that may still use it.
+ *
+ * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_host_free(void *ptr);
+
 #ifdef __cplusplus
 }
 #endif

@@ -102,6 +102,11 @@ impl Device {
         Ok(context as CUcontext)
     }
 
+    /// Was its context retained?
+    pub(crate) fn has_context(&self) -> bool {
+        self.known_context.load(Ordering::Acquire) != 0
+    }
+
     /// Is this its primary context? Retains it only when someone else already has.
     pub fn is_context(&self, context: CUcontext) -> bool {
         let known = self.known_context.load(Ordering::Acquire);

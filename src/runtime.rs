@@ -4,6 +4,7 @@ use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
 use crate::driver::{CudaError, Driver, code, cuda, inject, sim};
 use crate::error::{Error, Result};
+use crate::memory::host::HostMemory;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use std::ffi::{CStr, c_char};
@@ -47,6 +48,8 @@ impl Backend {
 pub struct Runtime {
     /// Devices by ordinal.
     pub devices: Vec<Device>,
+    /// Pinned memory of the host.
+    pub host: HostMemory,
     /// Counts initialisations, so that what threads remember of an earlier one is not believed.
     pub generation: u64,
     driver: &'static Driver,
@@ -131,7 +134,10 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     for ordinal in 0..count {
         devices.push(Device::new(driver, ordinal, generation)?);
     }
-    let runtime = try_box(Runtime { devices, generation, driver }, "the runtime")?;
+    let runtime = try_box(
+        Runtime { devices, host: HostMemory::new(driver), generation, driver },
+        "the runtime",
+    )?;
     RUNTIME.store(Box::into_raw(runtime), Ordering::Release);
     get(inside)
 }
@@ -273,6 +279,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
         let runtime = unsafe { Box::from_raw(runtime) };
         runtime.devices.iter().for_each(Device::close);
+        runtime.host.close(&runtime.devices);
         runtime.devices.iter().for_each(Device::release_context);
         crate::callback::abandon_all();
     }

@@ -8,6 +8,7 @@ pub mod arena;
 mod bins;
 pub mod block;
 mod holes;
+pub mod host;
 mod keys;
 mod limbo;
 mod reclaim;
