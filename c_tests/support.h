@@ -19,7 +19,8 @@ static inline bool on_simulator(void)
 static inline bool runs_late(void)
 {
     const char *options = getenv("TCUDA_SIM");
-    return !on_simulator() || (options != NULL && strstr(options, "schedule=threads") != NULL);
+    return !on_simulator() || (options != NULL && (strstr(options, "schedule=threads") != NULL
+        || strstr(options, "schedule=adversarial") != NULL));
 }
 
 static inline void sleep_ms(long milliseconds)

@@ -16,6 +16,9 @@ pub enum ScheduleKind {
     Immediate,
     /// On a worker thread of their stream.
     Threads,
+    /// On the threads of the host, as late and in as hostile an order as CUDA's rules and this seed
+    /// allow; the same seed gives the same run.
+    Adversarial(u64),
 }
 
 /// Which devices can reach each other's memory.
@@ -38,6 +41,11 @@ pub struct Config {
     pub memory: usize,
     /// When operations run.
     pub schedule: ScheduleKind,
+    /// Of an adversarial schedule: the numbers of the only operations that may be late, in rising
+    /// order; the others run as soon as they can. `None`: all.
+    pub late: Option<Vec<u64>>,
+    /// File to which an adversarial schedule appends what it ran, an operation a line.
+    pub trace: Option<String>,
     /// Peer topology.
     pub peers: Peers,
     /// Multiprocessors of each device.
@@ -54,6 +62,8 @@ impl Default for Config {
             devices: 1,
             memory: 16 << 30,
             schedule: ScheduleKind::Immediate,
+            late: None,
+            trace: None,
             peers: Peers::Full,
             multiprocessors: 132,
             name: String::from("Simulated GPU"),
@@ -102,7 +112,7 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         peers, multiprocessors, compute_capability and name"
+         late, trace, peers, multiprocessors, compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
@@ -158,8 +168,28 @@ impl Config {
                 self.schedule = match value {
                     "immediate" => ScheduleKind::Immediate,
                     "threads" => ScheduleKind::Threads,
-                    _ => return Err(bad("schedule", "immediate, threads")),
+                    _ => value
+                        .strip_prefix("adversarial:")
+                        .and_then(|seed| number(seed, 0, u64::MAX))
+                        .map(ScheduleKind::Adversarial)
+                        .ok_or(bad(
+                            "schedule",
+                            "immediate, threads, or adversarial:SEED with a number as the seed",
+                        ))?,
                 };
+            }
+            "late" => {
+                self.late =
+                    Some(numbers(value).ok_or(bad(
+                        "late",
+                        "numbers of operations joined by + (3+17+42), or none",
+                    ))?);
+            }
+            "trace" => {
+                if value.is_empty() || value.contains('\0') {
+                    return Err(bad("trace", "the path of a file"));
+                }
+                self.trace = Some(String::from(value));
             }
             "peers" => {
                 self.peers = match value {
@@ -210,6 +240,18 @@ fn number(text: &str, least: u64, most: u64) -> Option<u64> {
     text.parse().ok().filter(|value| (least..=most).contains(value))
 }
 
+fn numbers(text: &str) -> Option<Vec<u64>> {
+    if text == "none" {
+        return Some(Vec::new());
+    }
+    let mut numbers = Vec::new();
+    for part in text.split('+') {
+        numbers.push(number(part.trim(), 1, u64::MAX)?);
+    }
+    numbers.sort_unstable();
+    Some(numbers)
+}
+
 fn bytes(text: &str) -> Option<usize> {
     let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1u64 << 30)]
         .iter()
@@ -242,6 +284,17 @@ mod tests {
     }
 
     #[test]
+    fn an_adversary_has_a_seed() {
+        let config =
+            Config::parse("schedule=adversarial:18446744073709551615, late=17 + 3, trace=a/b");
+        let config = config.unwrap();
+        assert_eq!(config.schedule, ScheduleKind::Adversarial(u64::MAX));
+        assert_eq!(config.late, Some(vec![3, 17]));
+        assert_eq!(config.trace.as_deref(), Some("a/b"));
+        assert_eq!(Config::parse("late=none").unwrap().late, Some(Vec::new()));
+    }
+
+    #[test]
     fn refusals_say_what_and_why() {
         let message = |options| Config::parse(options).unwrap_err().to_string();
         assert!(message("device=4").contains("\"device\""));
@@ -253,6 +306,12 @@ mod tests {
         assert!(message("memory=99999999999GiB").contains("GiB"));
         assert!(message("threads").contains("key=value"));
         assert!(message("schedule=late").contains("immediate"));
+        assert!(message("schedule=adversarial").contains("SEED"));
+        assert!(message("schedule=adversarial:").contains("SEED"));
+        assert!(message("schedule=adversarial:-1").contains("SEED"));
+        assert!(message("late=3+").contains("3+17+42"));
+        assert!(message("late=0").contains("3+17+42"));
+        assert!(message("trace=").contains("path"));
         let long = format!("{}é", "x".repeat(EXCERPT - 1));
         assert!(message(&format!("{long}=1")).contains("..."));
     }

@@ -184,7 +184,7 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
         *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
         if *retained == 0 {
             context.active.store(false, Ordering::Release);
-            schedule::drain(machine, context);
+            schedule::drain(machine, [context]);
             machine.destroy_objects_of(context);
         }
         Ok(())
@@ -268,9 +268,10 @@ pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice) -> c_int {
 
 pub(super) unsafe extern "C" fn synchronize() -> c_int {
     entry(|machine| {
-        for stream in machine.current()?.streams() {
-            schedule::wait(machine, &stream.tail())?;
-        }
+        let context = machine.current()?;
+        schedule::drain(machine, [context]);
+        context.check()?;
+        machine.release_idle_pool_memory();
         Ok(())
     })
 }

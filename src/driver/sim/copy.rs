@@ -4,6 +4,11 @@ use super::address_space::{Accessor, Chunk, Chunks};
 use super::{Machine, code, read};
 use std::ptr;
 
+/// Memory moves by words: one is never torn.
+const WORD: usize = 8;
+/// No copy larger than this is read before it is written.
+const READ_EARLY: usize = 4 << 20;
+
 /// Where one side of a copy begins.
 pub(super) enum Place {
     /// A device address.
@@ -42,6 +47,16 @@ pub(super) struct Fill {
 }
 
 impl Side {
+    /// The same side, `distance` bytes further on; this one may be cut there.
+    fn split(&mut self, distance: usize) -> Side {
+        let place = match &mut self.place {
+            Place::Device(address) => Place::Device(*address + distance),
+            Place::Host(address) => Place::Host(*address + distance),
+            Place::Staged(staged) => Place::Staged(staged.split_off(distance)),
+        };
+        Side { place, pitch: self.pitch, plane: self.plane }
+    }
+
     fn chunks(
         &self,
         machine: &Machine,
@@ -75,6 +90,34 @@ impl Copy {
         self.width == 0 || self.rows == 0 || self.depth == 0
     }
 
+    /// Takes the second half off; `None` when it is too small for that.
+    pub(super) fn split(&mut self) -> Option<Copy> {
+        let (mut width, mut rows, mut depth) = (0, 0, 0);
+        if self.depth > 1 {
+            depth = self.depth / 2;
+        } else if self.rows > 1 {
+            rows = self.rows / 2;
+        } else if self.width >= 2 * WORD {
+            width = self.width / 2 / WORD * WORD;
+        } else {
+            return None;
+        }
+        let halve = |side: &mut Side| side.split(width + rows * side.pitch + depth * side.plane);
+        let (source, target) = (halve(&mut self.source), halve(&mut self.target));
+        let mut second = Copy { source, target, ..*self };
+        for (first, second, count) in [
+            (&mut self.width, &mut second.width, width),
+            (&mut self.rows, &mut second.rows, rows),
+            (&mut self.depth, &mut second.depth, depth),
+        ] {
+            if count > 0 {
+                *first = count;
+                *second -= count;
+            }
+        }
+        Some(second)
+    }
+
     /// Makes rows that follow each other without a gap one row.
     pub(super) fn collapse(&mut self) {
         let tight = |rows: usize, width: usize, source: usize, target: usize| {
@@ -89,6 +132,20 @@ impl Copy {
             self.width *= self.depth;
             self.depth = 1;
         }
+    }
+}
+
+impl Fill {
+    /// Takes the second half off; `None` when it is too small for that.
+    pub(super) fn split(&mut self) -> Option<Fill> {
+        let first = self.count * self.width / 2 / WORD * WORD / self.width;
+        if first == 0 {
+            return None;
+        }
+        let rest =
+            Fill { address: self.address + first * self.width, count: self.count - first, ..*self };
+        self.count = first;
+        Some(rest)
     }
 }
 
@@ -129,6 +186,32 @@ pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Reads all of the source now, so that the copy only writes when it runs; false where it is too
+/// large, or cannot be read.
+pub(super) fn read_now(machine: &Machine, device: usize, copy: &mut Copy) -> bool {
+    let bytes = copy.width * copy.rows * copy.depth;
+    if bytes > READ_EARLY || matches!(copy.source.place, Place::Staged(_)) {
+        return false;
+    }
+    let accessor = Accessor { device, write: false, staged: true };
+    let mut staged = Vec::with_capacity(bytes);
+    for plane in 0..copy.depth {
+        for row in 0..copy.rows {
+            let distance = plane * copy.source.plane + row * copy.source.pitch;
+            let chunks = copy.source.chunks(machine, distance, copy.width, accessor);
+            let Ok(chunks) = chunks else { return false };
+            for chunk in chunks.iter() {
+                let start = ptr::with_exposed_provenance::<u8>(chunk.address);
+                // SAFETY: as for the copy itself.
+                staged.extend_from_slice(unsafe { std::slice::from_raw_parts(start, chunk.bytes) });
+            }
+        }
+    }
+    let (pitch, plane) = (copy.width, copy.width * copy.rows);
+    copy.source = Side { place: Place::Staged(staged), pitch, plane };
+    true
 }
 
 /// Copies between ranges of the same length.

@@ -87,10 +87,11 @@ pub(super) unsafe extern "C" fn record_with_flags(
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
     entry(|machine| {
         let event = get(machine, event)?;
-        let recorded = lock(&event.mark);
-        let reached = recorded.as_ref().is_none_or(|mark| mark.is_reached());
+        let waiting = event.mark().filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;
-        require(reached, code::NOT_READY)
+        let Some(mark) = waiting else { return Ok(()) };
+        schedule::poll(machine, &mark.point());
+        Err(code::NOT_READY)
     })
 }
 

@@ -139,13 +139,13 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
             Purpose::Allocation(device) => device,
             Purpose::Pool => {
                 // CUDA waits for the work of the current context first.
-                schedule::drain(machine, current);
+                schedule::drain(machine, [current]);
                 return pool::free_now(machine, ptr as usize);
             }
             Purpose::Virtual => return Err(code::INVALID_VALUE),
         };
         require(start == ptr as usize, code::INVALID_VALUE)?;
-        schedule::drain(machine, &machine.devices[device].context);
+        schedule::drain(machine, [&machine.devices[device].context]);
         machine.free_mapped(start, reservation.bytes)
     })
 }
@@ -173,6 +173,7 @@ pub(super) unsafe extern "C" fn host_allocate(
         require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
         let range = HostRange { bytes, device, owned: true };
         write(&machine.host).ranges.insert(address.expose_provenance(), range);
+        schedule::share_memory(machine);
         put!(ptr, address)
     })
 }
@@ -210,6 +211,8 @@ pub(super) unsafe extern "C" fn host_register(
         let mut host = write(&machine.host);
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
         host.ranges.insert(address, HostRange { bytes, device, owned: false });
+        drop(host);
+        schedule::share_memory(machine);
         Ok(())
     })
 }

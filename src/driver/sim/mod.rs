@@ -6,12 +6,15 @@
 //! by a schedule ([`schedule`]).
 
 mod address_space;
+mod adversary;
 mod config;
 mod context;
 mod copy;
 mod device;
 mod event;
 mod handles;
+mod helper;
+mod hostility;
 mod kernel;
 mod memory;
 mod module;
@@ -32,6 +35,7 @@ pub use kernel::{KernelFn, Launch, register_kernel};
 
 use super::{Table, code};
 use address_space::{AddressSpace, PeerMasks, Purpose};
+use adversary::Adversary;
 use context::Context;
 use device::Device;
 use event::Event;
@@ -101,6 +105,8 @@ struct Machine {
     pools_in_use: AtomicBool,
     peers: PeerMasks,
     workers: Mutex<Vec<JoinHandle<()>>>,
+    /// The queues of an adversarial schedule.
+    adversary: Adversary,
 }
 
 /// What the host has created and not destroyed.
@@ -142,7 +148,12 @@ impl Machine {
                 default_pool: Pool::insert(&mut pools, index, true),
             });
         }
+        let seed = match config.schedule {
+            ScheduleKind::Adversarial(seed) => seed,
+            ScheduleKind::Immediate | ScheduleKind::Threads => 0,
+        };
         Ok(Machine {
+            adversary: Adversary::new(seed, config.late.clone()),
             config,
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             start: Instant::now(),
@@ -164,10 +175,9 @@ impl Machine {
     }
 
     /// Waits until every stream of every device is idle.
-    fn drain(&self) {
-        for device in &self.devices {
-            schedule::drain(self, &device.context);
-        }
+    fn drain(self: &Arc<Self>) {
+        let contexts = self.devices.iter().map(|device| &device.context);
+        schedule::drain(self, contexts);
     }
 
     /// Destroys what belongs to a context that nobody retains any more.
@@ -240,6 +250,7 @@ pub fn power_off() {
     for device in &machine.devices {
         device.context.streams().iter().for_each(|stream| stream.close());
     }
+    machine.adversary.close();
     let workers = std::mem::take(&mut *lock(&machine.workers));
     for worker in workers {
         // A worker catches what its operations throw.

@@ -5,7 +5,7 @@ use super::kernel::Launch;
 use super::lock;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a stream relates to the legacy default stream.
@@ -27,6 +27,8 @@ pub(super) struct Stream {
     pub(super) kind: Kind,
     pub(super) priority: i32,
     pub(super) destroyed: AtomicBool,
+    /// Where an adversarial schedule keeps its queue; `usize::MAX` before its first use.
+    pub(super) lane: AtomicUsize,
     /// Position of the last operation that was queued, and of the last that is over.
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -124,6 +126,7 @@ impl Stream {
             kind,
             priority,
             destroyed: AtomicBool::new(false),
+            lane: AtomicUsize::new(usize::MAX),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             state: Mutex::default(),
@@ -166,8 +169,8 @@ impl Stream {
         self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_position(&self, action: &Action) -> u64 {
-        // Only under the lock of `state`.
+    /// The position of an operation that is being queued; only under the lock of its queue.
+    pub(super) fn next_position(&self, action: &Action) -> u64 {
         let position = self.submitted.load(Ordering::Relaxed) + 1;
         if let Action::Record(mark) = action {
             mark.position.store(position, Ordering::Relaxed);
@@ -184,6 +187,11 @@ impl Stream {
         }
         state.running = true;
         self.next_position(action)
+    }
+
+    /// The operation at `position` is over, in a queue that is kept elsewhere.
+    pub(super) fn complete(&self, position: u64) {
+        self.completed.store(position, Ordering::Release);
     }
 
     /// The operation at `position` is over.

@@ -41,28 +41,47 @@ pub(super) fn submit(
             waits.retain(|point| !point.is_reached());
             stream.push(waits, action, || spawn(machine, stream))?
         }
+        ScheduleKind::Adversarial(_) => machine.adversary.submit(machine, stream, waits, action),
     };
     Ok(Point { stream: Arc::clone(stream), position })
 }
 
-/// Waits on the host until a point is reached.
-pub(super) fn reach(machine: &Machine, point: &Point) {
+/// Waits on the host until some points are reached.
+pub(super) fn reach(machine: &Arc<Machine>, points: &[Point]) {
     match machine.config.schedule {
         // Somebody else runs what is missing.
-        ScheduleKind::Immediate | ScheduleKind::Threads => point.wait(),
+        ScheduleKind::Immediate | ScheduleKind::Threads => points.iter().for_each(Point::wait),
+        ScheduleKind::Adversarial(_) => machine.adversary.reach(machine, points),
     }
 }
 
-/// Waits until every stream of a context is idle.
-pub(super) fn drain(machine: &Machine, context: &Context) {
-    for stream in context.streams() {
-        reach(machine, &stream.tail());
+/// The host has asked whether a point is reached, and it is not.
+pub(super) fn poll(machine: &Arc<Machine>, point: &Point) {
+    if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+        machine.adversary.poll(machine, point);
     }
+}
+
+/// The host can see from now on what operations write.
+pub(super) fn share_memory(machine: &Arc<Machine>) {
+    if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+        // Without the thread, a host that waits for a word in memory waits for ever.
+        machine.adversary.start_helper(machine);
+    }
+}
+
+/// Waits until every stream of some contexts is idle.
+pub(super) fn drain<'a>(machine: &Arc<Machine>, contexts: impl IntoIterator<Item = &'a Context>) {
+    let mut tails = Vec::new();
+    for context in contexts {
+        tails.extend(context.streams().iter().map(Stream::tail));
+    }
+    reach(machine, &tails);
 }
 
 /// Waits on the host, and reports what went wrong on the stream's device.
-pub(super) fn wait(machine: &Machine, point: &Point) -> Result<(), i32> {
-    reach(machine, point);
+pub(super) fn wait(machine: &Arc<Machine>, point: &Point) -> Result<(), i32> {
+    reach(machine, std::slice::from_ref(point));
     machine.context_of(&point.stream).check()?;
     machine.release_idle_pool_memory();
     Ok(())
@@ -107,7 +126,7 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
 }
 
 /// Runs an operation; a failure makes its context unusable, and then nothing more is done there.
-fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
+pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let context = machine.context_of(stream);
     if context.error.load(Ordering::Relaxed) != 0 {
         return;

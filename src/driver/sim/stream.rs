@@ -68,7 +68,10 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
-        require(stream.is_idle(), code::NOT_READY)?;
+        if !stream.is_idle() {
+            schedule::poll(machine, &stream.tail());
+            return Err(code::NOT_READY);
+        }
         machine.context_of(&stream).check()
     })
 }

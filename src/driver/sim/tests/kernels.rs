@@ -90,7 +90,7 @@ fn modules_know_the_registered_kernels_of_their_image() {
 
 #[test]
 fn kernels_run_in_stream_order_with_the_parameters_of_their_launch() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("devices=2,schedule={schedule}"));
         let add_one = function(&bench, load(&bench), c"add_one").unwrap();
         let stream = bench.stream();

@@ -37,6 +37,20 @@ macro_rules! ok {
 }
 use ok;
 
+/// What a correct program gives the same results on.
+const SCHEDULES: [&str; 10] = [
+    "immediate",
+    "threads",
+    "adversarial:0",
+    "adversarial:1",
+    "adversarial:2",
+    "adversarial:3",
+    "adversarial:4",
+    "adversarial:5",
+    "adversarial:6",
+    "adversarial:7",
+];
+
 /// A machine that is on, with the context of device 0 current; off again at the end of the test.
 struct Bench {
     driver: Driver,

@@ -136,7 +136,7 @@ fn virtual_memory_behaves_as_its_model() {
 fn no_device_address_crashes_the_host() {
     for seed in 0..300 {
         let random = &mut Random(seed);
-        let schedule = ["immediate", "threads"][seed as usize % 2];
+        let schedule = SCHEDULES[seed as usize % SCHEDULES.len()];
         let bench = Bench::new(&format!("devices=2,memory=64MiB,schedule={schedule}"));
         let stream = bench.stream();
         let base = bench.reserve(8 * G);
@@ -182,7 +182,7 @@ fn events_make_streams_as_good_as_one() {
     const STREAMS: usize = 5;
     for seed in 0..20 {
         let mut results = Vec::new();
-        for schedule in ["immediate", "threads"] {
+        for schedule in SCHEDULES {
             let random = &mut Random(seed);
             let bench = Bench::new(&format!("schedule={schedule}"));
             let mut streams = vec![ptr::null_mut(), ptr::without_provenance_mut(2)];

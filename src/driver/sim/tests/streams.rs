@@ -81,7 +81,7 @@ fn note_on(bench: &Bench, stream: CUstream, number: usize) {
 
 #[test]
 fn events_order_streams() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("schedule={schedule}"));
         NOTES.lock().unwrap().clear();
         let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
@@ -166,7 +166,7 @@ unsafe extern "C" fn call_back_into_cuda(bench: *mut c_void) {
 
 #[test]
 fn callbacks_may_not_call_cuda() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("schedule={schedule}"));
         let stream = bench.stream();
         let argument = ptr::from_ref(&bench).cast_mut().cast();
@@ -179,7 +179,7 @@ fn callbacks_may_not_call_cuda() {
 
 #[test]
 fn many_threads_share_streams_and_memory() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("schedule={schedule},memory=256MiB"));
         let shared = bench.stream();
         let context = bench.context;

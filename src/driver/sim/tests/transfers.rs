@@ -49,7 +49,7 @@ fn fills_have_three_widths_and_are_aligned() {
 
 #[test]
 fn copies_go_in_every_direction() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("devices=2,peers=none,schedule={schedule}"));
         let bytes = 3 * GRANULARITY + 12_345;
         let source = pattern(bytes);
@@ -77,7 +77,7 @@ fn copies_go_in_every_direction() {
 
 #[test]
 fn rectangles_and_boxes() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in SCHEDULES {
         let bench = Bench::new(&format!("schedule={schedule}"));
         let (stream, device) = (bench.stream(), bench.allocate(4096));
         let source = pattern(40 * 10);
