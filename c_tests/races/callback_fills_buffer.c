@@ -1,5 +1,5 @@
-/* A callback writes a pinned buffer; the stream that copies from it does not wait for the callback's
- * stream. */
+/* A callback writes a pinned buffer; the stream that copies from it does not wait for the stream of
+ * the callback. */
 #include "race.h"
 
 RACE("callback order", MACHINE);

@@ -1,7 +1,7 @@
-/* A race is a small program whose result is right only because of its waits. Compiled with -DRACY it
- * lacks one of them, and some seed of the adversarial schedule must show it; its twin lacks none, and
- * no seed may break it. Each program is a run() that works on a fresh simulated machine and says
- * whether the bytes are right; race.c tries the seeds. */
+/* A race is a small program whose result is right only because of its waits. Compiled with -DRACY
+ * it lacks one of them, and some seed of the adversarial schedule must show it; its twin lacks none
+ * and no seed may break it. Each program is a run() that works on a fresh simulated machine and
+ * says whether the bytes are right; race.c tries the seeds. */
 #ifndef RACE_H
 #define RACE_H
 

@@ -1,4 +1,4 @@
-/* A ring between two streams: the consumer waits for the event of the slot behind, not of its own. */
+/* A ring between two streams: the consumer waits for the event of the slot before its own. */
 #include "race.h"
 
 RACE("event", MACHINE);
