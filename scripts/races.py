@@ -1,6 +1,7 @@
 """Runs the races of c_tests/races over many seeds of the adversarial schedule.
 
-usage: races.py DIRECTORY [--racy SEEDS] [--twin SEEDS] [--json FILE]
+usage: races.py DIRECTORY [--racy SEEDS] [--twin SEEDS] [--workload SEEDS]
+                [--json FILE]
 
 DIRECTORY holds the programs that CMake built (build/release/c_tests). Prints one row for each race:
 the first seed that shows it in the racy build, how many of the seeds do, and how many seeds its
@@ -50,6 +51,7 @@ def main():
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--racy", type=int, default=1000)
     parser.add_argument("--twin", type=int, default=10000)
+    parser.add_argument("--workload", type=int, default=1000)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
 
@@ -69,7 +71,7 @@ def main():
         results.append({"name": name, "racy": racy, "twin": twin})
         wrong += [] if right else [name]
     for name in workloads:
-        clean = run(options.directory / f"race_clean_{name}", options.twin)
+        clean = run(options.directory / f"race_clean_{name}", options.workload)
         passed = f"{clean['seeds'] - clean['failed']} of {clean['seeds']}" if clean else "crashed"
         rate = clean["seeds_per_second"] if clean else 0
         print(f"{name:32} {'workload':16} {'':6} {'':8} {passed:>18} {rate:>9}", flush=True)

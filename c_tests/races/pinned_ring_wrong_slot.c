@@ -1,5 +1,5 @@
-/* A ring of four pinned slots that two streams copy from in turn: whichever slot the host writes, it
- * waits for the event of the first one, which says nothing of the other stream. */
+/* A ring of four pinned slots that two streams copy from in turn: whichever slot the host writes,
+ * it waits for the event of the first one, which says nothing of the other stream. */
 #include "race.h"
 
 RACE("pinned buffer", MACHINE);

@@ -9,6 +9,7 @@
 #include "race.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <time.h>
 
 enum { MOST = 512, SHOWN = 3, CHUNK = 4096 };
@@ -26,15 +27,21 @@ static struct made {
 static struct broken {
     bool is_set;
     char text[256];
-} broken;
+    pthread_mutex_t lock; /* runs may have threads */
+} broken = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+uint64_t race_seed;
 
 void race_do(tcuda_status status, const char *call)
 {
-    if (status == TCUDA_STATUS_OK || broken.is_set)
+    if (status == TCUDA_STATUS_OK)
         return;
+    pthread_mutex_lock(&broken.lock);
+    if (!broken.is_set)
+        snprintf(broken.text, sizeof broken.text, "%s gave %s: %s", call,
+            tcuda_status_name(status), tcuda_last_error());
     broken.is_set = true;
-    snprintf(broken.text, sizeof broken.text, "%s gave %s: %s", call, tcuda_status_name(status),
-        tcuda_last_error());
+    pthread_mutex_unlock(&broken.lock);
 }
 
 tcuda_stream *make_stream(int32_t device)
@@ -203,6 +210,7 @@ int main(int argc, char **argv)
         else
             snprintf(options, sizeof options, "%s,schedule=adversarial:%" PRIu64,
                 the_race.options, seed);
+        race_seed = seed;
         tried++;
         if (is_right(options))
             continue;

@@ -16,6 +16,9 @@ typedef struct race {
 
 extern const race the_race;
 
+/* The seed of this run. */
+extern uint64_t race_seed;
+
 #ifdef RACY
 #define IS_RACY true
 #else
