@@ -3,13 +3,14 @@
 //!
 //! One lock holds all queues. Callbacks of the host run on a thread of their own ([`helper`](super::helper)).
 
+use super::config::ConfigError;
 use super::copy;
 use super::helper::Helper;
 use super::hostility::{Plan, Strategy, Tear};
+use super::lanes::{Callback, Pending, State};
 use super::queue::{Action, Point, Stream};
+use super::trace::Trace;
 use super::{Machine, lock, schedule};
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The schedule of a machine.
@@ -23,76 +24,25 @@ pub(super) struct Adversary {
     pub(super) helper: Helper,
 }
 
-/// All that is queued.
-#[derive(Default)]
-pub(super) struct State {
-    /// Calls of the host that came here.
-    pub(super) calls: u64,
-    /// The callback that runs, and its lane.
-    pub(super) callback: Callback,
-    /// The callback computes for long, and nobody waits for it any more.
-    pub(super) left_alone: bool,
-    /// The helper waits for work to watch over.
-    pub(super) unwatched: bool,
-    /// The machine is going off.
-    pub(super) closed: bool,
-    /// Operations queued so far.
-    submitted: u64,
-    /// Streams used so far.
-    streams: u64,
-    lanes: Vec<Lane>,
-    /// Lanes in which something is queued.
-    active: Vec<usize>,
-    /// Lanes of streams that are gone.
-    vacant: Vec<usize>,
-    /// Counts searches, each of which looks at a lane once.
-    search: u64,
-    /// Of a search: lanes still to be looked at.
-    ahead: Vec<usize>,
-}
-
-/// The one callback that runs at a time; CUDA promises no more.
-#[derive(Default)]
-pub(super) enum Callback {
-    #[default]
-    None,
-    /// To be taken up by the helper.
-    Waiting(usize, Arc<Stream>, Action),
-    Running,
-}
-
-/// What is queued on a stream.
-struct Lane {
-    stream: Arc<Stream>,
-    /// How many streams were used before this one.
-    order: u64,
-    pending: VecDeque<Pending>,
-    /// A callback at the front is running.
-    running: bool,
-    searched: u64,
-}
-
-/// An operation that is not over.
-struct Pending {
-    position: u64,
-    /// It runs of itself when so many operations are queued.
-    due: u64,
-    plan: Plan,
-    waits: Vec<Point>,
-    action: Action,
-    /// The second step, if it is torn.
-    rest: Option<Action>,
-}
-
 impl Adversary {
-    pub(super) fn new(seed: u64, late: Option<Vec<u64>>) -> Adversary {
-        Adversary {
+    pub(super) fn new(
+        seed: u64,
+        late: Option<Vec<u64>>,
+        trace: Option<&str>,
+    ) -> Result<Adversary, ConfigError> {
+        let trace = trace.map(Trace::open).transpose().map_err(ConfigError::Trace)?;
+        Ok(Adversary {
             strategy: Strategy::new(seed),
             late,
-            state: Mutex::default(),
+            state: Mutex::new(State::new(trace)),
             progress: Condvar::new(),
             helper: Helper::default(),
-        }
+        })
+    }
+
+    /// What fills memory that nobody has written, or 0.
+    pub(super) fn poison(&self) -> u8 {
+        self.strategy.poison
     }
 
     /// Takes the lock for a call of the host.
@@ -123,9 +73,15 @@ impl Adversary {
         let number = state.submitted;
         let plan = self.plan(number, state.lanes[index].order, &action);
         let position = stream.next_position(&action);
+        let order = state.lanes[index].order;
+        let record = state.trace.as_mut().map(|trace| {
+            let point = Point { stream: Arc::clone(stream), position };
+            trace.submit(number, order, &point, &waits, &action)
+        });
         let (action, rest) = tear(plan.tear, action);
         let due = number + plan.delay;
-        let operation = Pending { position, due, plan, waits, action, rest };
+        let deviates = plan.delay > 0 || plan.tear != Tear::Whole;
+        let operation = Pending { position, due, plan, deviates, waits, action, rest, record };
         let lane = &mut state.lanes[index];
         lane.pending.push_back(operation);
         if lane.pending.len() == 1 {
@@ -134,9 +90,11 @@ impl Adversary {
                 self.helper.wake.notify_one();
             }
         }
+        state.current = number;
         while let Some(index) = state.due() {
             state = self.step(machine, state, index);
         }
+        state.current = 0;
         position
     }
 
@@ -175,6 +133,9 @@ impl Adversary {
         index: usize,
     ) -> MutexGuard<'a, State> {
         let submitted = state.submitted;
+        if state.trace.is_some() {
+            state.overtake(index);
+        }
         let lane = &mut state.lanes[index];
         let Some(front) = lane.pending.front_mut() else { return state };
         let mut action = std::mem::replace(&mut front.action, Action::Nothing);
@@ -196,151 +157,18 @@ impl Adversary {
             front.put_off(submitted, action);
             return state;
         }
+        let journal = match &mut action {
+            Action::Kernel(launch) if front.plan.tear != Tear::Whole => Some(launch.keep_journal()),
+            _ => None,
+        };
         schedule::run(machine, &lane.stream, action);
+        if let Some(writes) = journal.and_then(|journal| journal.undo()) {
+            front.put_off(submitted, Action::Writes(writes));
+            return state;
+        }
         state.finish(index);
         state
     }
-}
-
-impl State {
-    /// The lane of a stream, made at its first use.
-    fn lane_of(&mut self, stream: &Arc<Stream>) -> usize {
-        let lane = stream.lane.load(Ordering::Relaxed);
-        if lane != usize::MAX {
-            return lane;
-        }
-        // Streams that are gone leave their lanes to those that come.
-        for (index, lane) in self.lanes.iter().enumerate() {
-            if lane.pending.is_empty()
-                && lane.stream.lane.load(Ordering::Relaxed) == index
-                && lane.stream.destroyed.load(Ordering::Relaxed)
-            {
-                lane.stream.lane.store(usize::MAX, Ordering::Relaxed);
-                self.vacant.push(index);
-            }
-        }
-        let fresh = Lane {
-            stream: Arc::clone(stream),
-            order: self.streams,
-            pending: VecDeque::new(),
-            running: false,
-            searched: 0,
-        };
-        self.streams += 1;
-        let index = match self.vacant.pop() {
-            Some(index) => {
-                self.lanes[index] = fresh;
-                index
-            }
-            None => {
-                self.lanes.push(fresh);
-                self.lanes.len() - 1
-            }
-        };
-        stream.lane.store(index, Ordering::Relaxed);
-        index
-    }
-
-    /// Of the operations that may run and that nothing holds back any more, the first.
-    fn due(&mut self) -> Option<usize> {
-        let mut best = None;
-        for index in &self.active {
-            let lane = &mut self.lanes[*index];
-            let Some(front) = lane.pending.front_mut() else { continue };
-            if lane.running || front.must_wait_for(&self.callback) {
-                continue;
-            }
-            if front.due <= self.submitted && front.is_ready() {
-                best = better(best, (front.plan.key, front.position, *index));
-            }
-        }
-        best.map(|(_, _, index)| index)
-    }
-
-    /// Of the operations that may run and that the points wait for, the first: those that are late
-    /// come after those that are not.
-    fn needed(&mut self, points: &[Point]) -> Option<usize> {
-        self.search += 1;
-        let lane_of = |point: &Point| point.stream.lane.load(Ordering::Relaxed);
-        self.ahead.clear();
-        self.ahead.extend(points.iter().filter(|point| !point.is_reached()).map(lane_of));
-        let mut best = None;
-        while let Some(index) = self.ahead.pop() {
-            let Some(lane) = self.lanes.get_mut(index) else { continue };
-            if lane.running || lane.searched == self.search {
-                continue;
-            }
-            lane.searched = self.search;
-            let Some(front) = lane.pending.front_mut() else { continue };
-            if front.is_ready() {
-                if front.must_wait_for(&self.callback) {
-                    continue;
-                }
-                let late = u64::from(front.due > self.submitted);
-                best = better(best, (late << 63 | front.plan.key >> 1, front.position, index));
-            } else {
-                self.ahead.extend(front.waits.iter().map(lane_of));
-            }
-        }
-        best.map(|(_, _, index)| index)
-    }
-
-    /// Is anything queued?
-    pub(super) fn is_busy(&self) -> bool {
-        !self.active.is_empty()
-    }
-
-    /// An operation that may run now, whether or not something holds it back.
-    pub(super) fn any(&mut self) -> Option<usize> {
-        let mut best = None;
-        for index in &self.active {
-            let lane = &mut self.lanes[*index];
-            let Some(front) = lane.pending.front_mut() else { continue };
-            if !lane.running && !front.must_wait_for(&self.callback) && front.is_ready() {
-                best = better(best, (front.plan.key, front.position, *index));
-            }
-        }
-        best.map(|(_, _, index)| index)
-    }
-
-    /// The operation at the front of a lane is over.
-    pub(super) fn finish(&mut self, index: usize) {
-        let lane = &mut self.lanes[index];
-        lane.running = false;
-        if let Some(done) = lane.pending.pop_front() {
-            lane.stream.complete(done.position);
-        }
-        if lane.pending.is_empty() {
-            self.active.retain(|active| *active != index);
-        }
-    }
-}
-
-impl Pending {
-    /// The first step is done; the second lets others go first.
-    fn put_off(&mut self, submitted: u64, rest: Action) {
-        self.action = rest;
-        self.due = submitted + self.plan.delay.max(1 + self.plan.key % 8);
-        self.plan.key = !self.plan.key;
-    }
-
-    fn must_wait_for(&self, callback: &Callback) -> bool {
-        !matches!(callback, Callback::None) && matches!(self.action, Action::HostFunction(_))
-    }
-
-    /// Is everything reached that it waits for?
-    fn is_ready(&mut self) -> bool {
-        self.waits.retain(|point| !point.is_reached());
-        self.waits.is_empty()
-    }
-}
-
-/// The lower of two candidates: key, position, lane.
-fn better(
-    best: Option<(u64, u64, usize)>,
-    candidate: (u64, u64, usize),
-) -> Option<(u64, u64, usize)> {
-    Some(best.map_or(candidate, |best| best.min(candidate)))
 }
 
 /// Cuts an operation into two steps.

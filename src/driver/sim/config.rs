@@ -131,6 +131,11 @@ pub enum ConfigError {
     /// [`power_on`](super::power_on) twice.
     #[error("the simulated machine is already on; power it off first")]
     AlreadyOn,
+    /// The file that `trace` names cannot be written.
+    #[error(
+        "the file that option trace of the simulated machine names cannot be opened (errno {0})"
+    )]
+    Trace(i32),
     /// The host lacks what the machine needs.
     #[error("the host could not provide the simulated device memory (errno {0})")]
     Host(i32),

@@ -6,7 +6,8 @@
 //! each time. A host may also wait for a callback, or for a word in pinned memory, without a call:
 //! when none has come for a while, this thread runs what is queued, one operation after the other.
 
-use super::adversary::{Adversary, Callback, State};
+use super::adversary::Adversary;
+use super::lanes::{Callback, State};
 use super::{Machine, lock, schedule};
 use std::fs::File;
 use std::io::Read;

@@ -63,8 +63,8 @@ pub(super) struct Strategy {
     habit: Habit,
     /// One operation in so many is torn; 0: none.
     torn: u64,
-    /// Is memory that nobody has written filled with garbage?
-    pub(super) poisons: bool,
+    /// What fills the bytes of memory that nobody has written; 0: it is left as it is.
+    pub(super) poison: u8,
     /// Numbers of operations at which the priorities of streams change.
     changes: [u64; 4],
 }
@@ -83,7 +83,7 @@ impl Strategy {
             seed: mix(seed),
             habit: Habit::Reverse,
             torn: 0,
-            poisons: false,
+            poison: 0,
             changes: [0; 4],
         };
         // Seed 0 is plain lateness.
@@ -100,7 +100,7 @@ impl Strategy {
             _ => Habit::Kind((choice >> 8) as u8 % 4),
         };
         strategy.torn = [0, 1, 2, 8][(choice >> 16) as usize % 4];
-        strategy.poisons = (choice >> 24) % 2 == 1;
+        strategy.poison = if (choice >> 24) % 2 == 1 { (choice >> 32) as u8 | 0x81 } else { 0 };
         // The length of the run is unknown: each change lies in a range of its own magnitude.
         for index in 0..strategy.changes.len() {
             let random = strategy.hash(EPOCHS, index as u64);
@@ -117,7 +117,7 @@ impl Strategy {
     /// What happens to operation `number`, the first being 1, of the stream that was used `order`th.
     pub(super) fn plan(&self, number: u64, order: u64, action: &Action) -> Plan {
         let random = self.hash(DELAY, number);
-        let one_in = |count: u64| random % count == 0;
+        let one_in = |count: u64| random.is_multiple_of(count);
         let (late, key) = match self.habit {
             Habit::Reverse => (true, u64::MAX - number),
             Habit::Lazy => (true, self.hash(ORDER, number)),
@@ -129,7 +129,7 @@ impl Strategy {
                 let epoch = self.changes.iter().filter(|change| **change <= number).count() as u64;
                 (true, self.hash(ORDER, order << 3 | epoch))
             }
-            Habit::Starved(count) => (self.hash(ORDER, order) % count == 0, number),
+            Habit::Starved(count) => (self.hash(ORDER, order).is_multiple_of(count), number),
             Habit::Few(count) => (one_in(count), number),
             Habit::Kind(kind) => (kind == kind_of(action), number),
         };
@@ -144,7 +144,7 @@ impl Strategy {
     fn details(&self, number: u64, key: u64) -> Plan {
         let random = self.hash(TEAR, number);
         let tear = match random >> 32 & 3 {
-            _ if self.torn == 0 || random % self.torn != 0 => Tear::Whole,
+            _ if self.torn == 0 || !random.is_multiple_of(self.torn) => Tear::Whole,
             0 => Tear::Halves,
             1 => Tear::Backwards,
             _ => Tear::ReadsEarly,
@@ -158,7 +158,7 @@ fn kind_of(action: &Action) -> u8 {
     match action {
         Action::HostFunction(_) => 0,
         Action::Copy(_) => 1,
-        Action::Kernel(_) | Action::Fill(_) => 2,
+        Action::Kernel(_) | Action::Writes(_) | Action::Fill(_) => 2,
         Action::Record(_) | Action::Nothing => 3,
     }
 }

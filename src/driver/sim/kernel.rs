@@ -1,6 +1,7 @@
 //! Kernels: Rust functions under the names of device code, and their launch.
 
 use super::address_space::{Accessor, Chunks};
+use super::journal::Journal;
 use super::queue::Action;
 use super::{Machine, code, entry, lock, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
@@ -52,6 +53,8 @@ pub struct Launch {
     kernel: Kernel,
     parameters: Vec<u8>,
     running: OnceLock<(Arc<Machine>, usize)>,
+    /// Kept where the writes are to be seen late.
+    journal: Option<Arc<Journal>>,
 }
 
 impl Launch {
@@ -170,7 +173,16 @@ impl Launch {
         }
         let (machine, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
         let accessor = Accessor { device: *device, write, staged: false };
-        machine.translate(address as usize, bytes, accessor)
+        let chunks = machine.translate(address as usize, bytes, accessor)?;
+        if let (true, Some(journal)) = (write, &self.journal) {
+            chunks.iter().for_each(|chunk| journal.note(chunk));
+        }
+        Ok(chunks)
+    }
+
+    /// Keeps a journal of what the kernel writes from now on.
+    pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
+        Arc::clone(self.journal.insert(Arc::default()))
     }
 
     /// Runs the kernel on a device.
@@ -228,7 +240,8 @@ pub(super) unsafe extern "C" fn launch(
         let kernel = function.kernel;
         let parameters = gather(kernel, parameters)?;
         let running = OnceLock::new();
-        let launch = Launch { grid, block, shared_bytes, kernel, parameters, running };
+        let launch =
+            Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None };
         let action = Action::Kernel(Box::new(launch));
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
     })

@@ -2,6 +2,7 @@
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
+use super::physical::SPOILED;
 use super::{Machine, code, entry, pool, put, read, require, schedule, write};
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
@@ -171,6 +172,11 @@ pub(super) unsafe extern "C" fn host_allocate(
             )
         };
         require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
+        let poison = machine.adversary.poison();
+        if poison != 0 {
+            // SAFETY: the pages are fresh and writable.
+            unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(SPOILED)) };
+        }
         let range = HostRange { bytes, device, owned: true };
         write(&machine.host).ranges.insert(address.expose_provenance(), range);
         schedule::share_memory(machine);

@@ -15,7 +15,9 @@ mod event;
 mod handles;
 mod helper;
 mod hostility;
+mod journal;
 mod kernel;
+mod lanes;
 mod memory;
 mod module;
 mod physical;
@@ -27,6 +29,7 @@ mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod transfer;
 mod virtual_memory;
 
@@ -139,21 +142,25 @@ pub struct LiveObjects {
 impl Machine {
     fn new(config: Config) -> Result<Machine, ConfigError> {
         static GENERATION: AtomicU64 = AtomicU64::new(1);
-        let mut pools = Handles::new(6);
-        let mut devices = Vec::with_capacity(config.devices);
-        for index in 0..config.devices {
-            devices.push(Device {
-                physical: Arc::new(Physical::new(index, config.memory).map_err(ConfigError::Host)?),
-                context: Context::new(index),
-                default_pool: Pool::insert(&mut pools, index, true),
-            });
-        }
         let seed = match config.schedule {
             ScheduleKind::Adversarial(seed) => seed,
             ScheduleKind::Immediate | ScheduleKind::Threads => 0,
         };
+        let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
+        let poison = adversary.poison();
+        let mut pools = Handles::new(6);
+        let mut devices = Vec::with_capacity(config.devices);
+        for index in 0..config.devices {
+            devices.push(Device {
+                physical: Arc::new(
+                    Physical::new(index, config.memory, poison).map_err(ConfigError::Host)?,
+                ),
+                context: Context::new(index),
+                default_pool: Pool::insert(&mut pools, index, true),
+            });
+        }
         Ok(Machine {
-            adversary: Adversary::new(seed, config.late.clone()),
+            adversary,
             config,
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             start: Instant::now(),

@@ -9,11 +9,17 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// Bytes at the start of a granule that are filled where fresh memory is, and of how many granules.
+pub(super) const SPOILED: usize = 16 << 10;
+const SPOILED_GRANULES: usize = 16;
+
 /// The memory of one device.
 pub(super) struct Physical {
     pub(super) device: usize,
     file: libc::c_int,
     bytes: usize,
+    /// What fresh memory is filled with; 0: it is left as the host gives it.
+    poison: u8,
     used: AtomicUsize,
     free: Mutex<BTreeMap<usize, usize>>,
     /// Host address of the whole file, mapped at first use; `None` where the host refused.
@@ -22,7 +28,7 @@ pub(super) struct Physical {
 
 impl Physical {
     /// Memory of `bytes`; the error is an errno.
-    pub(super) fn new(device: usize, bytes: usize) -> Result<Physical, i32> {
+    pub(super) fn new(device: usize, bytes: usize, poison: u8) -> Result<Physical, i32> {
         // SAFETY: the name is NUL-terminated.
         let file =
             unsafe { libc::memfd_create(c"simulated device memory".as_ptr(), libc::MFD_CLOEXEC) };
@@ -33,6 +39,7 @@ impl Physical {
             device,
             file,
             bytes,
+            poison,
             used: AtomicUsize::new(0),
             free: Mutex::new(BTreeMap::from([(0, bytes)])),
             alias: OnceLock::new(),
@@ -105,9 +112,21 @@ impl Physical {
         }
         self.used.fetch_add(bytes, Ordering::Relaxed);
         drop(free);
+        if self.poison != 0 {
+            extents.iter().for_each(|extent| self.spoil(alias, extent));
+        }
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Allocation { physical: Arc::clone(self), extents, bytes, alias, id }))
+    }
+
+    /// Fills the beginning of the first granules: all of it would cost the host memory.
+    fn spoil(&self, alias: usize, extent: &Extent) {
+        for granule in (0..extent.bytes).step_by(GRANULARITY).take(SPOILED_GRANULES) {
+            let start = ptr::with_exposed_provenance_mut::<u8>(alias + extent.start + granule);
+            // SAFETY: the granule lies in the file, and nobody else has it.
+            unsafe { ptr::write_bytes(start, self.poison, SPOILED) };
+        }
     }
 
     fn release(&self, offset: usize, bytes: usize) {
@@ -203,7 +222,7 @@ mod tests {
 
     #[test]
     fn first_fit_merges_and_punches_holes() {
-        let physical = Arc::new(Physical::new(0, 8 * GRANULARITY).unwrap());
+        let physical = Arc::new(Physical::new(0, 8 * GRANULARITY, 0).unwrap());
         let first = physical.allocate(2 * GRANULARITY).unwrap();
         let second = physical.allocate(2 * GRANULARITY).unwrap();
         let start = first.locate(0).0;

@@ -2,7 +2,9 @@
 //! streams must be reached before they may be used again.
 
 use super::address_space::{Access, Purpose};
+use super::copy::Fill;
 use super::handles::Handles;
+use super::physical::SPOILED;
 use super::queue::{Action, Point, Stream};
 use super::virtual_memory::{location, rights};
 use super::{
@@ -271,6 +273,25 @@ fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
     }
 }
 
+/// Under a schedule that spoils memory: nothing is left of a block that its stream has freed.
+fn spoil(
+    machine: &Arc<Machine>,
+    pool: &Pool,
+    address: usize,
+    stream: &Arc<Stream>,
+) -> Result<(), i32> {
+    let poison = machine.adversary.poison();
+    let found = lock(&pool.state).used_blocks.get(&address).copied();
+    match found {
+        Some(bytes) if poison != 0 && pool.is_reached_by(stream.device) => {
+            let (value, count) = (poison.into(), bytes.min(SPOILED));
+            let fill = Action::Fill(Fill { address, value, width: 1, count });
+            schedule::submit(machine, stream, Vec::new(), fill).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Frees a block whose work is known to be over.
 pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
     let pool = owner(machine, address)?;
@@ -426,6 +447,7 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
         machine.current()?;
         let stream = stream::get(machine, stream)?;
         let pool = owner(machine, ptr as usize)?;
+        spoil(machine, &pool, ptr as usize, &stream)?;
         let after = if stream.is_idle() { Vec::new() } else { vec![stream.tail()] };
         lock(&pool.state).give_back(ptr as usize, after)
     })

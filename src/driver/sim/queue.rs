@@ -1,6 +1,7 @@
 //! The queue of a stream, the points in it, and what is queued.
 
 use super::copy::{Copy, Fill};
+use super::journal::Write;
 use super::kernel::Launch;
 use super::lock;
 use std::collections::VecDeque;
@@ -77,6 +78,8 @@ pub(super) enum Action {
     Fill(Fill),
     HostFunction(HostFunction),
     Kernel(Box<Launch>),
+    /// What a kernel has written in its first step.
+    Writes(Vec<Write>),
 }
 
 /// A callback of the host.

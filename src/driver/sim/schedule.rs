@@ -3,6 +3,7 @@
 
 use super::config::ScheduleKind;
 use super::context::Context;
+use super::journal::Write;
 use super::queue::{Action, Kind, Point, Stream};
 use super::{Machine, code, copy, lock};
 use std::cell::Cell;
@@ -159,6 +160,7 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             IN_CALLBACK.set(true);
             launch.run(machine, stream.device)?;
         }
+        Action::Writes(writes) => writes.iter().for_each(Write::apply),
     }
     Ok(())
 }

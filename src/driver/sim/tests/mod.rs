@@ -5,6 +5,7 @@ mod events;
 mod kernels;
 mod memory;
 mod pools;
+mod races;
 mod random;
 mod speed;
 mod streams;

@@ -16,7 +16,7 @@ fn measure(name: &str, mut call: impl FnMut()) {
 #[test]
 #[ignore = "a measurement"]
 fn calls() {
-    for schedule in ["immediate", "threads"] {
+    for schedule in ["immediate", "threads", "adversarial:0", "adversarial:3"] {
         println!("{schedule}");
         let bench = Bench::new(&format!("schedule={schedule}"));
         let (stream, other) = (bench.stream(), bench.stream());
@@ -39,5 +39,70 @@ fn calls() {
             assert_eq!(bench.grant(base, GRANULARITY, 0), 0);
             ok!(bench, cuMemUnmap(base, GRANULARITY));
         });
+    }
+}
+
+/// Submitting and running small operations, and what a machine costs that runs few.
+#[test]
+#[ignore = "a measurement"]
+fn adversarial() {
+    use crate::driver::sim::{Launch, register_kernel};
+    register_kernel("speed_nothing", &[8], |_: &Launch| Ok(()));
+    for seed in 0..12 {
+        println!("adversarial:{seed}");
+        let bench = Bench::new(&format!("schedule=adversarial:{seed}"));
+        let streams: Vec<CUstream> = (0..8).map(|_| bench.stream()).collect();
+        let event = bench.event(2);
+        let memory = bench.allocate(4096);
+        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+        let image = c".version 7.8\n.entry speed_nothing(.param .u64 p) { ret; }";
+        ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+        ok!(bench, cuModuleGetFunction(&mut function, module, c"speed_nothing".as_ptr()));
+        let mut argument = memory;
+        let mut arguments = [ptr::from_mut(&mut argument).cast::<c_void>()];
+        let mut round = 0;
+        measure("of five, one operation", || {
+            let stream = streams[round % 8];
+            let cell = memory + (round % 64 * 64) as u64;
+            match round % 5 {
+                0 => ok!(bench, cuEventRecord(event, stream)),
+                1 => ok!(bench, cuStreamWaitEvent(stream, event, 0)),
+                2 => ok!(bench, cuMemsetD8Async(cell, 1, 16, stream)),
+                3 => ok!(bench, cuMemcpyAsync(cell, memory, 16, stream)),
+                _ => {
+                    let (list, none) = (arguments.as_mut_ptr(), ptr::null_mut());
+                    ok!(bench, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, list, none));
+                }
+            }
+            round += 1;
+            if round % 1000 == 0 {
+                ok!(bench, cuCtxSynchronize());
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn a_machine_for_a_few_operations() {
+    for schedule in ["immediate", "threads", "adversarial:0", "adversarial:3", "adversarial:4"] {
+        const ROUNDS: u32 = 1000;
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            let bench = Bench::new(&format!("schedule={schedule}"));
+            let (stream, other, event) = (bench.stream(), bench.stream(), bench.event(2));
+            let memory = bench.allocate(4096);
+            for _ in 0..4 {
+                ok!(bench, cuMemsetD8Async(memory, 1, 4096, stream));
+                ok!(bench, cuEventRecord(event, stream));
+                ok!(bench, cuStreamWaitEvent(other, event, 0));
+                ok!(bench, cuMemcpyAsync(memory, memory + 64, 64, other));
+                ok!(bench, cuStreamSynchronize(other));
+            }
+        }
+        println!(
+            "{schedule:16} {:8.1} us",
+            start.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS)
+        );
     }
 }

@@ -1,0 +1,122 @@
+//! What an adversarial schedule ran, an operation a line of JSON, for scripts/shrink.py and readers.
+
+use super::copy::{Copy, Place, Side};
+use super::queue::{Action, Point};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+
+/// The file, and the numbers of the operations by stream and position.
+pub(super) struct Trace {
+    file: File,
+    numbers: HashMap<(u64, u64), u64>,
+}
+
+/// What is known of an operation before it is over.
+pub(super) struct Record {
+    pub(super) number: u64,
+    stream: u64,
+    device: usize,
+    kind: &'static str,
+    reads: Option<(usize, usize)>,
+    writes: Option<(usize, usize)>,
+    waits: Vec<u64>,
+    overtaken_by: Option<u64>,
+    /// Both touch the same bytes, and one writes them.
+    conflicts: bool,
+}
+
+impl Trace {
+    /// Appends to a file; the error is an errno.
+    pub(super) fn open(path: &str) -> Result<Trace, i32> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|error| error.raw_os_error().unwrap_or(0))?;
+        Ok(Trace { file, numbers: HashMap::new() })
+    }
+
+    /// An operation is queued: the `order`th stream's, at `point`.
+    pub(super) fn submit(
+        &mut self,
+        number: u64,
+        order: u64,
+        point: &Point,
+        waits: &[Point],
+        action: &Action,
+    ) -> Box<Record> {
+        self.numbers.insert((point.stream.id, point.position), number);
+        let number_of = |point: &Point| self.numbers.get(&(point.stream.id, point.position));
+        let (kind, reads, writes) = describe(action);
+        Box::new(Record {
+            number,
+            stream: order,
+            device: point.stream.device,
+            kind,
+            reads,
+            writes,
+            waits: waits.iter().filter_map(number_of).copied().collect(),
+            overtaken_by: None,
+            conflicts: false,
+        })
+    }
+
+    /// An operation is over, when `submitted` were queued; `deviates` if it could have been over
+    /// before.
+    pub(super) fn finish(&mut self, record: &Record, submitted: u64, deviates: bool) {
+        let mut line = String::with_capacity(256);
+        let _ = write!(
+            line,
+            "{{\"number\":{},\"stream\":{},\"device\":{},\"kind\":\"{}\"",
+            record.number, record.stream, record.device, record.kind
+        );
+        for (name, range) in [("reads", record.reads), ("writes", record.writes)] {
+            if let Some((start, bytes)) = range {
+                let _ = write!(line, ",\"{name}\":[\"{start:#x}\",{bytes}]");
+            }
+        }
+        let _ = write!(line, ",\"waits\":{:?}", record.waits);
+        if let Some(by) = record.overtaken_by {
+            let _ = write!(line, ",\"overtaken_by\":{by},\"conflicts\":{}", record.conflicts);
+        }
+        let _ = writeln!(line, ",\"ran_after\":{submitted},\"late\":{deviates}}}");
+        // A line at a time, since the host may crash; a full disk must not stop it.
+        let _ = self.file.write_all(line.as_bytes());
+    }
+}
+
+impl Record {
+    /// `other` runs while this one, which was queued before it, has not.
+    pub(super) fn is_overtaken_by(&mut self, other: &Record) {
+        let overlap = |a: Option<(usize, usize)>, b: Option<(usize, usize)>| match (a, b) {
+            (Some(a), Some(b)) => a.0 < b.0 + b.1 && b.0 < a.0 + a.1,
+            _ => false,
+        };
+        let conflicts = overlap(self.writes, other.writes)
+            || overlap(self.writes, other.reads)
+            || overlap(self.reads, other.writes);
+        if self.overtaken_by.is_none() || (conflicts && !self.conflicts) {
+            (self.overtaken_by, self.conflicts) = (Some(other.number), conflicts);
+        }
+    }
+}
+
+type Range = Option<(usize, usize)>;
+
+/// Kind, bytes read and bytes written, from the first to the last.
+fn describe(action: &Action) -> (&'static str, Range, Range) {
+    match action {
+        Action::Nothing => ("wait", None, None),
+        Action::Record(_) => ("record", None, None),
+        Action::Copy(copy) => ("copy", range(copy, &copy.source), range(copy, &copy.target)),
+        Action::Fill(fill) => ("fill", None, Some((fill.address, fill.count * fill.width))),
+        Action::HostFunction(_) => ("callback", None, None),
+        Action::Kernel(_) | Action::Writes(_) => ("kernel", None, None),
+    }
+}
+
+fn range(copy: &Copy, side: &Side) -> Range {
+    match side.place {
+        Place::Device(address) | Place::Host(address) => Some((address, copy.extent(side)?)),
+        Place::Staged(_) => None,
+    }
+}
