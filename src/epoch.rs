@@ -31,8 +31,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Outside.
-    #[cfg(test)]
+    /// Outside. The library's own begin as the zeroes of a thread's block.
     pub fn new() -> Presence {
         Presence {
             sequence: AtomicU64::new(0),
@@ -48,7 +47,9 @@ impl Presence {
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
             let sequence = self.sequence.load(Ordering::Relaxed);
-            self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+            // Released as well: who waits may see this instead of the last leaving, and must then
+            // know what was done before that.
+            self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
             if how == Fence::Light {
                 sync::light_fence();
             } else {
