@@ -4,11 +4,12 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Can be timed.
 pub const TIMING: u32 = 1;
@@ -34,11 +35,11 @@ pub struct EventPool {
 
 impl EventPool {
     pub(crate) fn new(driver: &'static Driver) -> EventPool {
-        EventPool { driver, free: [const { Mutex::new(Vec::new()) }; 8] }
+        EventPool { driver, free: [const { Mutex::new(Rank::LEAF, Vec::new()) }; 8] }
     }
 
     fn take(&self, device: &Device, flags: u32) -> Result<CUevent> {
-        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free[flags as usize].lock();
         if let Some(event) = free.pop() {
             return Ok(event as CUevent);
         }
@@ -53,7 +54,7 @@ impl EventPool {
     }
 
     fn give(&self, flags: u32, event: CUevent) {
-        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free[flags as usize].lock();
         if free.try_reserve(1).is_ok() {
             free.push(event as usize);
         } else {
@@ -76,7 +77,7 @@ impl EventPool {
     /// Destroys what is in the pool; the device's context is current.
     pub(crate) fn close(&self) {
         for free in &self.free {
-            let mut free = free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = free.lock();
             for event in free.drain(..) {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(event as CUevent) };

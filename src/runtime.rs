@@ -4,13 +4,14 @@ use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
 use crate::driver::{CudaError, Driver, code, cuda, inject, sim};
 use crate::error::{Error, Result};
+use crate::lock::{Held, Mutex};
 use crate::memory::host::HostMemory;
+use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How a GPU is reached.
@@ -62,9 +63,9 @@ struct Selection {
 }
 
 static SELECTION: Mutex<Selection> =
-    Mutex::new(Selection { backend: None, options: String::new() });
+    Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 /// Serialises initialisation and shutdown; taken before every other lock.
-static LIFE: Mutex<()> = Mutex::new(());
+static LIFE: Mutex<()> = Mutex::new(Rank::LIFE, ());
 static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -74,17 +75,18 @@ static CLOSING: AtomicBool = AtomicBool::new(false);
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Waits for LIFE, unless a shutdown is waiting for this very thread.
-fn life() -> Result<MutexGuard<'static, ()>> {
+fn life() -> Result<Held<'static, ()>> {
+    // Its own rank is left out: a line of log under LIFE may come back here, and is turned away.
+    Rank::ARENA.before();
     loop {
         match LIFE.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
-            Err(TryLockError::WouldBlock) if CLOSING.load(Ordering::Acquire) => {
+            Some(held) => return Ok(held),
+            None if CLOSING.load(Ordering::Acquire) => {
                 return Err(Error::InvalidState(
                     "another thread shuts the library down or selects its backend; try again",
                 ));
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+            None => std::thread::sleep(Duration::from_micros(50)),
         }
     }
 }
@@ -186,7 +188,7 @@ fn count_devices(driver: &Driver) -> Result<i32> {
 }
 
 fn chosen_backend() -> Result<Backend> {
-    let chosen = SELECTION.lock().unwrap_or_else(PoisonError::into_inner).backend;
+    let chosen = SELECTION.lock().backend;
     match chosen {
         Some(backend) => Ok(backend),
         None => match std::env::var("TCUDA_BACKEND") {
@@ -197,7 +199,7 @@ fn chosen_backend() -> Result<Backend> {
 }
 
 fn sim_options() -> String {
-    let selection = SELECTION.lock().unwrap_or_else(PoisonError::into_inner);
+    let selection = SELECTION.lock();
     if selection.backend.is_some() && !selection.options.is_empty() {
         return selection.options.clone();
     }
@@ -229,8 +231,7 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
     copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;
     copy.push_str(options);
     stop_driver();
-    *SELECTION.lock().unwrap_or_else(PoisonError::into_inner) =
-        Selection { backend: Some(backend), options: copy };
+    *SELECTION.lock() = Selection { backend: Some(backend), options: copy };
     Ok(())
 }
 
@@ -324,8 +325,8 @@ fn stop_driver() {
 pub(crate) fn is_lost_by_fork() -> bool {
     CUDA_STARTED.load(Ordering::Acquire)
         || !DRIVER.load(Ordering::Acquire).is_null()
-        || LIFE.try_lock().is_err()
-        || SELECTION.try_lock().is_err()
+        || LIFE.try_lock().is_none()
+        || SELECTION.try_lock().is_none()
 }
 
 impl Runtime {

@@ -5,12 +5,13 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
 use crate::memory::arena::Arena;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::thread::{self, Block, try_box};
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
@@ -252,7 +253,7 @@ impl Streams {
             range: OnceCell::new(),
             pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
-            external: Mutex::new(Vec::new()),
+            external: Mutex::new(Rank::LEAF, Vec::new()),
             side: OnceCell::new(),
         }
     }
@@ -329,7 +330,7 @@ impl Streams {
                 }
             }
         }
-        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut external = self.external.lock();
         let known =
             external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
         if let Some(stream) = known {
@@ -420,7 +421,7 @@ impl Streams {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
-        for stream in self.external.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for stream in self.external.lock().iter() {
             let farewell = stream.farewell.swap(0, Ordering::AcqRel);
             if farewell != 0 {
                 // SAFETY: ours, and at its end.

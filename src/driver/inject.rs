@@ -1,8 +1,9 @@
 //! Injected failures: the n-th call of a driver function, or of any, gives a chosen CUresult.
 
 use super::{Call, NAMES};
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// At most so many functions can have a rule at once; more are refused.
 const MAX_RULES: usize = 16;
@@ -18,7 +19,7 @@ struct Rule {
 }
 
 static ARMED: AtomicBool = AtomicBool::new(false);
-static RULES: Mutex<[Option<Rule>; MAX_RULES]> = Mutex::new([None; MAX_RULES]);
+static RULES: Mutex<[Option<Rule>; MAX_RULES]> = Mutex::new(Rank::RULES, [None; MAX_RULES]);
 
 /// Is any rule set?
 #[inline]
@@ -34,7 +35,7 @@ pub fn index_of(function: &str) -> Option<usize> {
 /// Makes the `nth` call from now of a function (`None`: of any) give `code`, once or for ever;
 /// 0 removes its rule. False when there are too many rules.
 pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
-    let mut rules = RULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rules = RULES.lock();
     for slot in rules.iter_mut() {
         if slot.is_some_and(|rule| rule.call == call) {
             *slot = None;
@@ -53,14 +54,14 @@ pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
 
 /// Removes all rules.
 pub fn clear() {
-    *RULES.lock().unwrap_or_else(PoisonError::into_inner) = [None; MAX_RULES];
+    *RULES.lock() = [None; MAX_RULES];
     ARMED.store(false, Ordering::Relaxed);
 }
 
 /// Counts one call against the rules and gives the code of the first that fires.
 #[cold]
 pub(super) fn take(call: Call) -> Option<i32> {
-    let mut rules = RULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rules = RULES.lock();
     let mut fired = None;
     for slot in rules.iter_mut() {
         let Some(rule) = slot else { continue };

@@ -12,6 +12,7 @@ mod handle;
 pub mod host;
 pub mod library;
 pub mod memory;
+pub mod slot;
 pub mod statistics;
 pub mod status;
 pub mod stream;

@@ -5,6 +5,7 @@
 //! serves whom, growing, giving back, and what happens when memory runs out.
 
 pub mod arena;
+pub mod arena_lock;
 mod bins;
 pub mod block;
 mod holes;
@@ -13,6 +14,7 @@ mod keys;
 mod limbo;
 mod reclaim;
 mod region;
+pub mod registry;
 mod report;
 pub mod segment;
 pub mod stats;
@@ -30,6 +32,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::try_box;
@@ -116,7 +119,7 @@ impl DeviceMemory {
             ordinal,
             total,
             virtual_memory: VirtualMemory::new(driver, ordinal, device, total),
-            ledger_lock: Lock::new(),
+            ledger_lock: Lock::new(Rank::LEDGER),
             books: UnsafeCell::new(Books { ledger: Ledger::default(), arenas: Vec::new() }),
         }
     }
@@ -189,11 +192,11 @@ impl DeviceMemory {
     /// holds, if it does.
     fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
         if let Some(own) = own {
-            own.parked.store(true, Ordering::Release);
+            own.lock.park();
         }
         let _guard = self.ledger_lock.guard();
         if let Some(own) = own {
-            own.parked.store(false, Ordering::Release);
+            own.lock.unpark();
         }
         // SAFETY: the ledger's lock is held.
         let books = unsafe { &mut *self.books.get() };
@@ -202,29 +205,17 @@ impl DeviceMemory {
             if own.is_some_and(|own| std::ptr::eq(own, &**arena)) {
                 continue;
             }
-            // Whoever holds an arena's lock soon gives it back, or parks here, waiting for us.
-            let mut spins = 0u32;
-            let taken = loop {
-                if arena.lock.try_lock() {
-                    break true;
-                }
-                if arena.parked.load(Ordering::Acquire) {
-                    break false;
-                }
-                spins += 1;
-                if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
-            };
-            arena.taken.set(taken);
+            arena.lock.hold_still();
         }
         body(books)
     }
 
     /// Waits for the device with an arena's lock held: the ledger goes on meanwhile.
     fn wait_parked<R>(&self, own: &Arena, wait: impl FnOnce() -> R) -> R {
-        own.parked.store(true, Ordering::Release);
+        own.lock.park();
         let result = wait();
         let _guard = self.ledger_lock.guard();
-        own.parked.store(false, Ordering::Release);
+        own.lock.unpark();
         result
     }
 
@@ -360,9 +351,7 @@ impl Drop for Taken<'_> {
         // SAFETY: the ledger's lock is held longer than this.
         let books = unsafe { &*self.0.get() };
         for arena in &books.arenas {
-            if arena.taken.replace(false) {
-                arena.lock.unlock();
-            }
+            arena.lock.let_go();
         }
     }
 }
