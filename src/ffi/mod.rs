@@ -11,6 +11,7 @@ pub mod event;
 mod handle;
 pub mod library;
 pub mod memory;
+pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;

@@ -38,8 +38,9 @@ pub struct Arena {
     pub stream: AtomicPtr<Stream>,
     /// Guards `state`; for `account` see [`Arena::parked`].
     pub lock: Lock,
-    /// Set by the holder of the lock while it waits for the ledger, which may then use `account`
-    /// although the lock is held.
+    /// Set by the holder of the lock while it waits for the ledger or the device. The holder of the
+    /// ledger may then use `account` and read `state` although the lock is held: whoever parks has
+    /// left both as they should be, and keeps no reference.
     pub parked: AtomicBool,
     /// Did the ledger take the lock itself? Guarded by the ledger's lock.
     pub taken: Cell<bool>,
