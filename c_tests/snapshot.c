@@ -155,10 +155,63 @@ static void a_block_that_awaits_streams_is_pending(void)
     /* As in torch, it moves on when memory is next wanted. */
     CHECK_EQ(state_of(block), TCUDA_BLOCK_ACTIVE_PENDING_FREE);
     CHECK_OK(tcuda_free(allocate(4 * KIB, 0, own)));
+    CHECK_OK(tcuda_stream_synchronize(other)); /* passes the event that was recorded there */
+    CHECK_OK(tcuda_free(allocate(4 * KIB, 0, own)));
     CHECK_EQ(state_of(block), TCUDA_BLOCK_INACTIVE);
     CHECK_OK(tcuda_free(guard));
     CHECK_OK(tcuda_stream_destroy(own));
     CHECK_OK(tcuda_stream_destroy(other));
+}
+
+/* ---- Which stream tcuda_record_stream means ---- */
+
+static tcuda_stream *per_thread;
+
+static void *record_own_default_stream(void *block)
+{
+    CHECK_OK(tcuda_record_stream(block, per_thread));
+    return NULL;
+}
+
+static void the_default_stream_of_a_thread_is_its_own(void)
+{
+    struct CUstream_st *const native = (struct CUstream_st *)(uintptr_t)2;
+    CHECK_OK(tcuda_stream_from_external(0, native, &per_thread));
+    void *const block = allocate(KIB, 0, per_thread), *const guard = allocate(KIB, 0, per_thread);
+    CHECK_OK(tcuda_record_stream(block, per_thread));
+    CHECK_OK(tcuda_free(block));
+    CHECK_EQ(state_of(block), TCUDA_BLOCK_INACTIVE);
+    /* On another thread the same handle is another stream. */
+    CHECK(allocate(KIB, 0, per_thread) == block);
+    run_on_thread(record_own_default_stream, block);
+    CHECK_OK(tcuda_free(block));
+    CHECK_EQ(state_of(block), TCUDA_BLOCK_ACTIVE_PENDING_FREE);
+    CHECK_OK(tcuda_free(guard));
+    CHECK_OK(tcuda_stream_destroy(per_thread));
+}
+
+static void no_stream_is_the_current_one_of_the_device_of_the_block(void)
+{
+    const int32_t device = num_devices() - 1;
+    tcuda_stream *const own = create_stream(device), *const current = create_stream(device);
+    CHECK_OK(tcuda_stream_set_current(current));
+    CHECK_OK(tcuda_device_set(0));
+    void *const awaited = allocate(KIB, device, own);
+    void *const free_at_once = allocate(KIB, device, NULL);
+    void *const guard = allocate(KIB, device, NULL);
+    CHECK_OK(tcuda_record_stream(awaited, NULL));
+    CHECK_OK(tcuda_record_stream(free_at_once, NULL));
+    CHECK_OK(tcuda_free(awaited));
+    CHECK_OK(tcuda_free(free_at_once));
+    CHECK_EQ(state_of(awaited), TCUDA_BLOCK_ACTIVE_PENDING_FREE);
+    CHECK_EQ(state_of(free_at_once), TCUDA_BLOCK_INACTIVE);
+    CHECK_OK(tcuda_free(guard));
+    tcuda_stream *unset = NULL;
+    CHECK_OK(tcuda_stream_default(device, &unset));
+    CHECK_OK(tcuda_stream_set_current(unset));
+    CHECK_OK(tcuda_device_set(0));
+    CHECK_OK(tcuda_stream_destroy(own));
+    CHECK_OK(tcuda_stream_destroy(current));
 }
 
 static void holes_part_segments(void)
@@ -263,6 +316,8 @@ int main(void)
     SKIP_WITHOUT_GPU();
     a_block_is_shown_with_its_size_stream_and_device();
     a_block_that_awaits_streams_is_pending();
+    the_default_stream_of_a_thread_is_its_own();
+    no_stream_is_the_current_one_of_the_device_of_the_block();
     holes_part_segments();
     wrong_arguments_are_refused();
     snapshots_add_up_while_others_work();

@@ -598,7 +598,8 @@ tcuda_status tcuda_free(void *ptr);
  * Says that the block is also used on `stream`: once freed, it is not reused before what is queued
  * there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
  *
- * @param ptr  what tcuda_malloc gave; may be NULL: no-op
+ * @param ptr     what tcuda_malloc gave; may be NULL: no-op
+ * @param stream  NULL: the current stream of ptr's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);

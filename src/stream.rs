@@ -144,6 +144,16 @@ impl Stream {
         self.native == PER_THREAD
     }
 
+    /// What the stream is on this thread: another than elsewhere where the handle means a thread's own.
+    #[inline]
+    pub fn on_this_thread<'a>(&'a self, runtime: &'a Runtime) -> Result<&'a Stream> {
+        if !self.is_per_thread() {
+            return Ok(self);
+        }
+        let device = runtime.device(self.device)?;
+        device.streams.external(device, self.native())
+    }
+
     /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
     /// the current context, and every other handle knows its own.
     #[inline]
