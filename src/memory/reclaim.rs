@@ -182,6 +182,9 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         if let Some(farewell) = stream.farewell() {
+            if farewell.is_null() {
+                return Ok(true);
+            }
             // SAFETY: our event, recorded.
             self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
             return Ok(true);
@@ -296,6 +299,9 @@ impl DeviceMemory {
             && let Some(farewell) = stream.farewell()
         {
             // The stream may be gone; what was queued on it while we knew it ends here.
+            if farewell.is_null() {
+                return Ok(true);
+            }
             event = farewell;
         } else if event.is_null() {
             let stream = ordering_stream(device, stream);
