@@ -598,7 +598,8 @@ tcuda_status tcuda_free(void *ptr);
  * Says that the block is also used on `stream`: once freed, it is not reused before what is queued
  * there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
  *
- * @param ptr  what tcuda_malloc gave; may be NULL: no-op
+ * @param ptr     what tcuda_malloc gave; may be NULL: no-op
+ * @param stream  NULL: the current stream of ptr's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);
@@ -741,6 +742,91 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/* ---- Snapshots ---- */
+
+/** Segments and blocks of all devices at one moment. */
+typedef struct tcuda_memory_snapshot tcuda_memory_snapshot;
+
+/** A contiguous range of memory from the driver, which serves one stream and size class. */
+typedef struct tcuda_segment_info {
+    size_t struct_size;            /**< From TCUDA_INIT. */
+    void *ptr;                     /**< First byte. */
+    uint64_t total_bytes;          /**< Length; what its blocks have together. */
+    uint64_t allocated_bytes;      /**< Of blocks held by the host. */
+    uint64_t active_bytes;         /**< Those, and of freed blocks awaiting streams. */
+    uint64_t requested_bytes;      /**< Of active blocks, as asked for. */
+    size_t first_block;            /**< Index of its first block; the others follow, by address. */
+    size_t block_count;            /**< Number of its blocks. */
+    struct CUstream_st *cu_stream; /**< Native handle of its stream; NULL: the default one. */
+    int64_t stream_id;             /**< What tcuda_stream_id gives for it. */
+    int32_t device;                /**< Ordinal. */
+    int32_t is_small;              /**< 1: of blocks up to 1 MiB; 0: above. */
+} tcuda_segment_info;
+
+/** What a block is, by torch's names: TCUDA_BLOCK_... */
+typedef int32_t tcuda_block_state;
+#define TCUDA_BLOCK_INACTIVE 0         /**< "inactive": cached, and nobody's. */
+#define TCUDA_BLOCK_ACTIVE_ALLOCATED 1 /**< "active_allocated": held by the host. */
+/** "active_pending_free": freed, but awaiting streams of tcuda_record_stream. */
+#define TCUDA_BLOCK_ACTIVE_PENDING_FREE 2
+
+/** A part of a segment. */
+typedef struct tcuda_block_info {
+    size_t struct_size;       /**< From TCUDA_INIT. */
+    void *ptr;                /**< First byte. */
+    uint64_t bytes;           /**< Length. */
+    uint64_t requested_bytes; /**< Bytes as asked for; 0 when inactive. */
+    int32_t device;           /**< Ordinal. */
+    tcuda_block_state state;  /**< TCUDA_BLOCK_... */
+} tcuda_block_info;
+
+/**
+ * The segments and blocks of all devices now, empty before initialisation. A device is listed at
+ * one moment, one device after the other; of a call that another thread is in the middle of, it
+ * shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
+ *
+ * @param with_history   1: with the recorded past, none in this version; 0: as it is now only
+ * @param[out] snapshot  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_create(int32_t with_history, tcuda_memory_snapshot **snapshot);
+
+/**
+ * Forgets a snapshot.
+ *
+ * @param snapshot  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_memory_snapshot_destroy(tcuda_memory_snapshot *snapshot);
+
+/**
+ * How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
+ * them in the same order.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_t *segment_count,
+    size_t *block_count);
+
+/**
+ * A segment of a snapshot.
+ *
+ * @param index            below the number of segments
+ * @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size_t index,
+    tcuda_segment_info *segment);
+
+/**
+ * A block of a snapshot.
+ *
+ * @param index          below the number of blocks; a segment names its first
+ * @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t index,
+    tcuda_block_info *block);
 
 /* ---- Pinned host memory ---- */
 

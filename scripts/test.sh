@@ -74,7 +74,7 @@ step "C tests, debug" suite dev
 step "C tests under ASan and UBSan" suite asan
 if command -v valgrind >/dev/null; then
     # shellcheck disable=SC2046 # names without blanks
-    step "C tests under valgrind" under_valgrind $(existing_tests library stream event copy memory)
+    step "C tests under valgrind" under_valgrind $(existing_tests library stream event copy memory snapshot)
 else
     skip "C tests under valgrind" "it is not installed"
 fi

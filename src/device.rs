@@ -128,11 +128,11 @@ impl Device {
         // SAFETY: `current` is writable.
         unsafe { self.driver.cuCtxGetCurrent(&mut current) }?;
         if current == context {
-            return Ok(ContextGuard { driver: None });
+            return Ok(ContextGuard { entered: None });
         }
         // SAFETY: retained until shutdown.
         unsafe { self.driver.cuCtxPushCurrent(context) }?;
-        Ok(ContextGuard { driver: Some(self.driver) })
+        Ok(ContextGuard { entered: Some((self.driver, context)) })
     }
 
     /// One attribute.
@@ -248,16 +248,29 @@ impl Device {
 
 /// Restores the caller's context when dropped.
 pub struct ContextGuard {
-    driver: Option<&'static Driver>,
+    entered: Option<(&'static Driver, CUcontext)>,
 }
 
 impl Drop for ContextGuard {
     #[inline]
     fn drop(&mut self) {
-        if let Some(driver) = self.driver {
-            let mut context = std::ptr::null_mut();
-            // SAFETY: undoes the push of `Device::enter`; `context` is writable.
-            let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
+        let Some((driver, entered)) = self.entered else { return };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+        if unsafe { driver.cuCtxPopCurrent(&mut context) }.is_err() {
+            pop_again(driver, entered);
         }
+    }
+}
+
+/// A pop that failed may have left our context to the caller: once more, but only if it has.
+#[cold]
+fn pop_again(driver: &Driver, entered: CUcontext) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `context` is writable.
+    let asked = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    if asked.is_ok() && context == entered {
+        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+        let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
     }
 }

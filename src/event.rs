@@ -9,7 +9,6 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Can be timed.
 pub const TIMING: u32 = 1;
@@ -103,8 +102,6 @@ unsafe impl Sync for Created {}
 pub struct Event {
     flags: u32,
     created: OnceCell<Created>,
-    /// A recycled driver event has a mark of its earlier life until this one is recorded.
-    recorded: AtomicBool,
 }
 
 impl Event {
@@ -123,7 +120,7 @@ impl Event {
                  time events that are shared: leave one out",
             ));
         }
-        Ok(Event { flags, created: OnceCell::new(), recorded: AtomicBool::new(false) })
+        Ok(Event { flags, created: OnceCell::new() })
     }
 
     fn driver_flags(&self) -> u32 {
@@ -150,38 +147,50 @@ impl Event {
         self.created.get().map_or(std::ptr::null_mut(), |created| created.native as CUevent)
     }
 
-    /// What it is, if it was recorded.
-    fn recorded(&self) -> Option<&Created> {
-        self.created.get().filter(|_| self.recorded.load(Ordering::Acquire))
-    }
-
-    /// Marks the present end of a stream.
+    /// Marks the present end of a stream. A first record that fails leaves the event without a device.
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let device = runtime.device(stream.device())?;
+        let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
-            let native = device.events.take(device, self.driver_flags())? as usize;
+            let event = device.events.take(device, self.driver_flags())?;
+            if let Err(error) = self.record_native(runtime, device, stream, event) {
+                device.events.give(self.driver_flags(), event);
+                return Err(error);
+            }
+            is_recorded = true;
+            let native = event as usize;
             Ok::<_, Error>(Created { device: stream.device(), native, pool: &device.events })
         })?;
         if created.device != stream.device() {
             return Err(Error::EventDevice { event: created.device, stream: stream.device() });
         }
-        let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
-            let _context = device.enter()?;
-            // SAFETY: stream and event are alive and of one device.
-            unsafe {
-                runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
-            }?;
-        } else {
-            stream.record(runtime, event)?;
+        if !is_recorded {
+            self.record_native(runtime, device, stream, created.native as CUevent)?;
         }
-        self.recorded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn record_native(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        event: CUevent,
+    ) -> Result<()> {
+        if self.flags & EXTERNAL == 0 || !stream.is_capturing(runtime)? {
+            return stream.record(runtime, event);
+        }
+        let _context = device.enter()?;
+        // SAFETY: stream and event are alive and of one device.
+        unsafe {
+            runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
+        }?;
         Ok(())
     }
 
     /// Makes the further work of a stream wait for it; nothing if never recorded.
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        let Some(created) = self.recorded() else { return Ok(()) };
+        let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
         if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
             let _context = runtime.device(stream.device())?.enter()?;
@@ -196,14 +205,14 @@ impl Event {
 
     /// Has it been reached? True if never recorded.
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let Some(created) = self.recorded() else { return Ok(true) };
+        let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
         finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
     }
 
     /// Waits until it is reached.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let Some(created) = self.recorded() else { return Ok(()) };
+        let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
@@ -217,7 +226,7 @@ impl Event {
                  TCUDA_EVENT_TIMING to tcuda_event_create.",
             ));
         }
-        let (Some(first), Some(last)) = (self.recorded(), end.recorded()) else {
+        let (Some(first), Some(last)) = (self.created.get(), end.created.get()) else {
             return Err(Error::Invalid(
                 "Both events must be recorded before calculating elapsed time.",
             ));

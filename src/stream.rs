@@ -22,6 +22,8 @@ const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
+/// No event, because the host waited for the stream when its last handle went.
+const ENDED: usize = 1;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -35,7 +37,7 @@ pub struct Stream {
     /// Owned handles of an external stream; without any it may be destroyed by its owner.
     handles: AtomicUsize,
     /// An event recorded when the last handle went, which stands for the stream from then on; 0:
-    /// none yet.
+    /// none yet, ENDED: none is needed.
     farewell: AtomicUsize,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
@@ -91,7 +93,8 @@ impl Stream {
         self.external
     }
 
-    /// The event that stands for the stream, if its owner may have destroyed it.
+    /// The event that stands for the stream, if its owner may have destroyed it; NULL: it was waited
+    /// for, and nothing is left of it.
     #[inline]
     pub(crate) fn farewell(&self) -> Option<CUevent> {
         if !self.external || self.handles.load(Ordering::Acquire) > 0 {
@@ -99,6 +102,7 @@ impl Stream {
         }
         match self.farewell.load(Ordering::Acquire) {
             0 => None,
+            ENDED => Some(std::ptr::null_mut()),
             event => Some(event as CUevent),
         }
     }
@@ -121,28 +125,51 @@ impl Stream {
     }
 
     fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
-        let device = runtime.device(self.device)?;
-        let mut event = self.farewell.load(Ordering::Acquire) as CUevent;
-        if event.is_null() {
-            event = device.events.take_untimed(device)?;
-            let new = event as usize;
-            if let Err(first) =
-                self.farewell.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
-            {
-                device.events.give_untimed(event);
-                event = first as CUevent;
-            }
-        }
-        if self.is_capturing(runtime)? {
+        if matches!(self.is_capturing(runtime), Ok(true)) {
             return Ok(());
         }
-        self.record(runtime, event)
+        let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
+        // Nobody could ask the stream later: it is waited for now.
+        self.synchronize(runtime).map_err(|_| error)?;
+        let _ = self.farewell.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Acquire);
+        Ok(())
+    }
+
+    fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
+        let device = runtime.device(self.device)?;
+        let known = self.farewell.load(Ordering::Acquire);
+        if known > ENDED {
+            return self.record(runtime, known as CUevent);
+        }
+        let event = device.events.take_untimed(device)?;
+        if let Err(error) = self.record(runtime, event) {
+            device.events.give_untimed(event);
+            return Err(error);
+        }
+        let new = event as usize;
+        match self.farewell.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(first) => {
+                device.events.give_untimed(event);
+                self.record(runtime, first as CUevent)
+            }
+        }
     }
 
     /// Does the handle mean another stream on each thread?
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.native == PER_THREAD
+    }
+
+    /// What the stream is on this thread: another than elsewhere where the handle means a thread's own.
+    #[inline]
+    pub fn on_this_thread<'a>(&'a self, runtime: &'a Runtime) -> Result<&'a Stream> {
+        if !self.is_per_thread() {
+            return Ok(self);
+        }
+        let device = runtime.device(self.device)?;
+        device.streams.external(device, self.native())
     }
 
     /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
@@ -423,7 +450,7 @@ impl Streams {
         }
         for stream in self.external.lock().iter() {
             let farewell = stream.farewell.swap(0, Ordering::AcqRel);
-            if farewell != 0 {
+            if farewell > ENDED {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }

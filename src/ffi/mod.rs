@@ -13,6 +13,7 @@ pub mod host;
 pub mod library;
 pub mod memory;
 pub mod slot;
+pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;

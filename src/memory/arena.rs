@@ -36,7 +36,9 @@ pub struct Arena {
     pub class: Class,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
-    /// Guards `state`, and `account` but for what it says of being parked.
+    /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
+    /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
+    /// they should be, and keeps no reference.
     pub lock: ArenaLock,
     pub(super) state: UnsafeCell<ArenaState>,
     pub(super) account: UnsafeCell<Account>,

@@ -17,6 +17,7 @@ mod region;
 pub mod registry;
 mod report;
 pub mod segment;
+pub mod snapshot;
 pub mod stats;
 mod summary;
 #[cfg(test)]
@@ -171,11 +172,12 @@ impl DeviceMemory {
         let Some((id, mut change)) = state.allocate(units, bytes, walk)? else { return Ok(None) };
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
+        let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
         self.count(arena, &change);
-        Ok(Some(arena.base + u64::from(state.blocks[id].start) * UNIT))
+        Ok(Some(address))
     }
 
-    /// Makes a change known. The caller holds the arena's lock.
+    /// Makes a change known. The caller holds the arena's lock, and no reference to its state.
     #[inline]
     fn count(&self, arena: &Arena, change: &Lanes) {
         // SAFETY: the lock is held and we are not parked.
@@ -188,8 +190,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Runs `body` while no account of the device changes. `own` is an arena whose lock the caller
-    /// holds, if it does.
+    /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.
+    /// `own` is an arena whose lock the caller holds, if it does.
     fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
         if let Some(own) = own {
             own.lock.park();
@@ -210,7 +212,8 @@ impl DeviceMemory {
         body(books)
     }
 
-    /// Waits for the device with an arena's lock held: the ledger goes on meanwhile.
+    /// Waits for the device with an arena's lock held, but no reference to its state: the ledger goes
+    /// on meanwhile.
     fn wait_parked<R>(&self, own: &Arena, wait: impl FnOnce() -> R) -> R {
         own.lock.park();
         let result = wait();
