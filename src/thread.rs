@@ -85,6 +85,12 @@ pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == MODE_FORKED
 }
 
+/// Is this thread inside the library?
+#[cfg(any(test, feature = "host_faults"))]
+pub fn is_inside() -> bool {
+    block().depth.load(Ordering::Relaxed) > 0
+}
+
 /// Says that this thread is inside the library, until it is dropped.
 pub struct Inside {
     block: &'static Block,
@@ -145,6 +151,8 @@ fn membarrier(command: i32) -> bool {
 
 #[cold]
 fn register(block: &'static Block) -> Result<()> {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _ours = crate::host_faults::ours();
     if is_forked() {
         return Err(Error::Forked);
     }
