@@ -170,7 +170,15 @@ fn register(block: &'static Block) -> Result<()> {
         }
         // Once: registered twice, the first would lock what the second locks again.
         // SAFETY: the handlers live in a library that is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        let failed =
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        if failed != 0 {
+            // Without them a child would use what it must not: nobody enters, and the next call
+            // tries again.
+            // SAFETY: just made, and no thread has a value under it.
+            unsafe { libc::pthread_key_delete(key) };
+            return Err(Error::OutOfHostMemory("the handlers of forks"));
+        }
         Ok(key)
     })?;
     let address = std::ptr::from_ref(block) as usize;
