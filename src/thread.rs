@@ -321,13 +321,20 @@ static RETIRED: Mutex<Retired> =
     Mutex::new(Retired { objects: Vec::new(), waiting_for: Vec::new() });
 static RETIRING: Mutex<Vec<Box<dyn Send>>> = Mutex::new(Vec::new());
 const BATCH: usize = 64;
+/// Where retired objects wait when the list finds no host memory.
+static SPARE: Mutex<[Option<Box<dyn Send>>; BATCH]> = Mutex::new([const { None }; BATCH]);
 
 /// Drops an object once no thread that is inside now can still see it. Never blocks on them.
 pub fn retire(object: Box<dyn Send>) {
     let mut young = RETIRING.lock().unwrap_or_else(PoisonError::into_inner);
     if young.try_reserve(1).is_err() {
-        // Without memory for the list the only safe place is nowhere.
-        std::mem::forget(object);
+        drop(young);
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        match spare.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(object),
+            // The only safe place is nowhere.
+            None => std::mem::forget(object),
+        }
         return;
     }
     young.push(object);
@@ -350,8 +357,15 @@ pub fn collect() {
     }
     let mut waiting_for = Vec::new();
     let mut young = RETIRING.lock().unwrap_or_else(PoisonError::into_inner);
-    let objects = std::mem::take(&mut *young);
+    let mut objects = std::mem::take(&mut *young);
     drop(young);
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    for place in spare.iter_mut().filter(|place| place.is_some()) {
+        if objects.try_reserve(1).is_ok() {
+            objects.extend(place.take());
+        }
+    }
+    drop(spare);
     let old = std::mem::replace(&mut retired.objects, objects);
     if !barrier() || !inside_now(own, &mut waiting_for) {
         // Nobody can tell who still sees them: they stay for ever.
@@ -372,7 +386,9 @@ pub fn drain() {
         let old =
             std::mem::take(&mut RETIRED.lock().unwrap_or_else(PoisonError::into_inner).objects);
         let young = std::mem::take(&mut *RETIRING.lock().unwrap_or_else(PoisonError::into_inner));
-        if old.is_empty() && young.is_empty() {
+        let spare =
+            SPARE.lock().unwrap_or_else(PoisonError::into_inner).each_mut().map(Option::take);
+        if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
             return;
         }
     }
