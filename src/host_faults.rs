@@ -8,6 +8,7 @@
 use crate::thread;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 thread_local! {
@@ -38,6 +39,28 @@ pub fn fired() -> u64 {
 /// Bytes that the library allocated and did not free.
 pub fn held() -> i64 {
     HELD.load(Ordering::Relaxed)
+}
+
+/// Moments of a shutdown at which a test may look at what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Every device gave back what it held; contexts, which take the rest with them, are alive.
+    Closed,
+    /// Contexts are released; the backend goes next.
+    Released,
+}
+
+static OBSERVER: OnceLock<fn(Stage)> = OnceLock::new();
+
+/// Calls a function at each stage of every shutdown; the first one stays.
+pub fn observe(observer: fn(Stage)) {
+    let _ = OBSERVER.set(observer);
+}
+
+pub(crate) fn reached(stage: Stage) {
+    if let Some(observer) = OBSERVER.get() {
+        observer(stage);
+    }
 }
 
 /// Ends what `theirs` and `ours` begin.

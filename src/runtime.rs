@@ -146,7 +146,7 @@ fn start_driver() -> Result<(&'static Driver, i32)> {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
             Backend::Sim => Driver::new("sim", power_on()?),
         };
-        let boxed = try_box(new, "the driver's table").inspect_err(|_| sim::power_off())?;
+        let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
         driver = Box::into_raw(boxed);
         DRIVER.store(driver, Ordering::Release);
     }
@@ -202,6 +202,13 @@ fn power_on() -> Result<Table> {
     let _theirs = crate::host_faults::theirs();
     crate::fill::register_simulated();
     sim::power_on(options).map_err(Error::Simulator)
+}
+
+/// Powers it off.
+fn power_off() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    sim::power_off();
 }
 
 /// Takes the faults that the environment asks for, unless others are set.
@@ -289,6 +296,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
         let runtime = unsafe { Box::from_raw(runtime) };
         runtime.devices.iter().for_each(Device::close);
+        #[cfg(any(test, feature = "host_faults"))]
+        crate::host_faults::reached(crate::host_faults::Stage::Closed);
         runtime.devices.iter().for_each(Device::release_context);
         crate::callback::abandon_all();
     }
@@ -325,8 +334,8 @@ fn stop_driver() {
     let driver = unsafe { Box::from_raw(driver) };
     if driver.name() == "sim" {
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::host_faults::theirs();
-        sim::power_off();
+        crate::host_faults::reached(crate::host_faults::Stage::Released);
+        power_off();
     }
 }
 
