@@ -102,6 +102,11 @@ impl Device {
         Ok(context as CUcontext)
     }
 
+    /// Is its primary context retained?
+    pub(crate) fn has_context(&self) -> bool {
+        self.known_context.load(Ordering::Acquire) != 0
+    }
+
     /// Is this its primary context? Retains it only when someone else already has.
     pub fn is_context(&self, context: CUcontext) -> bool {
         let known = self.known_context.load(Ordering::Acquire);
@@ -219,8 +224,7 @@ impl Device {
     /// can be done about them here; what we know of it goes in any case. Its context stays: another
     /// device may still hold events of it.
     pub(crate) fn close(&self) {
-        let retained = self.known_context.load(Ordering::Acquire) != 0;
-        let context = if retained { self.enter().ok() } else { None };
+        let context = if self.has_context() { self.enter().ok() } else { None };
         if context.is_some() {
             // SAFETY: its context is current.
             let _ = unsafe { self.driver.cuCtxSynchronize() };
@@ -234,7 +238,7 @@ impl Device {
 
     /// Lets go of the context, after every device was closed.
     pub(crate) fn release_context(&self) {
-        if self.known_context.load(Ordering::Acquire) != 0 {
+        if self.has_context() {
             // SAFETY: retained once, by `context`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
         }
