@@ -102,7 +102,7 @@ impl Device {
         Ok(context as CUcontext)
     }
 
-    /// Was its context retained?
+    /// Is its primary context retained?
     pub(crate) fn has_context(&self) -> bool {
         self.known_context.load(Ordering::Acquire) != 0
     }
@@ -224,8 +224,7 @@ impl Device {
     /// can be done about them here; what we know of it goes in any case. Its context stays: another
     /// device may still hold events of it.
     pub(crate) fn close(&self) {
-        let retained = self.known_context.load(Ordering::Acquire) != 0;
-        let context = if retained { self.enter().ok() } else { None };
+        let context = if self.has_context() { self.enter().ok() } else { None };
         if context.is_some() {
             // SAFETY: its context is current.
             let _ = unsafe { self.driver.cuCtxSynchronize() };
@@ -239,7 +238,7 @@ impl Device {
 
     /// Lets go of the context, after every device was closed.
     pub(crate) fn release_context(&self) {
-        if self.known_context.load(Ordering::Acquire) != 0 {
+        if self.has_context() {
             // SAFETY: retained once, by `context`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
         }

@@ -196,6 +196,9 @@ impl Members {
     }
 }
 
+/// Room for objects that are retired while host memory is out.
+const SPARE: usize = 64;
+
 /// Objects taken out of use, with the members that may still look at them.
 struct Old {
     objects: Vec<Box<dyn Send>>,
@@ -206,6 +209,8 @@ struct Old {
 pub struct Retired {
     old: Mutex<Old>,
     young: Mutex<Vec<Box<dyn Send>>>,
+    /// Young ones for which `young` found no host memory.
+    spare: Mutex<[Option<Box<dyn Send>>; SPARE]>,
 }
 
 impl Retired {
@@ -216,6 +221,7 @@ impl Retired {
             Retired {
                 old: Mutex::new(Rank::RETIRED, old),
                 young: Mutex::new(Rank::LEAF, Vec::new()),
+                spare: Mutex::new(Rank::LEAF, [const { None }; SPARE]),
             }
         }
     }
@@ -224,8 +230,12 @@ impl Retired {
     pub fn add(&self, object: Box<dyn Send>) -> usize {
         let mut young = self.young.lock();
         if young.try_reserve(1).is_err() {
-            // Without memory for the list the only safe place is nowhere.
-            std::mem::forget(object);
+            drop(young);
+            match self.spare.lock().iter_mut().find(|place| place.is_none()) {
+                Some(place) => *place = Some(object),
+                // The only safe place is nowhere.
+                None => std::mem::forget(object),
+            }
             return 0;
         }
         young.push(object);
@@ -242,7 +252,12 @@ impl Retired {
             return;
         }
         let mut waiting_for = Vec::new();
-        let objects = std::mem::take(&mut *self.young.lock());
+        let mut objects = std::mem::take(&mut *self.young.lock());
+        for place in self.spare.lock().iter_mut().filter(|place| place.is_some()) {
+            if objects.try_reserve(1).is_ok() {
+                objects.extend(place.take());
+            }
+        }
         let old = std::mem::replace(&mut retired.objects, objects);
         if !barrier() || !members.inside_now(own, &mut waiting_for) {
             // Nobody can tell who still sees them: they stay for ever.
@@ -262,7 +277,8 @@ impl Retired {
         loop {
             let old = std::mem::take(&mut self.old.lock().objects);
             let young = std::mem::take(&mut *self.young.lock());
-            if old.is_empty() && young.is_empty() {
+            let spare = self.spare.lock().each_mut().map(Option::take);
+            if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
                 return;
             }
         }

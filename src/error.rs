@@ -150,6 +150,9 @@ pub enum Error {
     /// The options of the simulated machine were wrong.
     #[error("{0}")]
     Simulator(crate::driver::sim::ConfigError),
+    /// A text with faults to inject was wrong.
+    #[error("{0}")]
+    Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
     #[error("{}", crate::runtime::CudaErrorText(.0))]
     Cuda(CudaError),

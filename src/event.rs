@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::lock::{Held, Mutex};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
@@ -29,22 +29,42 @@ const CU_WAIT_EXTERNAL: u32 = 1;
 /// Recycled driver events of a device, by the flags they were created with.
 pub struct EventPool {
     driver: &'static Driver,
-    free: [Mutex<Vec<usize>>; 8],
+    free: [Mutex<Free>; 8],
+}
+
+/// Events that nobody uses, with room for those that are out: giving back cannot fail.
+struct Free {
+    events: Vec<usize>,
+    out: usize,
 }
 
 impl EventPool {
     pub(crate) fn new(driver: &'static Driver) -> EventPool {
-        EventPool { driver, free: [const { Mutex::new(Rank::LEAF, Vec::new()) }; 8] }
+        let free = [const { Mutex::new(Rank::LEAF, Free { events: Vec::new(), out: 0 }) }; 8];
+        EventPool { driver, free }
+    }
+
+    fn free(&self, flags: u32) -> Held<'_, Free> {
+        self.free[flags as usize].lock()
     }
 
     fn take(&self, device: &Device, flags: u32) -> Result<CUevent> {
-        let mut free = self.free[flags as usize].lock();
-        if let Some(event) = free.pop() {
+        let mut free = self.free(flags);
+        let out = free.out + 1;
+        free.events.try_reserve(out).map_err(|_| Error::OutOfHostMemory("an event"))?;
+        free.out = out;
+        if let Some(event) = free.events.pop() {
             return Ok(event as CUevent);
         }
-        // Room to give it back later, so that giving back cannot fail.
-        free.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an event"))?;
         drop(free);
+        let created = self.create(device, flags);
+        if created.is_err() {
+            self.free(flags).out -= 1;
+        }
+        created
+    }
+
+    fn create(&self, device: &Device, flags: u32) -> Result<CUevent> {
         let _context = device.enter()?;
         let mut event = std::ptr::null_mut();
         // SAFETY: `event` is writable, the device's context is current.
@@ -53,14 +73,9 @@ impl EventPool {
     }
 
     fn give(&self, flags: u32, event: CUevent) {
-        let mut free = self.free[flags as usize].lock();
-        if free.try_reserve(1).is_ok() {
-            free.push(event as usize);
-        } else {
-            drop(free);
-            // SAFETY: ours, and used by nobody.
-            let _ = unsafe { self.driver.cuEventDestroy(event) };
-        }
+        let mut free = self.free(flags);
+        free.out -= 1;
+        free.events.push(event as usize);
     }
 
     /// An event without timing, for the library's own ordering.
@@ -77,7 +92,7 @@ impl EventPool {
     pub(crate) fn close(&self) {
         for free in &self.free {
             let mut free = free.lock();
-            for event in free.drain(..) {
+            for event in free.events.drain(..) {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(event as CUevent) };
             }

@@ -7,11 +7,14 @@ pub mod callback;
 pub mod copy;
 pub mod device;
 pub mod driver;
+pub mod environment;
 pub mod epoch;
 pub mod error;
 pub mod event;
 pub mod ffi;
 pub mod fill;
+#[cfg(any(test, feature = "host_faults"))]
+pub mod host_faults;
 pub mod kernels;
 pub mod lock;
 pub mod log;

@@ -2,7 +2,8 @@
 
 use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
-use crate::driver::{CudaError, Driver, code, cuda, inject, sim};
+use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
+use crate::environment;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::memory::host::HostMemory;
@@ -148,14 +149,13 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
 fn start_driver() -> Result<(&'static Driver, i32)> {
     let mut driver = DRIVER.load(Ordering::Acquire);
     if driver.is_null() {
+        take_faults()?;
         let new = match chosen_backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
-            Backend::Sim => {
-                crate::fill::register_simulated();
-                Driver::new("sim", sim::power_on(&sim_options()).map_err(Error::Simulator)?)
-            }
+            Backend::Sim => Driver::new("sim", power_on()?),
         };
-        driver = Box::into_raw(try_box(new, "the driver's table")?);
+        let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
+        driver = Box::into_raw(boxed);
         DRIVER.store(driver, Ordering::Release);
     }
     // SAFETY: it was just made, and only shutdown, which needs LIFE, frees it.
@@ -191,20 +191,41 @@ fn chosen_backend() -> Result<Backend> {
     let chosen = SELECTION.lock().backend;
     match chosen {
         Some(backend) => Ok(backend),
-        None => match std::env::var("TCUDA_BACKEND") {
-            Ok(name) if !name.is_empty() => Backend::parse(&name, "TCUDA_BACKEND"),
-            _ => Ok(Backend::Cuda),
+        None => match environment::text(c"TCUDA_BACKEND")? {
+            "" => Ok(Backend::Cuda),
+            name => Backend::parse(name, "TCUDA_BACKEND"),
         },
     }
 }
 
-fn sim_options() -> String {
+/// Powers the simulated machine on.
+fn power_on() -> Result<Table> {
     let selection = SELECTION.lock();
-    if selection.backend.is_some() && !selection.options.is_empty() {
-        return selection.options.clone();
+    let options = if selection.backend.is_some() && !selection.options.is_empty() {
+        selection.options.as_str()
+    } else {
+        environment::text(c"TCUDA_SIM")?
+    };
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    crate::fill::register_simulated();
+    sim::power_on(options).map_err(Error::Simulator)
+}
+
+/// Powers it off.
+fn power_off() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    sim::power_off();
+}
+
+/// Takes the faults that the environment asks for, unless others are set.
+fn take_faults() -> Result<()> {
+    let faults = environment::text(c"TCUDA_FAULTS")?;
+    if !faults.is_empty() && inject::is_empty() {
+        inject::replace(&inject::parse(faults).map_err(Error::Faults)?);
     }
-    drop(selection);
-    std::env::var("TCUDA_SIM").unwrap_or_default()
+    Ok(())
 }
 
 /// Chooses the backend; before initialisation only.
@@ -225,6 +246,8 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
         });
     }
     if backend == Backend::Sim {
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::host_faults::theirs();
         sim::Config::parse(options).map_err(Error::Simulator)?;
     }
     let mut copy = String::new();
@@ -281,6 +304,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         let runtime = unsafe { Box::from_raw(runtime) };
         runtime.devices.iter().for_each(Device::close);
         runtime.host.close(&runtime.devices);
+        #[cfg(any(test, feature = "host_faults"))]
+        crate::host_faults::reached(crate::host_faults::Stage::Closed);
         runtime.devices.iter().for_each(Device::release_context);
         crate::callback::abandon_all();
     }
@@ -316,7 +341,9 @@ fn stop_driver() {
     // SAFETY: it came from Box::into_raw, and nobody is inside any more.
     let driver = unsafe { Box::from_raw(driver) };
     if driver.name() == "sim" {
-        sim::power_off();
+        #[cfg(any(test, feature = "host_faults"))]
+        crate::host_faults::reached(crate::host_faults::Stage::Released);
+        power_off();
     }
 }
 

@@ -318,11 +318,14 @@ impl Streams {
 
     fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
         let _context = device.enter()?;
+        // First what may fail for want of host memory: the driver's stream is not lost then.
+        let mut stream = try_box(Stream::new(self.ordinal, 0, id, priority, 0), "a stream")?;
         let mut native = std::ptr::null_mut();
         // SAFETY: `native` is writable.
         unsafe { self.driver.cuStreamCreateWithPriority(&mut native, NON_BLOCKING, priority) }?;
-        let driver_id = self.driver_id(native).unwrap_or(native as u64);
-        try_box(Stream::new(self.ordinal, native as usize, id, priority, driver_id), "a stream")
+        stream.native = native as usize;
+        stream.driver_id = self.driver_id(native).unwrap_or(native as u64);
+        Ok(stream)
     }
 
     /// Runs work on this device's memory in the order of another device's stream: on a stream of

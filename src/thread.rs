@@ -59,6 +59,12 @@ pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == MODE_FORKED
 }
 
+/// Is this thread inside the library?
+#[cfg(any(test, feature = "host_faults"))]
+pub fn is_inside() -> bool {
+    block().presence.depth() > 0
+}
+
 /// Says that this thread is inside the library, until it is dropped.
 pub struct Inside {
     block: &'static Block,
@@ -95,6 +101,8 @@ impl Inside {
 
 #[cold]
 fn register(block: &'static Block) -> Result<()> {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _ours = crate::host_faults::ours();
     if is_forked() {
         return Err(Error::Forked);
     }
@@ -111,7 +119,15 @@ fn register(block: &'static Block) -> Result<()> {
         }
         // Once: registered twice, the first would lock what the second locks again.
         // SAFETY: the handlers live in a library that is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        let failed =
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        if failed != 0 {
+            // Without them a child would use what it must not: nobody enters, and the next call
+            // tries again.
+            // SAFETY: just made, and no thread has a value under it.
+            unsafe { libc::pthread_key_delete(key) };
+            return Err(Error::OutOfHostMemory("the handlers of forks"));
+        }
         Ok(key)
     })?;
     let address = std::ptr::from_ref(block) as usize;

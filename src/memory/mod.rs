@@ -334,6 +334,7 @@ impl DeviceMemory {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
             let _ = state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
+            state.segment.clear_stranded(&self.virtual_memory, arena.base);
             for batch in state.limbo.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.

@@ -64,7 +64,12 @@ pub struct VirtualMemory {
     offer: OnceCell<Offer>,
     /// Bit n: device n may use our memory.
     peers: AtomicU64,
+    /// Handles that the driver did not take back, until it does; 0: none.
+    unreleased: [AtomicU64; UNRELEASED],
 }
+
+/// More handles than these at a time are the driver's own loss.
+const UNRELEASED: usize = 32;
 
 const _: () = assert!(MAX_DEVICES <= 64, "peers are bits");
 
@@ -77,7 +82,16 @@ impl VirtualMemory {
     ) -> VirtualMemory {
         let peers = AtomicU64::new(0);
         let slot_bytes = (total.max(SMALLEST) / 2 * 3).next_power_of_two();
-        VirtualMemory { driver, ordinal, device, slot_bytes, offer: OnceCell::new(), peers }
+        let unreleased = [const { AtomicU64::new(0) }; UNRELEASED];
+        VirtualMemory {
+            driver,
+            ordinal,
+            device,
+            slot_bytes,
+            offer: OnceCell::new(),
+            peers,
+            unreleased,
+        }
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
@@ -213,13 +227,13 @@ impl VirtualMemory {
     /// Makes a handle and maps it; no access yet.
     pub(super) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
         let properties = self.offer()?.properties;
+        self.release_the_rest();
         let mut handle = 0;
         // SAFETY: `handle` is writable, the properties are whole.
         unsafe { self.driver.cuMemCreate(&mut handle, bytes as usize, &properties, 0) }?;
         // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
         if let Err(error) = unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) } {
-            // SAFETY: ours, not mapped.
-            let _ = unsafe { self.driver.cuMemRelease(handle) };
+            self.release(handle);
             return Err(error.into());
         }
         Ok(handle)
@@ -229,9 +243,40 @@ impl VirtualMemory {
     pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         // SAFETY: exactly one mapping of ours, no longer in use.
         unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
-        // SAFETY: ours. A handle that the driver will not take back is its own loss.
-        let _ = unsafe { self.driver.cuMemRelease(handle) };
+        self.release(handle);
         Ok(())
+    }
+
+    /// Releases a handle that is not mapped, and those that could not be released before.
+    fn release(&self, handle: u64) {
+        self.release_the_rest();
+        self.try_release(handle);
+    }
+
+    /// Tries again to release what could not be released.
+    pub(super) fn release_the_rest(&self) {
+        for place in &self.unreleased {
+            if place.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let handle = place.swap(0, Ordering::AcqRel);
+            if handle != 0 && !self.try_release(handle) {
+                return;
+            }
+        }
+    }
+
+    /// Releases a handle, or keeps it for later.
+    fn try_release(&self, handle: u64) -> bool {
+        // SAFETY: ours, and on no list, so that nobody else releases it.
+        let released = unsafe { self.driver.cuMemRelease(handle) }.is_ok();
+        let keep = |place: &AtomicU64| {
+            place.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        released || {
+            let _ = self.unreleased.iter().any(keep);
+            false
+        }
     }
 
     /// Gives this device, and its peers, access to a mapped range.
@@ -278,6 +323,7 @@ impl VirtualMemory {
 
     /// Forgets the device's reservations and gives their addresses back; nothing is mapped.
     pub(super) fn close(&self) {
+        self.release_the_rest();
         let _adding = ADDING.lock();
         REGISTRY.remove(self.ordinal, |base, bytes| {
             // SAFETY: reserved with this size, and nothing is mapped in it.
