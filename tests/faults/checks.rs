@@ -49,12 +49,18 @@ pub fn begin() {
             return;
         }
         let refused = |call| inject::refused(call) as usize;
+        // The memory of a device that does not take a part of it back is not asked for any further.
+        let took_all = refused(Call::cuMemRelease)
+            + refused(Call::cuMemUnmap)
+            + refused(Call::cuMemAddressFree)
+            == 0;
+        let memory = if took_all { 0 } else { usize::MAX };
         *host::lock(&REFUSED) = LiveObjects {
             streams: refused(Call::cuStreamDestroy),
             events: refused(Call::cuEventDestroy),
-            handles: refused(Call::cuMemRelease) + refused(Call::cuMemUnmap),
-            mappings: refused(Call::cuMemUnmap),
-            reservations: refused(Call::cuMemAddressFree) + refused(Call::cuMemUnmap),
+            handles: memory,
+            mappings: memory,
+            reservations: memory,
             modules: refused(Call::cuModuleUnload),
             ..NOTHING
         };

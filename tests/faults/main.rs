@@ -69,7 +69,7 @@ fn guard() {
         loop {
             std::thread::sleep(Duration::from_millis(250));
             let runs = RUNS.load(Ordering::Relaxed);
-            if runs != seen || runs % 2 == 0 {
+            if runs != seen || runs.is_multiple_of(2) {
                 (seen, since) = (runs, Instant::now());
             } else if since.elapsed() > HANGS {
                 eprintln!("hangs: {}", host::lock(&NOW));
