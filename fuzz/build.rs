@@ -16,6 +16,7 @@ fn main() {
         for flag in ["-fsanitize-coverage=trace-pc,trace-cmp", "-fsanitize=address", "-g"] {
             build.flag(flag);
         }
+        println!("cargo::rustc-link-arg-bins=-Wl,--wrap=__sanitizer_cov_trace_pc");
         // It must not count its own calls.
         cc::Build::new().file("src/coverage.c").opt_level(2).compile("tcuda_fuzz_coverage");
     }
