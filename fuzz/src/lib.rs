@@ -7,8 +7,8 @@
 pub mod abi;
 pub mod expect;
 pub mod input;
-pub mod outputs;
 mod options;
+pub mod outputs;
 pub mod shadow;
 pub mod text;
 mod threads;

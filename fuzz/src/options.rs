@@ -74,8 +74,7 @@ fn work() {
     let timed = status_of!(tcuda_event_create(1, &mut event)) == status::OK;
     let allocated = status_of!(tcuda_malloc(3 << 20, -1, stream, &mut ptr)) == status::OK;
     if allocated {
-        let _ = status_of!(tcuda_fill(
-            ptr, [1u8, 2, 3].as_ptr().cast(), 3, 1000, stream));
+        let _ = status_of!(tcuda_fill(ptr, [1u8, 2, 3].as_ptr().cast(), 3, 1000, stream));
         let _ = status_of!(tcuda_free(ptr));
     }
     if timed {
@@ -126,13 +125,12 @@ pub fn faults(data: &[u8]) {
             }
         };
         let pointer = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
-        let known = name.as_ref().is_none_or(|name| {
-            name.to_str().is_ok_and(|name| NAMES.contains(&name))
-        });
+        let known =
+            name.as_ref().is_none_or(|name| name.to_str().is_ok_and(|name| NAMES.contains(&name)));
         let ruled = status_of!(tcuda_backend_inject(pointer, nth, code, forever));
         assert!(ruled == status::OK || ruled == status::INVALID_ARGUMENT, "{}", last_error());
         assert!(ruled != status::OK || (known && (0..=1).contains(&forever)));
-        if choice % 4 == 0 {
+        if choice.is_multiple_of(4) {
             work();
         }
     }

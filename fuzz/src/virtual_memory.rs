@@ -84,10 +84,10 @@ impl Machine {
         sim::power_off();
         sim::register_kernel("fuzz_add_one", &[8], add_one);
         let choice = input.u8();
-        let peers = choice % 2 == 0;
+        let peers = choice.is_multiple_of(2);
         let options = format!(
             "devices={DEVICES},memory={}MiB,peers={},schedule={}",
-            MEMORY * GRANULE >> 20,
+            (MEMORY * GRANULE) >> 20,
             if peers { "full" } else { "none" },
             if choice & 2 == 0 { "immediate" } else { "threads" },
         );
@@ -119,8 +119,8 @@ impl Machine {
             let (name, kernel) = (c"fuzz_add_one".as_ptr(), &mut machine.kernel[device]);
             assert_eq!(cu!(driver, cuModuleGetFunction(kernel, module, name)), 0);
         }
-        let reserve = cu!(machine.driver, cuMemAddressReserve(
-            &mut machine.base, SIZE * GRANULE, 0, 0, 0));
+        let reserve =
+            cu!(machine.driver, cuMemAddressReserve(&mut machine.base, SIZE * GRANULE, 0, 0, 0));
         assert_eq!(reserve, 0);
         machine
     }
@@ -167,9 +167,8 @@ impl Machine {
         let Some((handle, physical)) = self.handles[slot] else { return };
         let room = self.physical[physical].words.len();
         let range = self.granules.get(start..start + count);
-        let fits = offset + count <= room && range.is_some_and(|range| {
-            range.iter().all(Option::is_none)
-        });
+        let fits =
+            offset + count <= room && range.is_some_and(|range| range.iter().all(Option::is_none));
         let (ptr, bytes) = (self.at(start), count * GRANULE);
         let made = cu!(self.driver, cuMemMap(ptr, bytes, offset * GRANULE, handle, 0));
         assert_eq!(made == 0, fits, "cuMemMap: {made}");
@@ -193,9 +192,13 @@ impl Machine {
             _ => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         let owners = |granule: &Granule| self.physical[granule.physical].device;
-        let reachable = self.granules.iter().skip(start).take(count).flatten().all(|granule| {
-            self.peers || owners(granule) == device
-        });
+        let reachable = self
+            .granules
+            .iter()
+            .skip(start)
+            .take(count)
+            .flatten()
+            .all(|granule| self.peers || owners(granule) == device);
         let whole = self.is_whole(start, count);
         let (ptr, bytes) = (self.at(start), count * GRANULE);
         let set = cu!(self.driver, cuMemSetAccess(ptr, bytes, &access, 1));
@@ -226,8 +229,22 @@ impl Machine {
                 let mut argument = ptr;
                 let mut list = [ptr::from_mut(&mut argument).cast::<c_void>()];
                 let function = self.kernel[device];
-                let launched = cu!(self.driver, cuLaunchKernel(
-                    function, 1, 1, 1, 1, 1, 1, 0, stream, list.as_mut_ptr(), ptr::null_mut()));
+                let launched = cu!(
+                    self.driver,
+                    cuLaunchKernel(
+                        function,
+                        1,
+                        1,
+                        1,
+                        1,
+                        1,
+                        1,
+                        0,
+                        stream,
+                        list.as_mut_ptr(),
+                        ptr::null_mut()
+                    )
+                );
                 (launched, 3)
             }
         };

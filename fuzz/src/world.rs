@@ -19,6 +19,7 @@ use tcuda::ffi::stream::tcuda_stream;
 macro_rules! status_of {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         #[allow(unused_unsafe, reason = "some functions take no pointers")]
+        #[allow(clippy::macro_metavars_in_unsafe, reason = "the arguments are plain values")]
         // SAFETY: pointers are NULL or lead to memory of the size that the function is told; handles
         // and device addresses may be anything, which is what is tested.
         let status = unsafe { $function($($argument),*) } as i32;
@@ -357,9 +358,10 @@ impl World {
         assert_eq!(ptr == 0, bytes == 0, "{bytes} bytes at {ptr:#x}");
         assert_eq!(ptr % 512, 0, "{ptr:#x} is not aligned");
         if self.mode != Mode::Threads {
-            let clash = self.blocks.iter().find(|block| {
-                ptr < block.ptr + block.bytes && block.ptr < ptr + bytes
-            });
+            let clash = self
+                .blocks
+                .iter()
+                .find(|block| ptr < block.ptr + block.bytes && block.ptr < ptr + bytes);
             assert!(clash.is_none(), "{bytes} bytes at {ptr:#x} overlap a live block");
         }
         self.counted += isize::from(handle != 0);
@@ -403,18 +405,27 @@ pub fn last_error() -> String {
 }
 
 /// Counts a run of a host function.
+///
+/// # Safety
+/// For the library alone.
 pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
     CALLS.ran.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Counts a run of a destructor.
+///
+/// # Safety
+/// For the library alone.
 pub unsafe extern "C" fn destructor(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
     CALLS.destroyed.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Takes a line of log.
+///
+/// # Safety
+/// For the library alone.
 pub unsafe extern "C" fn log_line(
     user_data: *mut c_void,
     level: tcuda_log_level,

@@ -32,7 +32,8 @@ fn every_function_of_the_header_is_called() {
         sources += &std::fs::read_to_string(path).unwrap();
     }
     for name in &called {
-        let used = [format!("{name}("), format!(" {name})")].iter().any(|use_| sources.contains(use_));
+        let used =
+            [format!("{name}("), format!(" {name})")].iter().any(|use_| sources.contains(use_));
         assert!(used, "{name} is never called");
     }
 }

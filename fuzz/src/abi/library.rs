@@ -146,9 +146,8 @@ pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
 }
 
 /// CUresults: of every kind that the library tells apart, and some that nobody knows.
-pub const FAILURE_CODES: [i32; 20] = [
-    2, 1, 999, 3, 4, 100, 101, 201, 214, 400, 500, 600, 700, 709, 719, 801, 901, 906, 12345, -7,
-];
+pub const FAILURE_CODES: [i32; 20] =
+    [2, 1, 999, 3, 4, 100, 101, 201, 214, 400, 500, 600, 700, 709, 719, 801, 901, 906, 12345, -7];
 
 /// Some rules at the head of an input: the nth call of a function gives a code.
 pub(super) fn inject_some(i: &mut Input) {

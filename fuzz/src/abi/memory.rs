@@ -3,8 +3,8 @@
 use crate::expect::{Expect, status};
 use crate::input::Input;
 use crate::outputs::Out;
-use crate::{status_of, tell};
 use crate::world::{Mode, World};
+use crate::{status_of, tell};
 use std::ffi::c_void;
 use tcuda::ffi::device::*;
 use tcuda::ffi::memory::*;
@@ -12,9 +12,30 @@ use tcuda::ffi::stream::*;
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 24] = [
-    512, 1, 0, 511, 513, 1000, 4096, 65_536, MIB - 512, MIB, MIB + 1, 2 * MIB, 2 * MIB + 1,
-    5 * MIB, 10 * MIB, 20 * MIB + 3, 32 * MIB, 62 * MIB, 64 * MIB, 65 * MIB, 1 << 40, 1 << 62,
-    isize::MAX as usize, usize::MAX,
+    512,
+    1,
+    0,
+    511,
+    513,
+    1000,
+    4096,
+    65_536,
+    MIB - 512,
+    MIB,
+    MIB + 1,
+    2 * MIB,
+    2 * MIB + 1,
+    5 * MIB,
+    10 * MIB,
+    20 * MIB + 3,
+    32 * MIB,
+    62 * MIB,
+    64 * MIB,
+    65 * MIB,
+    1 << 40,
+    1 << 62,
+    isize::MAX as usize,
+    usize::MAX,
 ];
 
 fn size(i: &mut Input) -> usize {

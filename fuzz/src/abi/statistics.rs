@@ -119,8 +119,7 @@ pub(super) fn summary(w: &mut World, i: &mut Input) {
     let abbreviated = w.flag(i, &mut e);
     let mut out = TextOut::new(i, &mut e);
     let (buf, len) = (out.buf(), out.len);
-    let status =
-        status_of!(tcuda_memory_summary(device, abbreviated, buf, len, out.needed.ptr()));
+    let status = status_of!(tcuda_memory_summary(device, abbreviated, buf, len, out.needed.ptr()));
     if let Some(table) = out.check(w.judge(status, &e)) {
         assert!(table.contains("CUDA OOMs"), "{table}");
     }
