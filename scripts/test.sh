@@ -73,6 +73,7 @@ step "Rust tests" cargo test --locked --no-fail-fast
 # Its own directory: with the feature on, everything would be built twice in the common one.
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
     cargo test --locked --features host_faults --test faults
+step "fuzz targets on their corpora" cargo test --locked --manifest-path fuzz/Cargo.toml
 step "C tests, debug" suite dev
 step "C tests under ASan and UBSan" suite asan
 if command -v valgrind >/dev/null; then
