@@ -70,6 +70,7 @@ else
     skip "clippy" "it is not installed"
 fi
 step "Rust tests" cargo test --locked --no-fail-fast
+step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
 step "C tests under ASan and UBSan" suite asan
 if command -v valgrind >/dev/null; then
