@@ -74,6 +74,7 @@ step "Rust tests" cargo test --locked --no-fail-fast
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
     cargo test --locked --features host_faults --test faults
 step "fuzz targets on their corpora" cargo test --locked --manifest-path fuzz/Cargo.toml
+step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
 step "C tests under ASan and UBSan" suite asan
 if command -v valgrind >/dev/null; then

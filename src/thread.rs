@@ -218,3 +218,12 @@ pub fn collect() {
 pub fn drain() {
     RETIRED.drain();
 }
+
+/// A value that lives for ever, in tests: on a list, so that leak checkers know that it is meant.
+#[cfg(test)]
+pub(crate) fn for_ever<T: Send + 'static>(value: T) -> &'static T {
+    static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+    let value: &'static T = Box::leak(Box::new(value));
+    KEPT.lock().unwrap().push(std::ptr::from_ref(value) as usize);
+    value
+}

@@ -1,18 +1,13 @@
-//! What `src/sync.rs` offers, over loom's or shuttle's types, and weakened on request: a model that
+//! What `src/sync.rs` offers, over loom's types, and weakened on request: a model that
 //! cannot fail proves nothing, so each runs again with a bug planted here.
 
-#[cfg(not(feature = "shuttle"))]
-use loom as backend;
-#[cfg(feature = "shuttle")]
-use shuttle as backend;
-
-use backend::sync::{Arc, Condvar, atomic};
+use loom::sync::{Arc, Condvar, atomic};
 use std::cell::Cell;
 use std::collections::HashMap;
 
 pub use atomic::Ordering;
-pub use backend::sync::{Mutex, MutexGuard};
-pub use backend::thread::yield_now;
+pub use loom::sync::{Mutex, MutexGuard};
+pub use loom::thread::yield_now;
 
 /// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +133,7 @@ pub fn heavy_fence() -> bool {
     true
 }
 
-backend::lazy_static! {
+loom::lazy_static! {
     /// The kernel's table of who sleeps on which word. Its lock makes looking at the word and falling
     /// asleep one step, as the kernel's does.
     static ref SLEEPERS: Mutex<HashMap<usize, Arc<Condvar>>> = Mutex::new(HashMap::new());

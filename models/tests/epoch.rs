@@ -1,5 +1,4 @@
 //! Epochs: what was taken away is not touched before everyone who could see it has left.
-#![cfg(not(feature = "shuttle"))]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

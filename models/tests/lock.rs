@@ -1,5 +1,4 @@
 //! The lock of one word: it excludes, passes on what was written, and no sleeper is forgotten.
-#![cfg(not(feature = "shuttle"))]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
