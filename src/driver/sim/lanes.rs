@@ -181,12 +181,12 @@ impl State {
     /// before it.
     pub(super) fn overtake(&mut self, index: usize) {
         let record = self.lanes[index].pending.front_mut().and_then(|front| front.record.take());
-        let Some(record) = record else { return };
+        let (Some(record), Some(trace)) = (record, &mut self.trace) else { return };
         for active in &self.active {
             for pending in &mut self.lanes[*active].pending {
                 let earlier = pending.record.as_mut().filter(|other| other.number < record.number);
                 if let Some(other) = earlier {
-                    other.is_overtaken_by(&record);
+                    trace.overtake(other, &record);
                 }
             }
         }
