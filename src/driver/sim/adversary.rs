@@ -5,7 +5,7 @@
 
 use super::config::ConfigError;
 use super::copy;
-use super::helper::Helper;
+use super::helper::Helpers;
 use super::hostility::{Plan, Strategy, Tear};
 use super::lanes::{Callback, Pending, State};
 use super::queue::{Action, Point, Stream};
@@ -21,7 +21,7 @@ pub(super) struct Adversary {
     pub(super) state: Mutex<State>,
     /// A callback is over, or an operation that ran on another thread.
     pub(super) progress: Condvar,
-    pub(super) helper: Helper,
+    pub(super) helpers: Helpers,
 }
 
 impl Adversary {
@@ -36,7 +36,7 @@ impl Adversary {
             late,
             state: Mutex::new(State::new(trace)),
             progress: Condvar::new(),
-            helper: Helper::default(),
+            helpers: Helpers::default(),
         })
     }
 
@@ -49,7 +49,7 @@ impl Adversary {
     fn enter(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
         state.calls += 1;
-        if let Callback::None = state.callback { state } else { self.settle(state) }
+        if state.callbacks == 0 { state } else { self.settle(state) }
     }
 
     fn plan(&self, number: u64, order: u64, action: &Action) -> Plan {
@@ -87,7 +87,7 @@ impl Adversary {
         if lane.pending.len() == 1 {
             state.active.push(index);
             if std::mem::take(&mut state.unwatched) {
-                self.helper.wake.notify_one();
+                self.helpers.watch.notify_one();
             }
         }
         state.current = number;
@@ -132,16 +132,22 @@ impl Adversary {
         mut state: MutexGuard<'a, State>,
         index: usize,
     ) -> MutexGuard<'a, State> {
-        let submitted = state.submitted;
+        let (submitted, offered) = (state.submitted, state.offered.is_some());
         if state.trace.is_some() {
             state.overtake(index);
         }
         let lane = &mut state.lanes[index];
         let Some(front) = lane.pending.front_mut() else { return state };
+        if let (Action::HostFunction(_), true) = (&front.action, offered) {
+            // Of another thread of the host.
+            return self.settle(state);
+        }
         let mut action = std::mem::replace(&mut front.action, Action::Nothing);
         if let Action::HostFunction(_) = action {
             lane.running = true;
-            state.callback = Callback::Waiting(index, Arc::clone(&lane.stream), action);
+            let stream = Arc::clone(&lane.stream);
+            state.offered = Some(Callback { lane: index, stream, action });
+            state.callbacks += 1;
             return self.call_back(machine, state);
         }
         if let Some(rest) = front.rest.take() {

@@ -1,17 +1,16 @@
-//! The thread that runs callbacks of the host under an adversarial schedule, and work when the host
+//! The threads of an adversarial schedule: some run callbacks of the host, one runs work when the host
 //! has forgotten it.
 //!
 //! Callbacks cannot run on the thread of a call: that may hold a lock of the host which the callback
 //! wants. The call goes on when the callback is over, or when it sleeps, so that the run is the same
 //! each time. A host may also wait for a callback, or for a word in pinned memory, without a call:
-//! when none has come for a while, this thread runs what is queued, one operation after the other.
+//! when none has come for a while, the watcher runs what is queued, one operation after the other.
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
 use super::{Machine, lock, schedule};
 use std::fs::File;
 use std::io::Read;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,95 +24,135 @@ const FORGOTTEN: Duration = Duration::from_millis(200);
 /// From then on, an operation runs this often until a call comes.
 const STEP: Duration = Duration::from_millis(1);
 
-/// The thread.
+/// The threads.
 #[derive(Default)]
+pub(super) struct Helpers {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// There is a callback to run, or the machine goes off.
+    offer: Condvar,
+    /// There is work to watch over, or the machine goes off.
+    pub(super) watch: Condvar,
+}
+
+/// What a thread that runs callbacks is at.
 pub(super) struct Helper {
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// As the system knows it; 0 before it runs.
-    id: AtomicI32,
-    /// There is a callback to run, work to watch, or the machine goes off.
-    pub(super) wake: Condvar,
+    /// The thread, as the system knows it.
+    id: i32,
+    busy: bool,
+    /// It computes for long, and nobody waits for it any more.
+    left_alone: bool,
+}
+
+impl Helper {
+    /// Is it to be waited for before a call goes on?
+    fn is_awaited(&self) -> bool {
+        self.busy && !self.left_alone && !is_asleep(self.id)
+    }
 }
 
 impl Adversary {
-    /// Starts the thread, if it does not run; false where the system refuses.
-    pub(super) fn start_helper(&self, machine: &Arc<Machine>) -> bool {
-        let mut thread = lock(&self.helper.thread);
-        if thread.is_none() {
-            let machine = Arc::clone(machine);
-            let body = move || machine.adversary.help(&machine);
-            *thread =
-                std::thread::Builder::new().name(String::from("sim callbacks")).spawn(body).ok();
-        }
-        thread.is_some()
+    fn start(
+        &self,
+        machine: &Arc<Machine>,
+        name: &str,
+        body: fn(&Adversary, &Arc<Machine>),
+    ) -> bool {
+        let machine = Arc::clone(machine);
+        let body = move || body(&machine.adversary, &machine);
+        let thread = std::thread::Builder::new().name(String::from(name)).spawn(body);
+        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_ok()
     }
 
-    /// Runs the callback that was handed over, until it is over or sleeps.
+    /// Starts the watcher, if there is none.
+    pub(super) fn start_watcher(&self, machine: &Arc<Machine>) {
+        let mut state = lock(&self.state);
+        if !state.watched {
+            state.watched = self.start(machine, "sim watcher", Adversary::watch);
+        }
+    }
+
+    /// Runs the callback that is offered, until it is over or sleeps.
     pub(super) fn call_back<'a>(
         &'a self,
         machine: &Arc<Machine>,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
     ) -> MutexGuard<'a, State> {
-        if self.helper.is_this_thread() {
-            return state;
+        if !state.watched {
+            state.watched = self.start(machine, "sim watcher", Adversary::watch);
         }
-        if self.start_helper(machine) {
-            self.helper.wake.notify_one();
+        let is_idle = |helper: &Helper| !helper.busy;
+        if state.helpers.iter().any(is_idle)
+            || self.start(machine, "sim callbacks", Adversary::help)
+        {
+            self.helpers.offer.notify_one();
             return self.settle(state);
         }
+        // A system without threads.
         self.take_up(machine, state)
     }
 
-    /// Waits until the callback is over or sleeps.
+    /// Waits until every callback is over or sleeps.
     pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let start = Instant::now();
-        let mut asleep = 0;
-        while !matches!(state.callback, Callback::None) && asleep < 2 && !state.left_alone {
-            state.left_alone = start.elapsed() > LONG;
+        let mut looks = 0;
+        while state.callbacks > 0 && looks < 2 {
             let waited = self.progress.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let taken_up = matches!(state.callback, Callback::Running);
-            asleep = if taken_up && self.helper.is_asleep() { asleep + 1 } else { 0 };
+            if start.elapsed() > LONG {
+                state.helpers.iter_mut().for_each(|helper| helper.left_alone = helper.busy);
+            }
+            let awaited = state.offered.is_some() || state.helpers.iter().any(Helper::is_awaited);
+            looks = if awaited { 0 } else { looks + 1 };
         }
         state
     }
 
-    /// Runs the callback that waits, without the lock.
+    /// Runs the callback that is offered, without the lock.
     fn take_up<'a>(
         &'a self,
         machine: &Arc<Machine>,
         mut state: MutexGuard<'a, State>,
     ) -> MutexGuard<'a, State> {
-        let callback = std::mem::replace(&mut state.callback, Callback::Running);
-        if let Callback::Waiting(lane, stream, action) = callback {
-            drop(state);
-            schedule::run(machine, &stream, action);
-            state = lock(&self.state);
-            state.callback = Callback::None;
-            state.left_alone = false;
-            state.finish(lane);
-            self.progress.notify_all();
-        }
+        let Some(Callback { lane, stream, action }) = state.offered.take() else { return state };
+        drop(state);
+        schedule::run(machine, &stream, action);
+        state = lock(&self.state);
+        state.callbacks -= 1;
+        state.finish(lane);
+        self.progress.notify_all();
         state
     }
 
-    /// The thread's body.
+    /// The body of a thread that runs callbacks.
     fn help(&self, machine: &Arc<Machine>) {
+        let mut state = lock(&self.state);
+        let own = state.helpers.len();
         // SAFETY: gettid has no preconditions.
-        self.helper.id.store(unsafe { libc::gettid() }, Ordering::Release);
+        let id = unsafe { libc::gettid() };
+        state.helpers.push(Helper { id, busy: false, left_alone: false });
+        while !state.closed {
+            if state.offered.is_some() {
+                state.helpers[own].busy = true;
+                state = self.take_up(machine, state);
+                state.helpers[own] = Helper { id, busy: false, left_alone: false };
+            } else {
+                state = self.helpers.offer.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// The body of the watcher.
+    fn watch(&self, machine: &Arc<Machine>) {
         let mut state = lock(&self.state);
         let (mut calls, mut patience) = (state.calls, FORGOTTEN);
         while !state.closed {
-            if let Callback::Waiting(..) = state.callback {
-                state = self.take_up(machine, state);
-                continue;
-            }
             if !state.is_busy() {
                 state.unwatched = true;
-                state = self.helper.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                let waited = self.helpers.watch.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let waited = self.helper.wake.wait_timeout(state, patience);
+            let waited = self.helpers.watch.wait_timeout(state, patience);
             let (guard, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
             if state.calls != calls {
@@ -128,31 +167,25 @@ impl Adversary {
         }
     }
 
-    /// Ends the thread; everything queued is over.
+    /// Ends the threads; everything queued is over.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
-        self.helper.wake.notify_one();
-        let thread = lock(&self.helper.thread).take();
-        if let Some(thread) = thread {
+        self.helpers.offer.notify_all();
+        self.helpers.watch.notify_all();
+        let threads = std::mem::take(&mut *lock(&self.helpers.threads));
+        for thread in threads {
             // What callbacks throw is caught.
             let _ = thread.join();
         }
     }
 }
 
-impl Helper {
-    fn is_this_thread(&self) -> bool {
-        // SAFETY: gettid has no preconditions.
-        self.id.load(Ordering::Relaxed) == unsafe { libc::gettid() }
-    }
-
-    /// Does the thread wait for something?
-    fn is_asleep(&self) -> bool {
-        let mut text = [0; 128];
-        let path = format!("/proc/self/task/{}/stat", self.id.load(Ordering::Acquire));
-        let length = File::open(path).and_then(|mut file| file.read(&mut text)).unwrap_or(0);
-        // The state follows the name, which is in parentheses.
-        let name = text[..length].iter().rposition(|byte| *byte == b')');
-        name.and_then(|end| text.get(end + 2)).is_some_and(|state| *state == b'S')
-    }
+/// Does a thread of this process wait for something?
+pub(super) fn is_asleep(id: i32) -> bool {
+    let mut text = [0; 128];
+    let path = format!("/proc/self/task/{id}/stat");
+    let length = File::open(path).and_then(|mut file| file.read(&mut text)).unwrap_or(0);
+    // The state follows the name, which is in parentheses.
+    let name = text[..length].iter().rposition(|byte| *byte == b')');
+    name.and_then(|end| text.get(end + 2)).is_some_and(|state| *state == b'S')
 }

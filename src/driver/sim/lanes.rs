@@ -1,6 +1,7 @@
 //! What is queued under an adversarial schedule: a lane for each stream, and the searches for what may
 //! run next.
 
+use super::helper::Helper;
 use super::hostility::Plan;
 use super::queue::{Action, Point, Stream};
 use super::trace::{Record, Trace};
@@ -13,11 +14,13 @@ use std::sync::atomic::Ordering;
 pub(super) struct State {
     /// Calls of the host that came here.
     pub(super) calls: u64,
-    /// The callback that runs, and its lane.
-    pub(super) callback: Callback,
-    /// The callback computes for long, and nobody waits for it any more.
-    pub(super) left_alone: bool,
-    /// The helper waits for work to watch over.
+    /// Callbacks that are not over, and the one that no thread has taken up yet.
+    pub(super) callbacks: usize,
+    pub(super) offered: Option<Callback>,
+    pub(super) helpers: Vec<Helper>,
+    /// There is a watcher.
+    pub(super) watched: bool,
+    /// It waits for work to watch over.
     pub(super) unwatched: bool,
     /// The machine is going off.
     pub(super) closed: bool,
@@ -39,14 +42,11 @@ pub(super) struct State {
     ahead: Vec<usize>,
 }
 
-/// The one callback that runs at a time; CUDA promises no more.
-#[derive(Default)]
-pub(super) enum Callback {
-    #[default]
-    None,
-    /// To be taken up by the helper.
-    Waiting(usize, Arc<Stream>, Action),
-    Running,
+/// A callback that may run.
+pub(super) struct Callback {
+    pub(super) lane: usize,
+    pub(super) stream: Arc<Stream>,
+    pub(super) action: Action,
 }
 
 /// What is queued on a stream.
@@ -124,7 +124,7 @@ impl State {
         for index in &self.active {
             let lane = &mut self.lanes[*index];
             let Some(front) = lane.pending.front_mut() else { continue };
-            if lane.running || front.must_wait_for(&self.callback) {
+            if lane.running {
                 continue;
             }
             if front.due <= self.submitted && front.is_ready() {
@@ -150,9 +150,6 @@ impl State {
             lane.searched = self.search;
             let Some(front) = lane.pending.front_mut() else { continue };
             if front.is_ready() {
-                if front.must_wait_for(&self.callback) {
-                    continue;
-                }
                 let late = u64::from(front.due > self.submitted);
                 best = better(best, (late << 63 | front.plan.key >> 1, front.position, index));
             } else {
@@ -173,7 +170,7 @@ impl State {
         for index in &self.active {
             let lane = &mut self.lanes[*index];
             let Some(front) = lane.pending.front_mut() else { continue };
-            if !lane.running && !front.must_wait_for(&self.callback) && front.is_ready() {
+            if !lane.running && front.is_ready() {
                 best = better(best, (front.plan.key, front.position, *index));
             }
         }
@@ -184,12 +181,12 @@ impl State {
     /// before it.
     pub(super) fn overtake(&mut self, index: usize) {
         let record = self.lanes[index].pending.front_mut().and_then(|front| front.record.take());
-        let Some(record) = record else { return };
+        let (Some(record), Some(trace)) = (record, &mut self.trace) else { return };
         for active in &self.active {
             for pending in &mut self.lanes[*active].pending {
                 let earlier = pending.record.as_mut().filter(|other| other.number < record.number);
                 if let Some(other) = earlier {
-                    other.is_overtaken_by(&record);
+                    trace.overtake(other, &record);
                 }
             }
         }
@@ -222,10 +219,6 @@ impl Pending {
         self.action = rest;
         self.due = submitted + self.plan.delay.max(1 + self.plan.key % 8);
         self.plan.key = !self.plan.key;
-    }
-
-    fn must_wait_for(&self, callback: &Callback) -> bool {
-        !matches!(callback, Callback::None) && matches!(self.action, Action::HostFunction(_))
     }
 
     /// Is everything reached that it waits for?

@@ -67,7 +67,7 @@ pub(super) fn poll(machine: &Arc<Machine>, point: &Point) {
 pub(super) fn share_memory(machine: &Arc<Machine>) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
         // Without the thread, a host that waits for a word in memory waits for ever.
-        machine.adversary.start_helper(machine);
+        machine.adversary.start_watcher(machine);
     }
 }
 

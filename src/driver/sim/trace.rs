@@ -1,4 +1,7 @@
 //! What an adversarial schedule ran, an operation a line of JSON, for scripts/shrink.py and readers.
+//!
+//! An operation has a line when it is queued, when it is overtaken, and when it is over; the last
+//! one counts. Without "ran_after" it has not run, since the host ended before.
 
 use super::copy::{Copy, Place, Side};
 use super::queue::{Action, Point};
@@ -47,7 +50,7 @@ impl Trace {
         self.numbers.insert((point.stream.id, point.position), number);
         let number_of = |point: &Point| self.numbers.get(&(point.stream.id, point.position));
         let (kind, reads, writes) = describe(action);
-        Box::new(Record {
+        let record = Box::new(Record {
             number,
             stream: order,
             device: point.stream.device,
@@ -57,12 +60,24 @@ impl Trace {
             waits: waits.iter().filter_map(number_of).copied().collect(),
             overtaken_by: None,
             conflicts: false,
-        })
+        });
+        self.write(&record, None);
+        record
     }
 
-    /// An operation is over, when `submitted` were queued; `deviates` if it could have been over
-    /// before.
+    /// `other` runs while an operation that was queued before it has not.
+    pub(super) fn overtake(&mut self, record: &mut Record, other: &Record) {
+        if record.is_overtaken_by(other) {
+            self.write(record, None);
+        }
+    }
+
+    /// An operation is over, when so many were queued; `deviates` if it could have been over before.
     pub(super) fn finish(&mut self, record: &Record, submitted: u64, deviates: bool) {
+        self.write(record, Some((submitted, deviates)));
+    }
+
+    fn write(&mut self, record: &Record, over: Option<(u64, bool)>) {
         let mut line = String::with_capacity(256);
         let _ = write!(
             line,
@@ -78,15 +93,18 @@ impl Trace {
         if let Some(by) = record.overtaken_by {
             let _ = write!(line, ",\"overtaken_by\":{by},\"conflicts\":{}", record.conflicts);
         }
-        let _ = writeln!(line, ",\"ran_after\":{submitted},\"late\":{deviates}}}");
+        if let Some((submitted, deviates)) = over {
+            let _ = write!(line, ",\"ran_after\":{submitted},\"late\":{deviates}");
+        }
+        line.push_str("}\n");
         // A line at a time, since the host may crash; a full disk must not stop it.
         let _ = self.file.write_all(line.as_bytes());
     }
 }
 
 impl Record {
-    /// `other` runs while this one, which was queued before it, has not.
-    pub(super) fn is_overtaken_by(&mut self, other: &Record) {
+    /// Notes the first that overtakes it, or better the first that touches the same bytes.
+    fn is_overtaken_by(&mut self, other: &Record) -> bool {
         let overlap = |a: Option<(usize, usize)>, b: Option<(usize, usize)>| match (a, b) {
             (Some(a), Some(b)) => a.0 < b.0 + b.1 && b.0 < a.0 + a.1,
             _ => false,
@@ -94,9 +112,11 @@ impl Record {
         let conflicts = overlap(self.writes, other.writes)
             || overlap(self.writes, other.reads)
             || overlap(self.reads, other.writes);
-        if self.overtaken_by.is_none() || (conflicts && !self.conflicts) {
+        let notes = self.overtaken_by.is_none() || (conflicts && !self.conflicts);
+        if notes {
             (self.overtaken_by, self.conflicts) = (Some(other.number), conflicts);
         }
+        notes
     }
 }
 
