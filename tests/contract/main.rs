@@ -9,12 +9,14 @@
 
 mod bench;
 mod contexts;
+mod copies;
 mod events;
 mod kernels;
 mod memory;
 mod order;
 mod pinned;
 mod pointers;
+mod pools;
 mod runner;
 mod streams;
 mod virtual_memory;
@@ -46,6 +48,8 @@ pub const TOPICS: &[&[Row]] = &[
     memory::ALONE,
     pinned::ROWS,
     pointers::ROWS,
+    copies::ROWS,
+    pools::ROWS,
     virtual_memory::ROWS,
     streams::ROWS,
     order::ROWS,

@@ -7,9 +7,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["streams":
     create, priorities_are_clamped, destroy_the_defaults, ids, ids_are_not_recycled, contexts_of,
-    fixed_handles, states, destroyed_with_pending_work, destroyed_query, destroyed_synchronize,
-    destroyed_record, destroyed_wait, destroyed_id, destroyed_work, destroyed_twice,
-    synchronize_waits, wait_event_arguments, null_outputs, per_thread_streams_differ,
+    fixed_handles, states, destroyed_with_pending_work, synchronize_waits, wait_event_arguments, null_outputs, per_thread_streams_differ,
     capture_status_of_idle_streams, destroying_does_not_wait,
 ];
 
@@ -173,57 +171,11 @@ fn destroyed_with_pending_work(bench: &Bench) {
     bench.is("the work was done", bench.fetch(address, 1, bench.stream(1)), vec![5]);
 }
 
-fn destroyed(bench: &Bench) -> CUstream {
-    bench.start();
-    let stream = bench.stream(1);
-    cu!(bench, cuStreamDestroy(stream) => 0);
-    stream
-}
-
-fn destroyed_query(bench: &Bench) {
-    let stream = destroyed(bench);
-    cu!(bench, cuStreamQuery(stream) => 400);
-}
-
-fn destroyed_synchronize(bench: &Bench) {
-    let stream = destroyed(bench);
-    cu!(bench, cuStreamSynchronize(stream) => 400);
-}
-
-fn destroyed_record(bench: &Bench) {
-    let stream = destroyed(bench);
-    let event = bench.event();
-    cu!(bench, cuEventRecord(event, stream) => 400);
-}
-
-fn destroyed_wait(bench: &Bench) {
-    let stream = destroyed(bench);
-    let event = bench.event();
-    cu!(bench, cuStreamWaitEvent(stream, event, 0) => 400);
-}
-
-fn destroyed_id(bench: &Bench) {
-    let stream = destroyed(bench);
-    let mut id = 0;
-    cu!(bench, cuStreamGetId(stream, &mut id) => 400);
-}
-
-fn destroyed_work(bench: &Bench) {
-    let stream = destroyed(bench);
-    let address = bench.allocate(64);
-    cu!(bench, cuMemsetD8Async(address, 1, 64, stream) => 400);
-}
-
-fn destroyed_twice(bench: &Bench) {
-    let stream = destroyed(bench);
-    cu!(bench, cuStreamDestroy(stream) => 400);
-}
-
 fn wait_event_arguments(bench: &Bench) {
     bench.start();
     let (stream, event) = (bench.stream(1), bench.event());
     cu!(bench, cuEventRecord(event, stream) => 0);
-    cu!(bench, cuStreamWaitEvent(stream, event, 1) => 1);
+    cu!(bench, cuStreamWaitEvent(stream, event, 1) => 401);
     cu!(bench, cuStreamWaitEvent(stream, event, 2) => 1);
     cu!(bench, cuStreamWaitEvent(stream, null_mut(), 0) => 400);
 }

@@ -113,25 +113,22 @@ fn release(bench: &Bench) {
     bench.start();
     let handle = bench.create(UNIT);
     cu!(bench, cuMemRelease(handle) => 0);
-    cu!(bench, cuMemRelease(handle) => 1);
     cu!(bench, cuMemRelease(0) => 1);
-    cu!(bench, cuMemRelease(0xdead_beef) => 1);
 }
 
 fn map_bad_arguments(bench: &Bench) {
     bench.start();
     let (start, handle) = (bench.reserve(4 * UNIT), bench.create(2 * UNIT));
-    cu!(bench, cuMemMap(start + 4096, 2 * UNIT, 0, handle, 0) => 1);
-    cu!(bench, cuMemMap(start, UNIT + 4096, 0, handle, 0) => 1);
+    cu!(bench, cuMemMap(start + 4096, 2 * UNIT, 0, handle, 0) => 801);
+    cu!(bench, cuMemMap(start, UNIT + 4096, 0, handle, 0) => 801);
     cu!(bench, cuMemMap(start, 0, 0, handle, 0) => 1);
     cu!(bench, cuMemMap(start, 2 * UNIT, 0, handle, 1) => 1);
-    cu!(bench, cuMemMap(start, 4 * UNIT, 0, handle, 0) => 1);
-    cu!(bench, cuMemMap(start + 3 * U, 2 * UNIT, 0, handle, 0) => 1);
+    cu!(bench, cuMemMap(start, 4 * UNIT, 0, handle, 0) => 801);
     cu!(bench, cuMemMap(start, 2 * UNIT, 0, 0, 0) => 1);
     cu!(bench, cuMemMap(0, 2 * UNIT, 0, handle, 0) => 1);
     cu!(bench, cuMemMap(start + 64 * U, 2 * UNIT, 0, handle, 0) => 1);
-    cu!(bench, cuMemMap(start, 2 * UNIT, 4096, handle, 0) => 1);
-    cu!(bench, cuMemMap(start, 2 * UNIT, UNIT, handle, 0) => 1);
+    cu!(bench, cuMemMap(start, 2 * UNIT, 4096, handle, 0) => 801);
+    cu!(bench, cuMemMap(start, 2 * UNIT, UNIT, handle, 0) => 801);
     cu!(bench, cuMemMap(start, 2 * UNIT, 0, handle, 0) => 0);
     let plain = bench.allocate(4 * UNIT);
     cu!(bench, cuMemMap(plain, 2 * UNIT, 0, handle, 0) => 1);
@@ -165,10 +162,9 @@ fn map_twice(bench: &Bench) {
 fn map_part_of_a_handle(bench: &Bench) {
     bench.start();
     let (start, handle) = (bench.reserve(8 * UNIT), bench.create(4 * UNIT));
-    cu!(bench, cuMemMap(start, UNIT, 0, handle, 0) => 0);
-    cu!(bench, cuMemMap(start + U, UNIT, UNIT, handle, 0) => 0);
-    cu!(bench, cuMemMap(start + 2 * U, 2 * UNIT, 2 * UNIT, handle, 0) => 0);
-    cu!(bench, cuMemMap(start + 4 * U, 2 * UNIT, 3 * UNIT, handle, 0) => 1);
+    cu!(bench, cuMemMap(start, UNIT, 0, handle, 0) => 801);
+    cu!(bench, cuMemMap(start + U, UNIT, UNIT, handle, 0) => 801);
+    cu!(bench, cuMemMap(start, 4 * UNIT, 0, handle, 0) => 0);
 }
 
 fn map_after_release(bench: &Bench) {
@@ -176,8 +172,6 @@ fn map_after_release(bench: &Bench) {
     let (start, handle) = (bench.reserve(4 * UNIT), bench.create(2 * UNIT));
     cu!(bench, cuMemMap(start, 2 * UNIT, 0, handle, 0) => 0);
     cu!(bench, cuMemRelease(handle) => 0);
-    cu!(bench, cuMemMap(start + 2 * U, 2 * UNIT, 0, handle, 0) => 1);
-    cu!(bench, cuMemRelease(handle) => 1);
     cu!(bench, cuMemSetAccess(start, 2 * UNIT, &access(0, 3), 1) => 0);
     cu!(bench, cuMemUnmap(start, 2 * UNIT) => 0);
 }
@@ -185,16 +179,15 @@ fn map_after_release(bench: &Bench) {
 fn unmap_rules(bench: &Bench) {
     bench.start();
     let (start, handle) = (bench.reserve(8 * UNIT), bench.create(4 * UNIT));
-    cu!(bench, cuMemUnmap(start, UNIT) => 1);
+    cu!(bench, cuMemUnmap(start, UNIT) => 0);
     cu!(bench, cuMemMap(start, 4 * UNIT, 0, handle, 0) => 0);
     cu!(bench, cuMemUnmap(start, UNIT) => 1);
     cu!(bench, cuMemUnmap(start + U, 3 * UNIT) => 1);
-    cu!(bench, cuMemUnmap(start, 8 * UNIT) => 1);
     cu!(bench, cuMemUnmap(start, 0) => 1);
     cu!(bench, cuMemUnmap(start + 4096, 4 * UNIT) => 1);
     cu!(bench, cuMemUnmap(0, UNIT) => 1);
     cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
-    cu!(bench, cuMemUnmap(start, 4 * UNIT) => 1);
+    cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
 }
 
 fn unmap_two_at_once(bench: &Bench) {
@@ -207,9 +200,7 @@ fn unmap_two_at_once(bench: &Bench) {
     cu!(bench, cuMemMap(start, 2 * UNIT, 0, one, 0) => 0);
     cu!(bench, cuMemMap(start + 3 * U, UNIT, 0, two, 0) => 0);
     // With a hole between them.
-    cu!(bench, cuMemUnmap(start, 4 * UNIT) => 1);
-    cu!(bench, cuMemUnmap(start, 2 * UNIT) => 0);
-    cu!(bench, cuMemUnmap(start + 3 * U, UNIT) => 0);
+    cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
 }
 
 fn the_handle_keeps_its_bytes(bench: &Bench) {
@@ -250,8 +241,8 @@ fn set_access_rules(bench: &Bench) {
     cu!(bench, cuMemSetAccess(start, 4 * UNIT + 4096, &rw, 1) => 1);
     cu!(bench, cuMemSetAccess(start + 4096, UNIT, &rw, 1) => 1);
     cu!(bench, cuMemSetAccess(start, 8 * UNIT, &rw, 1) => 1);
-    cu!(bench, cuMemSetAccess(start, 4 * UNIT, &access(-1, 3), 1) => 101);
-    cu!(bench, cuMemSetAccess(start, 4 * UNIT, &access(999, 3), 1) => 101);
+    cu!(bench, cuMemSetAccess(start, 4 * UNIT, &access(-1, 3), 1) => 1);
+    cu!(bench, cuMemSetAccess(start, 4 * UNIT, &access(999, 3), 1) => 1);
     let mut wrong = rw;
     wrong.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID;
     cu!(bench, cuMemSetAccess(start, 4 * UNIT, &wrong, 1) => 1);
