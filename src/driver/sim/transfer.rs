@@ -1,6 +1,6 @@
 //! The calls that queue copies and fills.
 
-use super::address_space::Accessor;
+use super::address_space::{Accessor, Purpose};
 use super::config::ScheduleKind;
 use super::copy::{Copy, Fill, Place, Side, stage};
 use super::queue::{Action, Stream};
@@ -53,6 +53,12 @@ fn is_mapped(
     bytes: usize,
     write: bool,
 ) -> Result<(), i32> {
+    let found = read(&machine.space).reservation(address);
+    if let Some((start, reservation)) = found
+        && reservation.purpose != Purpose::Virtual
+    {
+        require(bytes <= reservation.bytes - (address - start), code::INVALID_VALUE)?;
+    }
     let accessor = Accessor { device: stream.device, write, staged: true };
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
