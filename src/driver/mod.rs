@@ -29,6 +29,7 @@ pub mod code {
     pub const ECC_UNCORRECTABLE: i32 = 214;
     pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
     pub const INVALID_HANDLE: i32 = 400;
+    pub const ILLEGAL_STATE: i32 = 401;
     pub const NOT_FOUND: i32 = 500;
     pub const NOT_READY: i32 = 600;
     pub const ILLEGAL_ADDRESS: i32 = 700;

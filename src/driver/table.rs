@@ -141,6 +141,16 @@ driver_calls! {
         graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
     cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode(
         mode: *mut CUstreamCaptureMode);
+    cuStreamBeginCapture = cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamEndCapture = cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+
+    // Graphs
+    cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
+    cuGraphGetNodes = cuGraphGetNodes(
+        graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    cuGraphGetEdges = cuGraphGetEdges(
+        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
+    cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
 
     // Events
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);

@@ -233,9 +233,16 @@ impl AddressSpace {
         if at == end && bytes > 0 { Ok(()) } else { Err(code::INVALID_VALUE) }
     }
 
-    /// Takes the memory from behind whole mappings; to be dropped outside the lock.
+    /// Takes the memory from behind whole mappings; to be dropped outside the lock. Holes between
+    /// them are nothing to unmap, and no error (580.159).
     pub(super) fn unmap(&mut self, address: usize, bytes: usize) -> Result<Vec<Mapping>, i32> {
-        self.check_whole(address, bytes)?;
+        let end = address.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
+        let starts_inside = self.mapping(address).is_some_and(|(start, _)| start != address);
+        let last = self.mappings.range(address..end).next_back();
+        let ends_inside = last.is_some_and(|(start, last)| start + last.bytes > end);
+        if starts_inside || ends_inside {
+            return Err(code::INVALID_VALUE);
+        }
         let range = address..address + bytes;
         Ok(self.mappings.extract_if(range, |_, _| true).map(|(_, mapping)| mapping).collect())
     }

@@ -165,6 +165,11 @@ impl Machine {
         context.check()?;
         Ok(context)
     }
+
+    /// For calls that need no current context, but not one that is unusable either.
+    pub(super) fn usable(&self) -> Result<(), i32> {
+        self.top()?.map_or(Ok(()), Context::check)
+    }
 }
 
 pub(super) unsafe extern "C" fn retain(context: *mut CUcontext, device: CUdevice) -> c_int {
@@ -210,7 +215,7 @@ pub(super) unsafe extern "C" fn enable_peer_access(peer: CUcontext, flags: c_uin
         require(flags == 0, code::INVALID_VALUE)?;
         let peer = machine.context(peer)?;
         require(peer.is_active(), code::INVALID_CONTEXT)?;
-        require(peer.device != context.device, code::INVALID_DEVICE)?;
+        require(peer.device != context.device, code::PEER_ACCESS_UNSUPPORTED)?;
         let reachable = machine.config.can_access_peer(context.device, peer.device);
         require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
         let bit = 1 << peer.device;
@@ -230,7 +235,8 @@ pub(super) unsafe extern "C" fn get_current(context: *mut CUcontext) -> c_int {
 pub(super) unsafe extern "C" fn set_current(context: CUcontext) -> c_int {
     entry(|machine| {
         if !context.is_null() {
-            require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+            // One that nobody retains can be current; its use is refused (580.159).
+            machine.context(context)?;
         }
         with_stack(machine, |stack| {
             stack.pop();
@@ -243,7 +249,8 @@ pub(super) unsafe extern "C" fn set_current(context: CUcontext) -> c_int {
 
 pub(super) unsafe extern "C" fn push_current(context: CUcontext) -> c_int {
     entry(|machine| {
-        require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        machine.context(context)?;
         with_stack(machine, |stack| stack.push(context.addr()))
     })
 }

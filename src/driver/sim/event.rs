@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
 
 pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         let removed = write(&machine.events).remove(event.addr());
         removed.map(drop).ok_or(code::INVALID_HANDLE)
     })
@@ -77,8 +77,10 @@ pub(super) unsafe extern "C" fn record_with_flags(
     flags: c_uint,
 ) -> c_int {
     // CU_EVENT_RECORD_EXTERNAL is for captures only.
-    if flags != 0 {
-        return entry(|_| Err(code::INVALID_VALUE));
+    match flags {
+        0 => {}
+        1 => return entry(|_| Err(code::ILLEGAL_STATE)),
+        _ => return entry(|_| Err(code::INVALID_VALUE)),
     }
     // SAFETY: the same promise.
     unsafe { record(event, stream) }
@@ -111,7 +113,7 @@ pub(super) unsafe extern "C" fn elapsed_time(
     end: CUevent,
 ) -> c_int {
     entry(|machine| {
-        require(!milliseconds.is_null(), code::INVALID_VALUE)?;
+        require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;
         let mark = |event: &Event| event.mark().filter(|mark| mark.timed);

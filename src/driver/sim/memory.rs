@@ -130,7 +130,7 @@ pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) ->
 
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
-        let current = machine.current()?;
+        machine.usable()?;
         if ptr == 0 {
             return Ok(());
         }
@@ -139,8 +139,9 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
             Purpose::Pool => {
-                // CUDA waits for the work of the current context first.
-                schedule::drain(machine, [current]);
+                // CUDA waits for the work of the device first.
+                let owner = pool::device_of(machine, ptr as usize)?;
+                schedule::drain(machine, [&machine.devices[owner].context]);
                 return pool::free_now(machine, ptr as usize);
             }
             Purpose::Virtual => return Err(code::INVALID_VALUE),
@@ -158,8 +159,11 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return put!(ptr, ptr::null_mut());
+        }
         // SAFETY: asks for fresh pages at an address of the system's choice.
         let address = unsafe {
             libc::mmap(
@@ -227,8 +231,11 @@ pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.current()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
-        let find = |host: &HostMemory| {
-            host.get(ptr.addr(), false).map(drop).ok_or(code::HOST_MEMORY_NOT_REGISTERED)
+        let find = |host: &HostMemory| match host.find(ptr.addr()) {
+            Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),
+            // Pinned, but not registered at this address.
+            Some(_) => Err(code::INVALID_VALUE),
+            None => Err(code::HOST_MEMORY_NOT_REGISTERED),
         };
         find(&read(&machine.host))?;
         // Queued work may still use it.

@@ -1,7 +1,7 @@
 //! Stream-ordered pools: segments of device memory, cut into blocks that remember which points of
 //! streams must be reached before they may be used again.
 
-use super::address_space::{Access, Purpose};
+use super::address_space::{Access, Purpose, Reservation};
 use super::copy::Fill;
 use super::handles::Handles;
 use super::physical::SPOILED;
@@ -41,7 +41,7 @@ struct State {
     /// By address; a block never crosses the end of its segment.
     segments: BTreeMap<usize, usize>,
     free: BTreeMap<usize, Free>,
-    used_blocks: BTreeMap<usize, usize>,
+    used_blocks: BTreeMap<usize, (usize, usize)>,
     threshold: u64,
     /// Follow event dependencies, allow opportunistic reuse, allow internal dependencies. The first
     /// changes nothing: who knows of an event here gets a wait that costs nothing.
@@ -89,20 +89,21 @@ impl State {
         with_wait.filter(|_| self.reuse[INTERNAL_DEPENDENCIES] != 0)
     }
 
-    fn take(&mut self, start: usize, bytes: usize) -> Option<Vec<Point>> {
+    fn take(&mut self, start: usize, bytes: usize, asked: usize) -> Option<Vec<Point>> {
         let block = self.free.remove(&start)?;
         if block.bytes > bytes {
             let rest = Free { bytes: block.bytes - bytes, after: block.after.clone() };
             self.free.insert(start + bytes, rest);
         }
-        self.used_blocks.insert(start, bytes);
-        count(&mut self.used, bytes);
+        self.used_blocks.insert(start, (bytes, asked));
+        // What is in use counts as it was asked for, not as it is rounded up (580.159).
+        count(&mut self.used, asked);
         Some(block.after)
     }
 
     fn give_back(&mut self, start: usize, after: Vec<Point>) -> Result<(), i32> {
-        let bytes = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
-        self.used[0] -= bytes as u64;
+        let (bytes, asked) = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
+        self.used[0] -= asked as u64;
         let mut merged = (start, Free { bytes, after });
         let is_edge = |address: &usize| self.segments.contains_key(address);
         if !is_edge(&start)
@@ -229,6 +230,7 @@ fn allocate(
     stream: &Arc<Stream>,
 ) -> Result<usize, i32> {
     let pool = get(machine, handle)?;
+    let asked = bytes;
     let bytes = bytes.checked_next_multiple_of(BLOCK).ok_or(code::OUT_OF_MEMORY)?;
     let mut state = lock(&pool.state);
     let start = match state.fit(bytes, stream) {
@@ -256,7 +258,7 @@ fn allocate(
             start
         }
     };
-    let mut waits = state.take(start, bytes).ok_or(code::UNKNOWN)?;
+    let mut waits = state.take(start, bytes, asked).ok_or(code::UNKNOWN)?;
     drop(state);
     waits.retain(|point| !Arc::ptr_eq(&point.stream, stream) && !point.is_reached());
     if !waits.is_empty() {
@@ -281,7 +283,7 @@ fn spoil(
     stream: &Arc<Stream>,
 ) -> Result<(), i32> {
     let poison = machine.adversary.poison();
-    let found = lock(&pool.state).used_blocks.get(&address).copied();
+    let found = lock(&pool.state).used_blocks.get(&address).map(|block| block.0);
     match found {
         Some(bytes) if poison != 0 && pool.is_reached_by(stream.device) => {
             let (value, count) = (poison.into(), bytes.min(SPOILED));
@@ -290,6 +292,11 @@ fn spoil(
         }
         _ => Ok(()),
     }
+}
+
+/// The device of the pool that an address was allocated from.
+pub(super) fn device_of(machine: &Machine, address: usize) -> Result<usize, i32> {
+    Ok(owner(machine, address)?.device)
 }
 
 /// Frees a block whose work is known to be over.
@@ -316,7 +323,7 @@ pub(super) unsafe extern "C" fn create(
         let properties = peek!(properties)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
         require(properties.handleTypes.0 & !1 == 0, code::NOT_SUPPORTED)?;
-        let device = location(machine, &properties.location)?;
+        let device = location(machine, &properties.location).map_err(|_| code::INVALID_VALUE)?;
         let handle = Pool::insert(&mut write(&machine.pools), device, false);
         put!(pool, ptr::without_provenance_mut(handle))
     })
@@ -389,7 +396,7 @@ pub(super) unsafe extern "C" fn set_access(
         for (device, right) in &rights {
             if *device == pool.device {
                 // The owner's access cannot be taken away.
-                require(*right == 3, code::INVALID_VALUE)?;
+                require(*right == 3, code::INVALID_DEVICE)?;
             } else {
                 let reachable = machine.config.can_access_peer(*device, pool.device);
                 require(reachable, code::INVALID_DEVICE)?;
@@ -420,9 +427,11 @@ pub(super) unsafe extern "C" fn allocate_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return put!(ptr, 0);
+        }
         let pool = ptr::without_provenance_mut(machine.devices[stream.device].default_pool);
         put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
     })
@@ -435,17 +444,27 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return put!(ptr, 0);
+        }
         put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
     })
 }
 
 pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let stream = stream::get(machine, stream)?;
+        if ptr == 0 {
+            return Ok(());
+        }
+        let plain = read(&machine.space).reservation(ptr as usize);
+        if let Some((start, Reservation { bytes, purpose: Purpose::Allocation(_) })) = plain {
+            require(start == ptr as usize, code::INVALID_VALUE)?;
+            schedule::wait(machine, &stream.tail())?;
+            return machine.free_mapped(start, bytes);
+        }
         let pool = owner(machine, ptr as usize)?;
         spoil(machine, &pool, ptr as usize, &stream)?;
         let after = if stream.is_idle() { Vec::new() } else { vec![stream.tail()] };

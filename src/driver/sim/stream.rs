@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         // The default streams are not found in the table either.
         let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
         removed.destroy();
@@ -65,11 +65,22 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
     })
 }
 
+/// What the host sees as the legacy stream's: the work of blocking streams, which it comes after.
+fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
+    if stream.kind != Kind::Legacy {
+        return Vec::new();
+    }
+    let members = read(&machine.context_of(stream).members);
+    members.iter().filter(|member| member.kind == Kind::Blocking).map(Arc::clone).collect()
+}
+
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
-        if !stream.is_idle() {
-            schedule::poll(machine, &stream.tail());
+        let mut before = ordered_before(machine, &stream);
+        before.push(Arc::clone(&stream));
+        if let Some(busy) = before.iter().find(|before| !before.is_idle()) {
+            schedule::poll(machine, &busy.tail());
             return Err(code::NOT_READY);
         }
         machine.context_of(&stream).check()
@@ -79,6 +90,9 @@ pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
 pub(super) unsafe extern "C" fn synchronize(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        for before in ordered_before(machine, &stream) {
+            schedule::wait(machine, &before.tail())?;
+        }
         schedule::wait(machine, &stream.tail())
     })
 }
@@ -92,6 +106,7 @@ pub(super) unsafe extern "C" fn wait_event(
         let stream = get(machine, stream)?;
         let event = super::event::get(machine, event)?;
         // CU_EVENT_WAIT_EXTERNAL is for captures only.
+        require(flags != 1, code::ILLEGAL_STATE)?;
         require(flags == 0, code::INVALID_VALUE)?;
         match event.mark() {
             Some(mark) if !mark.is_reached() => {

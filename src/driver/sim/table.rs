@@ -41,6 +41,12 @@ pub fn table() -> Table {
         cuStreamIsCapturing: Some(stream::is_capturing),
         cuStreamGetCaptureInfo: Some(stream::capture_info),
         cuThreadExchangeStreamCaptureMode: Some(stream::exchange_capture_mode),
+        cuStreamBeginCapture: None,
+        cuStreamEndCapture: None,
+        cuGraphDestroy: None,
+        cuGraphGetNodes: None,
+        cuGraphGetEdges: None,
+        cuGraphNodeGetType: None,
 
         cuEventCreate: Some(event::create),
         cuEventDestroy: Some(event::destroy),

@@ -1,5 +1,6 @@
 //! The calls that queue copies and fills.
 
+use super::address_space::{Accessor, Purpose};
 use super::config::ScheduleKind;
 use super::copy::{Copy, Fill, Place, Side, stage};
 use super::queue::{Action, Stream};
@@ -23,6 +24,12 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     let (pageable_source, pageable_target) =
         (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
     let (source, target) = (pageable_source.0, pageable_target.0);
+    for (place, side, write) in [(&source, &copy.source, false), (&target, &copy.target, true)] {
+        if let Place::Device(address) = place {
+            let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
+            is_mapped(machine, stream, *address, bytes, write)?;
+        }
+    }
     copy.source.place = source;
     copy.target.place = target;
     if machine.config.schedule != ScheduleKind::Immediate
@@ -35,6 +42,25 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     }
     let point = schedule::submit(machine, stream, Vec::new(), Action::Copy(Box::new(copy)))?;
     if pageable_target.1 { schedule::wait(machine, &point) } else { Ok(()) }
+}
+
+/// Is memory behind the whole range that the call names? If not the driver refuses the call, and
+/// nothing is broken (580.159); what is unmapped later fails when the work runs.
+fn is_mapped(
+    machine: &Machine,
+    stream: &Stream,
+    address: usize,
+    bytes: usize,
+    write: bool,
+) -> Result<(), i32> {
+    let found = read(&machine.space).reservation(address);
+    if let Some((start, reservation)) = found
+        && reservation.purpose != Purpose::Virtual
+    {
+        require(bytes <= reservation.bytes - (address - start), code::INVALID_VALUE)?;
+    }
+    let accessor = Accessor { device: stream.device, write, staged: true };
+    machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
 /// Whose address it is, and whether it is pageable memory of the host.
@@ -56,8 +82,8 @@ pub(super) unsafe extern "C" fn copy_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
         let stream = stream::get(machine, stream)?;
+        let device = machine.current().map_or(stream.device, |context| context.device);
         if bytes > 0 {
             within_reach(machine, [dst as usize, src as usize], device)?;
         }
@@ -84,7 +110,7 @@ pub(super) unsafe extern "C" fn copy_peer_async(
     entry(|machine| {
         machine.current()?;
         let stream = stream::get(machine, stream)?;
-        for context in [dst_context, src_context] {
+        for context in [dst_context, src_context].into_iter().filter(|given| !given.is_null()) {
             require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
         }
         let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
@@ -210,7 +236,6 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
 
 fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     entry(|machine| {
-        machine.current()?;
         let stream = stream::get(machine, stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
         require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
@@ -219,6 +244,7 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
         }
         let is_device = read(&machine.space).contains(fill.address);
         require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
+        is_mapped(machine, &stream, fill.address, bytes, true)?;
         schedule::submit(machine, &stream, Vec::new(), Action::Fill(fill)).map(drop)
     })
 }

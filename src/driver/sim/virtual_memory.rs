@@ -46,7 +46,8 @@ pub(super) fn rights(
         let descriptor = peek!(access.wrapping_add(index))?;
         let flags = descriptor.flags as u32;
         require(matches!(flags, 0 | 1 | 3), code::INVALID_VALUE)?;
-        Ok((location(machine, &descriptor.location)?, flags as u8))
+        let device = location(machine, &descriptor.location).map_err(|_| code::INVALID_VALUE)?;
+        Ok((device, flags as u8))
     };
     (0..count).map(right).collect()
 }
@@ -129,12 +130,12 @@ pub(super) unsafe extern "C" fn map(
     flags: c_ulonglong,
 ) -> c_int {
     entry(|machine| {
-        let address = check_range(ptr, bytes)?;
-        require(flags == 0 && offset.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        require(flags == 0 && bytes > 0 && ptr != 0, code::INVALID_VALUE)?;
+        let address = check_range(ptr, bytes).map_err(|_| code::NOT_SUPPORTED)?;
         let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
-        let end = offset.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
-        require(end <= allocation.bytes, code::INVALID_VALUE)?;
+        // A handle is mapped as a whole (580.159).
+        require(offset == 0 && bytes == allocation.bytes, code::NOT_SUPPORTED)?;
         let access = Access::Granted([0; MAX_DEVICES]);
         let mut space = write(&machine.space);
         let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;

@@ -22,7 +22,7 @@ fn misuse_has_its_codes() {
     ok!(bench, cuEventQuery(start));
     ok!(bench, cuEventSynchronize(start));
     ok!(bench, cuStreamWaitEvent(stream, start, 0));
-    assert_eq!(cu!(bench, cuStreamWaitEvent(stream, start, 1)), code::INVALID_VALUE);
+    assert_eq!(cu!(bench, cuStreamWaitEvent(stream, start, 1)), code::ILLEGAL_STATE);
     let elapsed = |start, end| {
         let mut milliseconds = -1.0;
         (cu!(bench, cuEventElapsedTime(&mut milliseconds, start, end)), milliseconds)
@@ -35,7 +35,7 @@ fn misuse_has_its_codes() {
     let (code, milliseconds) = elapsed(start, end);
     assert_eq!(code, 0);
     assert!((0.0..10_000.0).contains(&milliseconds));
-    assert_eq!(cu!(bench, cuEventRecordWithFlags(end, stream, 1)), code::INVALID_VALUE);
+    assert_eq!(cu!(bench, cuEventRecordWithFlags(end, stream, 1)), code::ILLEGAL_STATE);
     ok!(bench, cuEventRecordWithFlags(end, stream, 0));
 
     // Another device: recording is refused, waiting is not.

@@ -36,7 +36,7 @@ fn counters_are_honest_and_memory_comes_back() {
     let all = bench.free();
     let first = allocate(&bench, 1000, stream);
     let second = allocate(&bench, 3 << 20, stream);
-    assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1024 + (3 << 20));
+    assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1000 + (3 << 20));
     assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), SEGMENT as u64);
     assert_eq!(bench.free(), all - SEGMENT);
     ok!(bench, cuMemsetD8Async(first, 1, 1000, stream));
@@ -47,7 +47,7 @@ fn counters_are_honest_and_memory_comes_back() {
     ok!(bench, cuMemFreeAsync(first, stream));
     ok!(bench, cuMemFree(second));
     assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
-    assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 1024 + (3 << 20));
+    assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 1000 + (3 << 20));
     assert_eq!(set(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 1), code::INVALID_VALUE);
     assert_eq!(set(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0), 0);
     assert_eq!(get(&bench, pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 0);

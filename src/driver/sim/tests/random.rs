@@ -80,8 +80,11 @@ fn virtual_memory_behaves_as_its_model() {
                 }
                 1 | 2 => {
                     let Some((handle, size)) = handles[slot] else { continue };
-                    let offset = random.below(4);
-                    let fits = offset + count <= size
+                    // Handles are mapped as a whole; now and then it is tried otherwise.
+                    let offset = usize::from(random.below(4) == 0);
+                    let whole = size.min(SIZE - start);
+                    let count = if random.below(4) == 0 { count } else { whole };
+                    let fits = (offset, count) == (0, size)
                         && model.granules[start..start + count].iter().all(Option::is_none);
                     let call = cu!(bench, cuMemMap(at(start), count * G, offset * G, handle, 0));
                     assert_eq!(call == 0, fits, "map, seed {seed}, step {step}");
@@ -95,10 +98,15 @@ fn virtual_memory_behaves_as_its_model() {
                     }
                 }
                 3 => {
-                    let whole = model.is_whole(start, count);
+                    // Holes do no harm, halves of mappings do.
+                    let mapping = |index: usize| model.granules.get(index)?.map(|it| it.mapping);
+                    let cuts = |edge: usize| {
+                        edge > 0 && mapping(edge).is_some() && mapping(edge) == mapping(edge - 1)
+                    };
+                    let allowed = !cuts(start) && !cuts(start + count);
                     let call = cu!(bench, cuMemUnmap(at(start), count * G));
-                    assert_eq!(call == 0, whole, "unmap, seed {seed}, step {step}");
-                    if whole {
+                    assert_eq!(call == 0, allowed, "unmap, seed {seed}, step {step}");
+                    if allowed {
                         model.granules[start..start + count].fill(None);
                     }
                 }
@@ -148,7 +156,6 @@ fn no_device_address_crashes_the_host() {
         let memory = bench.allocate(3 * G);
         let mut host = vec![0u8; 1 << 16];
         let host = host.as_mut_ptr().expose_provenance() as u64;
-        let mut failed = false;
         for _ in 0..20 {
             let mut address = || match random.below(4) {
                 0 => memory + random.below(4 * G) as u64,
@@ -167,11 +174,9 @@ fn no_device_address_crashes_the_host() {
                 2 => cu!(bench, cuMemcpyAsync(host, first, bytes.min(1 << 16), stream)),
                 _ => cu!(bench, cuMemcpyAsync(first, second, bytes, stream)),
             };
-            assert!(matches!(call, 0 | code::ILLEGAL_ADDRESS), "{call}, seed {seed}");
-            let now = cu!(bench, cuStreamSynchronize(stream));
-            assert!(matches!(now, 0 | code::ILLEGAL_ADDRESS), "{now}, seed {seed}");
-            assert!(!failed || now != 0, "sticky, seed {seed}");
-            failed = now != 0;
+            assert!(matches!(call, 0 | code::INVALID_VALUE), "{call}, seed {seed}");
+            // What is refused at the call breaks nothing.
+            ok!(bench, cuStreamSynchronize(stream));
         }
     }
 }

@@ -1,0 +1,123 @@
+//! The kernels of the sequences: PTX for a GPU, and Rust functions of the same names.
+
+use crate::bench::{Bench, cu};
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::time::Duration;
+use tcuda::driver::sim::{Launch, register_kernel};
+use tcuda::driver::sys::*;
+
+/// For compute_52, as the library's own kernels: it loads on every driver that we know.
+pub const PTX: &CStr = c".version 7.8
+.target sm_52
+.address_size 64
+.visible .entry contract_write(.param .u64 at, .param .u32 value)
+{
+    .reg .u64 %at;
+    .reg .u32 %value;
+    ld.param.u64 %at, [at];
+    ld.param.u32 %value, [value];
+    st.global.u32 [%at], %value;
+    ret;
+}
+.visible .entry contract_copy(.param .u64 to, .param .u64 from)
+{
+    .reg .u64 %to, %from;
+    .reg .u32 %value;
+    ld.param.u64 %to, [to];
+    ld.param.u64 %from, [from];
+    ld.global.u32 %value, [%from];
+    st.global.u32 [%to], %value;
+    ret;
+}
+.visible .entry contract_spin(.param .u64 nanoseconds)
+{
+    .reg .u64 %limit, %start, %now;
+    .reg .pred %p;
+    ld.param.u64 %limit, [nanoseconds];
+    mov.u64 %start, %globaltimer;
+AGAIN:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %start;
+    setp.lt.u64 %p, %now, %limit;
+    @%p bra AGAIN;
+    ret;
+}
+.visible .entry contract_trap()
+{
+    trap;
+    ret;
+}
+.visible .entry contract_nothing()
+{
+    ret;
+}
+";
+
+fn write(launch: &Launch) -> Result<(), i32> {
+    let at = launch.param_u64(0);
+    if !at.is_multiple_of(4) {
+        return Err(716);
+    }
+    launch.write(at, &launch.param_u32(1).to_le_bytes())
+}
+
+fn copy(launch: &Launch) -> Result<(), i32> {
+    let mut value = [0; 4];
+    launch.read(launch.param_u64(1), &mut value)?;
+    launch.write(launch.param_u64(0), &value)
+}
+
+fn spin(launch: &Launch) -> Result<(), i32> {
+    std::thread::sleep(Duration::from_nanos(launch.param_u64(0)));
+    Ok(())
+}
+
+pub fn register() {
+    register_kernel("contract_write", &[8, 4], write);
+    register_kernel("contract_copy", &[8, 8], copy);
+    register_kernel("contract_spin", &[8], spin);
+    register_kernel("contract_trap", &[], |_| Err(719));
+    register_kernel("contract_nothing", &[], |_| Ok(()));
+}
+
+impl Bench {
+    pub fn module(&self) -> CUmodule {
+        let mut module = ptr::null_mut();
+        cu!(self, cuModuleLoadData(&mut module, PTX.as_ptr().cast()) => 0);
+        module
+    }
+
+    pub fn function(&self, module: CUmodule, name: &CStr) -> CUfunction {
+        let mut function = ptr::null_mut();
+        cu!(self, cuModuleGetFunction(&mut function, module, name.as_ptr()) => 0);
+        function
+    }
+
+    /// The kernel that writes a word, with its code loaded.
+    pub fn writer(&self) -> CUfunction {
+        let writer = self.function(self.module(), c"contract_write");
+        let scratch = self.allocate(4);
+        self.write(writer, scratch, 0, ptr::null_mut(), 0);
+        cu!(self, cuCtxSynchronize() => 0);
+        writer
+    }
+
+    /// Launches the kernel that writes a word.
+    #[track_caller]
+    pub fn write(&self, writer: CUfunction, at: u64, value: u32, stream: CUstream, expected: i32) {
+        let (mut at, mut value) = (at, value);
+        let mut parameters: [*mut c_void; 2] =
+            [ptr::from_mut(&mut at).cast(), ptr::from_mut(&mut value).cast()];
+        cu!(self, cuLaunchKernel(
+            writer, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut(),
+        ) => expected);
+    }
+
+    /// Launches a kernel without parameters.
+    pub fn launch(&self, function: CUfunction, stream: CUstream, expected: i32) {
+        cu!(self, cuLaunchKernel(
+            function, 1, 1, 1, 1, 1, 1, 0, stream, ptr::null_mut(), ptr::null_mut(),
+        ) => expected);
+    }
+}

@@ -1,0 +1,61 @@
+//! The driver contract suite: what CUDA promises of each driver call, as sequences with the statuses
+//! and bytes that they give. The same program runs on the simulated machine (TCUDA_BACKEND=sim, the
+//! default) and on a GPU (TCUDA_BACKEND=cuda); scripts/contract.py sets both side by side.
+//!
+//! Each sequence runs in a process of its own, which is started before the driver is: what one
+//! breaks, no other sees, and a crash is a row ("signal 11"), not the end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod bench;
+mod contexts;
+mod copies;
+mod events;
+mod kernels;
+mod memory;
+mod order;
+mod pinned;
+mod pointers;
+mod pools;
+mod runner;
+mod streams;
+mod virtual_memory;
+
+use bench::Bench;
+
+/// A sequence of calls.
+pub struct Row {
+    /// What it is about; one that starts with "alone" runs when nothing else uses the device.
+    pub topic: &'static str,
+    /// The name of its function.
+    pub name: &'static str,
+    /// The calls.
+    pub run: fn(&Bench),
+}
+
+/// Rows of one topic from the names of functions.
+macro_rules! rows {
+    ($topic:literal: $($name:ident),* $(,)?) => {
+        &[$($crate::Row { topic: $topic, name: stringify!($name), run: $name }),*]
+    };
+}
+pub(crate) use rows;
+
+/// Every topic.
+pub const TOPICS: &[&[Row]] = &[
+    contexts::ROWS,
+    memory::ROWS,
+    memory::ALONE,
+    pinned::ROWS,
+    pointers::ROWS,
+    copies::ROWS,
+    pools::ROWS,
+    virtual_memory::ROWS,
+    streams::ROWS,
+    order::ROWS,
+    events::ROWS,
+];
+
+fn main() {
+    runner::main();
+}
