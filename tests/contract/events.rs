@@ -89,6 +89,7 @@ fn elapsed_time(bench: &Bench) {
     let (start, end, stream) = (bench.event(), bench.event(), bench.stream(1));
     let mut ms = 7.0;
     cu!(bench, cuEventRecord(start, stream) => 0);
+    cu!(bench, cuEventSynchronize(start) => 0);
     let gate = bench.hold(stream);
     cu!(bench, cuEventRecord(end, stream) => 0);
     std::thread::sleep(std::time::Duration::from_millis(20));

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// Where the simulated machine is known to differ; scripts/contract.py keeps it honest.
+const DIFFERENCES: &str = include_str!("differences.txt");
 /// A sequence that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -29,9 +31,18 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn failures(&self) -> usize {
-        let wrong = self.steps.iter().filter(|step| step.expected != step.seen).count();
-        wrong + usize::from(self.fate.is_some())
+    /// The steps that went otherwise than expected; on the simulated machine without those that
+    /// are known to differ there.
+    fn wrong<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Step> {
+        let sim = crate::bench::backend() == "sim";
+        self.steps.iter().filter(move |step| {
+            let line = format!("{}: {}", full_name(row), step.what);
+            step.expected != step.seen && !(sim && DIFFERENCES.lines().any(|known| known == line))
+        })
+    }
+
+    fn is_failure(&self, row: &Row) -> bool {
+        self.fate.is_some() || self.wrong(row).next().is_some()
     }
 }
 
@@ -214,8 +225,8 @@ pub fn main() {
     for (row, outcome) in outcomes.values() {
         steps += outcome.steps.len();
         skipped += usize::from(outcome.skipped.is_some());
-        failed += usize::from(outcome.failures() > 0);
-        for step in outcome.steps.iter().filter(|step| step.expected != step.seen) {
+        failed += usize::from(outcome.is_failure(row));
+        for step in outcome.wrong(row) {
             println!(
                 "{}: {}: {}: expected {}, seen {}",
                 step.line, row.name, step.what, step.expected, step.seen

@@ -168,7 +168,11 @@ impl Machine {
 
     /// For calls that need no current context, but not one that is unusable either.
     pub(super) fn usable(&self) -> Result<(), i32> {
-        self.top()?.map_or(Ok(()), Context::check)
+        match self.top()? {
+            Some(context) if !context.is_active() => Err(code::CONTEXT_IS_DESTROYED),
+            Some(context) => context.check(),
+            None => Ok(()),
+        }
     }
 }
 

@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn launch(
     extra: *mut *mut c_void,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         let stream = stream::get(machine, stream)?;
         let function = read(&machine.modules).functions.get(function.addr()).copied();
         let function = function.ok_or(code::INVALID_HANDLE)?;

@@ -112,9 +112,13 @@ impl Machine {
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_int {
     entry(|machine| {
         let device = &machine.devices[machine.current()?.device];
-        require(!free.is_null() && !total.is_null(), code::INVALID_VALUE)?;
-        put!(free, device.physical.bytes() - device.physical.used())?;
-        put!(total, device.physical.bytes())
+        if !free.is_null() {
+            put!(free, device.physical.bytes() - device.physical.used())?;
+        }
+        if !total.is_null() {
+            put!(total, device.physical.bytes())?;
+        }
+        Ok(())
     })
 }
 
@@ -190,7 +194,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -219,6 +223,9 @@ pub(super) unsafe extern "C" fn host_register(
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
         require(!read(&machine.space).contains(address), code::INVALID_VALUE)?;
         let mut host = write(&machine.host);
+        // What the driver allocated is no memory to be registered; what was registered is once.
+        let owned = host.find(address).is_some_and(|(_, range)| range.owned);
+        require(!owned, code::INVALID_VALUE)?;
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
         host.ranges.insert(address, HostRange { bytes, device, owned: false });
         drop(host);
@@ -229,7 +236,7 @@ pub(super) unsafe extern "C" fn host_register(
 
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {
             Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),

@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         let mut modules = write(&machine.modules);
         let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
         for handle in removed.functions.values() {
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn get_function(
     name: *const c_char,
 ) -> c_int {
     entry(|machine| {
-        machine.current()?;
+        machine.usable()?;
         require(!function.is_null() && !name.is_null(), code::INVALID_VALUE)?;
         // SAFETY: the caller gives a NUL-terminated name.
         let name = unsafe { CStr::from_ptr(name) };

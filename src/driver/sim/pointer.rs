@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn attribute(
 ) -> c_int {
     entry(|machine| {
         require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
-        machine.current()?;
+        machine.usable()?;
         let address = ptr as usize;
         if read(&machine.space).contains(address) {
             of_device(machine, data, attribute, address)
@@ -52,6 +52,8 @@ fn of_host(
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), range.bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => put!(data.cast::<c_ulonglong>(), 0),
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => put!(data.cast::<c_uint>(), 3),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => put!(data.cast::<c_ulonglong>(), start as c_ulonglong),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             put!(data.cast::<CUmemoryPool>(), ptr::null_mut())
@@ -69,19 +71,7 @@ fn of_device(
     use CUpointer_attribute::*;
     let space = read(&machine.space);
     let (start, reservation) = space.reservation(address).ok_or(code::INVALID_VALUE)?;
-    // What is asked of the addresses, whether or not memory is behind them.
-    match attribute {
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => return put!(data.cast::<usize>(), start),
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
-            return put!(data.cast::<usize>(), reservation.bytes);
-        }
-        CU_POINTER_ATTRIBUTE_MAPPED => {
-            let mapped = space.mapping(address).is_some();
-            return put!(data.cast::<c_uint>(), c_uint::from(mapped));
-        }
-        CU_POINTER_ATTRIBUTE_IS_MANAGED => return put!(data.cast::<c_uint>(), 0),
-        _ => {}
-    }
+    // Of addresses without memory behind them nothing is known (580.159).
     let (base, mapping) = space.mapping(address).ok_or(code::INVALID_VALUE)?;
     let owner = mapping.allocation.device();
     match attribute {
@@ -94,7 +84,15 @@ fn of_device(
             put!(data.cast::<CUcontext>(), context)
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), DEVICE),
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER => put!(data.cast::<usize>(), address),
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
+            let reached = AddressSpace::protection(mapping, owner, &machine.peers) != 0;
+            require(reached, code::INVALID_VALUE)?;
+            put!(data.cast::<usize>(), address)
+        }
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), reservation.bytes),
+        CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), 0),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             let capable = matches!(mapping.access, Access::Peers);

@@ -241,7 +241,7 @@ fn allocate(
                 machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
             };
             let exact = bytes.next_multiple_of(super::config::GRANULARITY);
-            let mut segment = exact.max(SEGMENT);
+            let mut segment = bytes.next_multiple_of(SEGMENT);
             let mut start = grow(segment);
             if start.is_err() {
                 for (start, bytes) in state.trim(0) {

@@ -169,7 +169,7 @@ pub(super) unsafe extern "C" fn is_capturing(
 pub(super) unsafe extern "C" fn capture_info(
     stream: CUstream,
     status: *mut CUstreamCaptureStatus,
-    id: *mut cuuint64_t,
+    _id: *mut cuuint64_t,
     _graph: *mut CUgraph,
     _dependencies: *mut *const CUgraphNode,
     _count: *mut usize,
@@ -177,11 +177,7 @@ pub(super) unsafe extern "C" fn capture_info(
     entry(|machine| {
         get(machine, stream)?;
         // CUDA writes the other results only for a stream that captures.
-        put!(status, NO_CAPTURE)?;
-        if !id.is_null() {
-            put!(id, 0)?;
-        }
-        Ok(())
+        put!(status, NO_CAPTURE)
     })
 }
 

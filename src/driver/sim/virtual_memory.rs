@@ -46,8 +46,7 @@ pub(super) fn rights(
         let descriptor = peek!(access.wrapping_add(index))?;
         let flags = descriptor.flags as u32;
         require(matches!(flags, 0 | 1 | 3), code::INVALID_VALUE)?;
-        let device = location(machine, &descriptor.location).map_err(|_| code::INVALID_VALUE)?;
-        Ok((device, flags as u8))
+        Ok((location(machine, &descriptor.location)?, flags as u8))
     };
     (0..count).map(right).collect()
 }
@@ -66,7 +65,8 @@ pub(super) unsafe extern "C" fn granularity(
     _option: CUmemAllocationGranularity_flags,
 ) -> c_int {
     entry(|machine| {
-        owner(machine, &peek!(properties)?)?;
+        // The driver does not look into them (580.159).
+        let _ = (machine, peek!(properties)?);
         put!(granularity, GRANULARITY)
     })
 }
@@ -131,11 +131,11 @@ pub(super) unsafe extern "C" fn map(
 ) -> c_int {
     entry(|machine| {
         require(flags == 0 && bytes > 0 && ptr != 0, code::INVALID_VALUE)?;
-        let address = check_range(ptr, bytes).map_err(|_| code::NOT_SUPPORTED)?;
         let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
         // A handle is mapped as a whole (580.159).
         require(offset == 0 && bytes == allocation.bytes, code::NOT_SUPPORTED)?;
+        let address = check_range(ptr, bytes)?;
         let access = Access::Granted([0; MAX_DEVICES]);
         let mut space = write(&machine.space);
         let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C" fn set_access(
 ) -> c_int {
     entry(|machine| {
         let address = check_range(ptr, bytes)?;
-        let rights = rights(machine, access, count)?;
+        let rights = rights(machine, access, count).map_err(|_| code::INVALID_VALUE)?;
         let reachable = |device, owner| machine.config.can_access_peer(device, owner);
         write(&machine.space).set_access(address, bytes, &rights, reachable)
     })
