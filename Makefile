@@ -2,7 +2,7 @@
 
 PREFIX ?= $(HOME)/.local
 
-.PHONY: build demo test test-gpu bless install clean
+.PHONY: build demo test gauntlet test-gpu bless install clean
 
 build:
 	@scripts/build.sh
@@ -13,6 +13,10 @@ demo:
 
 test:
 	@scripts/test.sh
+
+# Everything in full: make gauntlet ARGS="--only NAME"
+gauntlet:
+	@scripts/gauntlet.sh $(ARGS)
 
 test-gpu:
 	@scripts/test_gpu.sh

@@ -311,6 +311,24 @@ static void driver_functions_can_be_made_to_fail(void)
     CHECK_OK(tcuda_device_synchronize(0));
 }
 
+static void an_event_whose_first_record_failed_is_as_before(void)
+{
+    tcuda_event *const event = create_event(0);
+    int32_t device = 7;
+    struct CUevent_st *native = NULL;
+    CHECK_OK(tcuda_backend_inject("cuEventRecord", 1, 999, 0));
+    CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_event_record(event, NULL));
+    CHECK_OK(tcuda_event_device(event, &device));
+    CHECK_EQ(device, -1);
+    CHECK_OK(tcuda_event_native(event, &native));
+    CHECK(native == NULL);
+    CHECK(is_reached(event));
+    CHECK_OK(tcuda_event_record(event, NULL));
+    CHECK_OK(tcuda_event_device(event, &device));
+    CHECK_EQ(device, 0);
+    CHECK_OK(tcuda_event_destroy(event));
+}
+
 int main(void)
 {
     bad_environments_are_refused();
@@ -320,6 +338,7 @@ int main(void)
     the_log_tells_what_was_forgotten();
     log_callbacks_are_let_go_once();
     driver_functions_can_be_made_to_fail();
+    an_event_whose_first_record_failed_is_as_before();
     backends_are_chosen_before_use();
     return finish();
 }

@@ -216,6 +216,43 @@ tcuda_status tcuda_backend_inject(const char *function, uint64_t nth, int32_t re
     int32_t forever);
 
 /**
+ * Injects faults, for tests of hosts: driver calls that fail or are slow, and devices that are
+ * lost, on a GPU as on the simulated machine. The rules replace all that are set, those of
+ * tcuda_backend_inject too; tcuda_shutdown ends them.
+ *
+ * A rule is "function@k=effect"; commas separate rules, and there can be 32. The function is a
+ * driver call that tcuda makes, or * for any; of its calls from now on, the kth (1: the next) has
+ * the effect, and with a ! at the end of the rule all later ones as well.
+ *
+ * "cuMemMap@3=2", with a CUresult: the third call is not made and gives CUDA_ERROR_OUT_OF_MEMORY;
+ * "*@17=999!" fails the 17th call and every later one.
+ *
+ * "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: it is made after a pause.
+ *
+ * "*@40=lost": the device with which the call works is lost, with code 719, or "lost:700" with one
+ * of 214, 700, 709 and 714 to 718. From then on every call that works with this device or its
+ * context gives that code, those that free and destroy too, which is TCUDA_STATUS_DEVICE_LOST;
+ * other devices go on. It stays lost until tcuda_shutdown, also when the rules are taken back.
+ * Then it works again, as one that is really lost would not.
+ *
+ * The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
+ * then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT.
+ *
+ * @param rules  may be NULL, as "": takes all rules back
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_faults(const char *rules);
+
+/**
+ * How often rules have fired: driver calls that failed or were slow because of
+ * tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included.
+ *
+ * @param[out] fired  since the process began
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_fault_count(uint64_t *fired);
+
+/**
  * Waits for all work and frees everything. Handles that are still alive are logged, counted and
  * stale from now on; memory that was not freed is gone. The next call that needs it initialises
  * anew. Not from a callback.
@@ -598,7 +635,8 @@ tcuda_status tcuda_free(void *ptr);
  * Says that the block is also used on `stream`: once freed, it is not reused before what is queued
  * there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
  *
- * @param ptr  what tcuda_malloc gave; may be NULL: no-op
+ * @param ptr     what tcuda_malloc gave; may be NULL: no-op
+ * @param stream  NULL: the current stream of ptr's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);
@@ -741,6 +779,111 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/* ---- Snapshots ---- */
+
+/** Segments and blocks of all devices at one moment. */
+typedef struct tcuda_memory_snapshot tcuda_memory_snapshot;
+
+/** A contiguous range of memory from the driver, which serves one stream and size class. */
+typedef struct tcuda_segment_info {
+    size_t struct_size;            /**< From TCUDA_INIT. */
+    void *ptr;                     /**< First byte. */
+    uint64_t total_bytes;          /**< Length; what its blocks have together. */
+    uint64_t allocated_bytes;      /**< Of blocks held by the host. */
+    uint64_t active_bytes;         /**< Those, and of freed blocks awaiting streams. */
+    uint64_t requested_bytes;      /**< Of active blocks, as asked for. */
+    size_t first_block;            /**< Index of its first block; the others follow, by address. */
+    size_t block_count;            /**< Number of its blocks. */
+    struct CUstream_st *cu_stream; /**< Native handle of its stream; NULL: the default one. */
+    int64_t stream_id;             /**< What tcuda_stream_id gives for it. */
+    int32_t device;                /**< Ordinal. */
+    int32_t is_small;              /**< 1: of blocks up to 1 MiB; 0: above. */
+} tcuda_segment_info;
+
+/** What a block is, by torch's names: TCUDA_BLOCK_... */
+typedef int32_t tcuda_block_state;
+#define TCUDA_BLOCK_INACTIVE 0         /**< "inactive": cached, and nobody's. */
+#define TCUDA_BLOCK_ACTIVE_ALLOCATED 1 /**< "active_allocated": held by the host. */
+/** "active_pending_free": freed, but awaiting streams of tcuda_record_stream. */
+#define TCUDA_BLOCK_ACTIVE_PENDING_FREE 2
+
+/** A part of a segment. */
+typedef struct tcuda_block_info {
+    size_t struct_size;       /**< From TCUDA_INIT. */
+    void *ptr;                /**< First byte. */
+    uint64_t bytes;           /**< Length. */
+    uint64_t requested_bytes; /**< Bytes as asked for; 0 when inactive. */
+    int32_t device;           /**< Ordinal. */
+    tcuda_block_state state;  /**< TCUDA_BLOCK_... */
+} tcuda_block_info;
+
+/**
+ * The segments and blocks of all devices now, empty before initialisation. A device is listed at
+ * one moment, one device after the other; of a call that another thread is in the middle of, it
+ * shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
+ *
+ * @param with_history   1: with the recorded past, none in this version; 0: as it is now only
+ * @param[out] snapshot  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_create(int32_t with_history, tcuda_memory_snapshot **snapshot);
+
+/**
+ * Forgets a snapshot.
+ *
+ * @param snapshot  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_memory_snapshot_destroy(tcuda_memory_snapshot *snapshot);
+
+/**
+ * How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
+ * them in the same order.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_t *segment_count,
+    size_t *block_count);
+
+/**
+ * A segment of a snapshot.
+ *
+ * @param index            below the number of segments
+ * @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size_t index,
+    tcuda_segment_info *segment);
+
+/**
+ * A block of a snapshot.
+ *
+ * @param index          below the number of blocks; a segment names its first
+ * @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t index,
+    tcuda_block_info *block);
+
+/* ---- Pinned host memory ---- */
+
+/**
+ * Page-locked memory of the host, usable from all devices: copies from and to it run in stream
+ * order while the host goes on, so that its bytes must be left alone until the stream got there.
+ *
+ * @param bytes     any size; 0: NULL and OK
+ * @param[out] ptr  the block, aligned to 64 bytes; the caller's, to be freed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
+
+/**
+ * Gives page-locked memory back, after waiting for work that may still use it.
+ *
+ * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_host_free(void *ptr);
 
 #ifdef __cplusplus
 }

@@ -70,11 +70,16 @@ else
     skip "clippy" "it is not installed"
 fi
 step "Rust tests" cargo test --locked --no-fail-fast
+# Its own directory: with the feature on, everything would be built twice in the common one.
+step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
+    cargo test --locked --features host_faults --test faults
+step "fuzz targets on their corpora" cargo test --locked --manifest-path fuzz/Cargo.toml
+step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
 step "C tests under ASan and UBSan" suite asan
 if command -v valgrind >/dev/null; then
     # shellcheck disable=SC2046 # names without blanks
-    step "C tests under valgrind" under_valgrind $(existing_tests library stream event copy memory)
+    step "C tests under valgrind" under_valgrind $(existing_tests library stream event copy memory snapshot)
 else
     skip "C tests under valgrind" "it is not installed"
 fi

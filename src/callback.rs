@@ -2,11 +2,12 @@
 //! device is lost before the stream gets there.
 
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::rank::{Rank, nothing_is_held};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::try_box;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 
 /// A host's function with its data.
 pub struct Callback {
@@ -31,7 +32,7 @@ impl Callback {
 }
 
 /// Addresses of the callbacks that have not run yet.
-static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static WAITING: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
 
 /// Queues a callback; on failure the caller keeps it.
 pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
@@ -43,7 +44,7 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
         ));
     }
     let callback = try_box(callback, "a callback")?;
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waiting = WAITING.lock();
     waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
     let address = Box::into_raw(callback);
     waiting.push(address as usize);
@@ -59,7 +60,7 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
 }
 
 fn forget(address: usize) -> bool {
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waiting = WAITING.lock();
     match waiting.iter().position(|known| *known == address) {
         Some(index) => {
             waiting.swap_remove(index);
@@ -75,6 +76,7 @@ unsafe extern "C" fn call(address: *mut c_void) {
     }
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
+    nothing_is_held();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };
     callback.finish();
@@ -82,7 +84,7 @@ unsafe extern "C" fn call(address: *mut c_void) {
 
 /// Frees the data of callbacks that will never run: the device is gone or idle.
 pub(crate) fn abandon_all() {
-    let waiting = std::mem::take(&mut *WAITING.lock().unwrap_or_else(PoisonError::into_inner));
+    let waiting = std::mem::take(&mut *WAITING.lock());
     for address in waiting {
         // SAFETY: from Box::into_raw in `add`, and off the list.
         let callback = unsafe { Box::from_raw(address as *mut Callback) };

@@ -23,8 +23,25 @@ pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
     if let Some(device) = virtual_memory::device_of(address) {
         return Ok(Some(device));
     }
-    // The query needs some context; the current device's does.
-    let _context = runtime.device(crate::device::CURRENT)?.enter()?;
+    // The query needs some context; the current device's does, unless that device is lost.
+    let current = runtime.device(crate::device::CURRENT)?;
+    let asked = asked_in(runtime, current, address);
+    match asked {
+        Err(Error::Cuda(error)) if error.is_sticky() => {
+            let is_other = |device: &&Device| !std::ptr::eq(*device, current);
+            let mut others = runtime.devices.iter().filter(is_other);
+            let answer = others.find_map(|device| {
+                if device.has_context() { asked_in(runtime, device, address).ok() } else { None }
+            });
+            answer.map_or(asked, Ok)
+        }
+        _ => asked,
+    }
+}
+
+/// The driver's answer, asked in a device's context.
+fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i32>> {
+    let _context = device.enter()?;
     let mut kind = 0u32;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     if !pointer_attribute(runtime, &mut kind, attribute, address)? || kind != MEMORY_TYPE_DEVICE {

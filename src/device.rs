@@ -102,6 +102,11 @@ impl Device {
         Ok(context as CUcontext)
     }
 
+    /// Is its primary context retained?
+    pub(crate) fn has_context(&self) -> bool {
+        self.known_context.load(Ordering::Acquire) != 0
+    }
+
     /// Is this its primary context? Retains it only when someone else already has.
     pub fn is_context(&self, context: CUcontext) -> bool {
         let known = self.known_context.load(Ordering::Acquire);
@@ -123,11 +128,11 @@ impl Device {
         // SAFETY: `current` is writable.
         unsafe { self.driver.cuCtxGetCurrent(&mut current) }?;
         if current == context {
-            return Ok(ContextGuard { driver: None });
+            return Ok(ContextGuard { entered: None });
         }
         // SAFETY: retained until shutdown.
         unsafe { self.driver.cuCtxPushCurrent(context) }?;
-        Ok(ContextGuard { driver: Some(self.driver) })
+        Ok(ContextGuard { entered: Some((self.driver, context)) })
     }
 
     /// One attribute.
@@ -219,8 +224,7 @@ impl Device {
     /// can be done about them here; what we know of it goes in any case. Its context stays: another
     /// device may still hold events of it.
     pub(crate) fn close(&self) {
-        let retained = self.known_context.load(Ordering::Acquire) != 0;
-        let context = if retained { self.enter().ok() } else { None };
+        let context = if self.has_context() { self.enter().ok() } else { None };
         if context.is_some() {
             // SAFETY: its context is current.
             let _ = unsafe { self.driver.cuCtxSynchronize() };
@@ -234,7 +238,7 @@ impl Device {
 
     /// Lets go of the context, after every device was closed.
     pub(crate) fn release_context(&self) {
-        if self.known_context.load(Ordering::Acquire) != 0 {
+        if self.has_context() {
             // SAFETY: retained once, by `context`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
         }
@@ -243,16 +247,29 @@ impl Device {
 
 /// Restores the caller's context when dropped.
 pub struct ContextGuard {
-    driver: Option<&'static Driver>,
+    entered: Option<(&'static Driver, CUcontext)>,
 }
 
 impl Drop for ContextGuard {
     #[inline]
     fn drop(&mut self) {
-        if let Some(driver) = self.driver {
-            let mut context = std::ptr::null_mut();
-            // SAFETY: undoes the push of `Device::enter`; `context` is writable.
-            let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
+        let Some((driver, entered)) = self.entered else { return };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+        if unsafe { driver.cuCtxPopCurrent(&mut context) }.is_err() {
+            pop_again(driver, entered);
         }
+    }
+}
+
+/// A pop that failed may have left our context to the caller: once more, but only if it has.
+#[cold]
+fn pop_again(driver: &Driver, entered: CUcontext) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `context` is writable.
+    let asked = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    if asked.is_ok() && context == entered {
+        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+        let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
     }
 }

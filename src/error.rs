@@ -78,6 +78,14 @@ pub enum Error {
         /// "was not allocated by tcuda", "was freed already", ...
         why: &'static str,
     },
+    /// Not pinned memory that the library gave out and still counts as allocated.
+    #[error("invalid host pointer: {ptr:#x} {why}")]
+    InvalidHostPointer {
+        /// What was passed.
+        ptr: usize,
+        /// "was not allocated by tcuda", ...
+        why: &'static str,
+    },
     /// No such device.
     #[error("device {device} does not exist: {count} present; use 0 to {last}, or -1 for the current one",
         last = .count.saturating_sub(1))]
@@ -142,6 +150,9 @@ pub enum Error {
     /// The options of the simulated machine were wrong.
     #[error("{0}")]
     Simulator(crate::driver::sim::ConfigError),
+    /// A text with faults to inject was wrong.
+    #[error("{0}")]
+    Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
     #[error("{}", crate::runtime::CudaErrorText(.0))]
     Cuda(CudaError),

@@ -4,11 +4,11 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::lock::{Held, Mutex};
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Can be timed.
 pub const TIMING: u32 = 1;
@@ -29,22 +29,42 @@ const CU_WAIT_EXTERNAL: u32 = 1;
 /// Recycled driver events of a device, by the flags they were created with.
 pub struct EventPool {
     driver: &'static Driver,
-    free: [Mutex<Vec<usize>>; 8],
+    free: [Mutex<Free>; 8],
+}
+
+/// Events that nobody uses, with room for those that are out: giving back cannot fail.
+struct Free {
+    events: Vec<usize>,
+    out: usize,
 }
 
 impl EventPool {
     pub(crate) fn new(driver: &'static Driver) -> EventPool {
-        EventPool { driver, free: [const { Mutex::new(Vec::new()) }; 8] }
+        let free = [const { Mutex::new(Rank::LEAF, Free { events: Vec::new(), out: 0 }) }; 8];
+        EventPool { driver, free }
+    }
+
+    fn free(&self, flags: u32) -> Held<'_, Free> {
+        self.free[flags as usize].lock()
     }
 
     fn take(&self, device: &Device, flags: u32) -> Result<CUevent> {
-        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(event) = free.pop() {
+        let mut free = self.free(flags);
+        let out = free.out + 1;
+        free.events.try_reserve(out).map_err(|_| Error::OutOfHostMemory("an event"))?;
+        free.out = out;
+        if let Some(event) = free.events.pop() {
             return Ok(event as CUevent);
         }
-        // Room to give it back later, so that giving back cannot fail.
-        free.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an event"))?;
         drop(free);
+        let created = self.create(device, flags);
+        if created.is_err() {
+            self.free(flags).out -= 1;
+        }
+        created
+    }
+
+    fn create(&self, device: &Device, flags: u32) -> Result<CUevent> {
         let _context = device.enter()?;
         let mut event = std::ptr::null_mut();
         // SAFETY: `event` is writable, the device's context is current.
@@ -53,14 +73,9 @@ impl EventPool {
     }
 
     fn give(&self, flags: u32, event: CUevent) {
-        let mut free = self.free[flags as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        if free.try_reserve(1).is_ok() {
-            free.push(event as usize);
-        } else {
-            drop(free);
-            // SAFETY: ours, and used by nobody.
-            let _ = unsafe { self.driver.cuEventDestroy(event) };
-        }
+        let mut free = self.free(flags);
+        free.out -= 1;
+        free.events.push(event as usize);
     }
 
     /// An event without timing, for the library's own ordering.
@@ -76,8 +91,8 @@ impl EventPool {
     /// Destroys what is in the pool; the device's context is current.
     pub(crate) fn close(&self) {
         for free in &self.free {
-            let mut free = free.lock().unwrap_or_else(PoisonError::into_inner);
-            for event in free.drain(..) {
+            let mut free = free.lock();
+            for event in free.events.drain(..) {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(event as CUevent) };
             }
@@ -102,8 +117,6 @@ unsafe impl Sync for Created {}
 pub struct Event {
     flags: u32,
     created: OnceCell<Created>,
-    /// A recycled driver event has a mark of its earlier life until this one is recorded.
-    recorded: AtomicBool,
 }
 
 impl Event {
@@ -122,7 +135,7 @@ impl Event {
                  time events that are shared: leave one out",
             ));
         }
-        Ok(Event { flags, created: OnceCell::new(), recorded: AtomicBool::new(false) })
+        Ok(Event { flags, created: OnceCell::new() })
     }
 
     fn driver_flags(&self) -> u32 {
@@ -149,38 +162,50 @@ impl Event {
         self.created.get().map_or(std::ptr::null_mut(), |created| created.native as CUevent)
     }
 
-    /// What it is, if it was recorded.
-    fn recorded(&self) -> Option<&Created> {
-        self.created.get().filter(|_| self.recorded.load(Ordering::Acquire))
-    }
-
-    /// Marks the present end of a stream.
+    /// Marks the present end of a stream. A first record that fails leaves the event without a device.
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let device = runtime.device(stream.device())?;
+        let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
-            let native = device.events.take(device, self.driver_flags())? as usize;
+            let event = device.events.take(device, self.driver_flags())?;
+            if let Err(error) = self.record_native(runtime, device, stream, event) {
+                device.events.give(self.driver_flags(), event);
+                return Err(error);
+            }
+            is_recorded = true;
+            let native = event as usize;
             Ok::<_, Error>(Created { device: stream.device(), native, pool: &device.events })
         })?;
         if created.device != stream.device() {
             return Err(Error::EventDevice { event: created.device, stream: stream.device() });
         }
-        let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
-            let _context = device.enter()?;
-            // SAFETY: stream and event are alive and of one device.
-            unsafe {
-                runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
-            }?;
-        } else {
-            stream.record(runtime, event)?;
+        if !is_recorded {
+            self.record_native(runtime, device, stream, created.native as CUevent)?;
         }
-        self.recorded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn record_native(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        event: CUevent,
+    ) -> Result<()> {
+        if self.flags & EXTERNAL == 0 || !stream.is_capturing(runtime)? {
+            return stream.record(runtime, event);
+        }
+        let _context = device.enter()?;
+        // SAFETY: stream and event are alive and of one device.
+        unsafe {
+            runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
+        }?;
         Ok(())
     }
 
     /// Makes the further work of a stream wait for it; nothing if never recorded.
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        let Some(created) = self.recorded() else { return Ok(()) };
+        let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
         if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
             let _context = runtime.device(stream.device())?.enter()?;
@@ -195,14 +220,14 @@ impl Event {
 
     /// Has it been reached? True if never recorded.
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let Some(created) = self.recorded() else { return Ok(true) };
+        let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
         finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
     }
 
     /// Waits until it is reached.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let Some(created) = self.recorded() else { return Ok(()) };
+        let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
@@ -216,7 +241,7 @@ impl Event {
                  TCUDA_EVENT_TIMING to tcuda_event_create.",
             ));
         }
-        let (Some(first), Some(last)) = (self.recorded(), end.recorded()) else {
+        let (Some(first), Some(last)) = (self.created.get(), end.created.get()) else {
             return Err(Error::Invalid(
                 "Both events must be recorded before calculating elapsed time.",
             ));

@@ -1,38 +1,54 @@
 //! A lock of one word that can be tried, and unlocked by hand: the allocator's ledger holds the locks
-//! of many arenas at once without a list of guards.
+//! of many arenas at once without a list of guards. And the standard mutex, with a rank.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::rank::Rank;
+use crate::sync::{self, AtomicU32, LOOKS, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
-/// Looks at a held lock before sleeping. What it guards takes some ten nanoseconds, and a sleeper
-/// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
-const LOOKS: u32 = 120;
 /// Pauses between two looks double up to this, so that waiters do not take the line from the holder.
 const MOST_PAUSES: u32 = 32;
 
 /// The lock. Not recursive.
-pub struct Lock(AtomicU32);
+pub struct Lock {
+    word: AtomicU32,
+    rank: Rank,
+}
 
 impl Lock {
-    /// A free lock.
-    pub const fn new() -> Lock {
-        Lock(AtomicU32::new(FREE))
+    sync::constant! {
+        /// A free lock.
+        pub fn new(rank: Rank) -> Lock {
+            Lock { word: AtomicU32::new(FREE), rank }
+        }
     }
 
     /// Takes it if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
-        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let taken = self.try_word();
+        if taken {
+            self.rank.taken();
+        }
+        taken
+    }
+
+    #[inline]
+    fn try_word(&self) -> bool {
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes it, waiting as long as it takes.
     #[inline]
     pub fn lock(&self) {
-        if !self.try_lock() {
+        self.rank.before();
+        if !self.try_word() {
             self.wait();
         }
+        self.rank.taken();
     }
 
     #[cold]
@@ -40,23 +56,24 @@ impl Lock {
         let mut pauses = 1;
         for _ in 0..LOOKS {
             for _ in 0..pauses {
-                std::hint::spin_loop();
+                sync::spin_loop();
             }
-            if self.0.load(Ordering::Relaxed) == FREE && self.try_lock() {
+            if self.word.load(Ordering::Relaxed) == FREE && self.try_word() {
                 return;
             }
             pauses = (pauses * 2).min(MOST_PAUSES);
         }
-        while self.0.swap(WAITED_FOR, Ordering::Acquire) != FREE {
-            futex(&self.0, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, WAITED_FOR);
+        while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
+            sync::sleep_while(&self.word, WAITED_FOR);
         }
     }
 
     /// Gives it back; only for whoever holds it.
     #[inline]
     pub fn unlock(&self) {
-        if self.0.swap(FREE, Ordering::Release) == WAITED_FOR {
-            futex(&self.0, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+        self.rank.given();
+        if self.word.swap(FREE, Ordering::Release) == WAITED_FOR {
+            sync::wake_one(&self.word);
         }
     }
 
@@ -68,25 +85,6 @@ impl Lock {
     }
 }
 
-impl Default for Lock {
-    fn default() -> Lock {
-        Lock::new()
-    }
-}
-
-fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    // SAFETY: the word lives while it is borrowed; no timeout is passed.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation,
-            value,
-            std::ptr::null::<libc::timespec>(),
-        )
-    };
-}
-
 /// Unlocks when dropped, also when a panic passes.
 pub struct Guard<'a>(&'a Lock);
 
@@ -94,6 +92,68 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.unlock();
+    }
+}
+
+/// The standard mutex with a rank. A panic under it changes nothing: what it guards is whole between
+/// any two of our statements that can panic.
+pub struct Mutex<T> {
+    inner: sync::Mutex<T>,
+    rank: Rank,
+}
+
+impl<T> Mutex<T> {
+    sync::constant! {
+        /// A free mutex.
+        pub fn new(rank: Rank, value: T) -> Mutex<T> {
+            Mutex { inner: sync::Mutex::new(value), rank }
+        }
+    }
+
+    /// Takes it, waiting as long as it takes.
+    pub fn lock(&self) -> Held<'_, T> {
+        self.rank.before();
+        self.held(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes it if it is free.
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(self.held(guard)),
+            Err(TryLockError::Poisoned(guard)) => Some(self.held(guard.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn held<'a>(&self, guard: sync::MutexGuard<'a, T>) -> Held<'a, T> {
+        self.rank.taken();
+        Held { guard, rank: self.rank }
+    }
+}
+
+/// A mutex that is held.
+pub struct Held<'a, T> {
+    guard: sync::MutexGuard<'a, T>,
+    rank: Rank,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.rank.given();
     }
 }
 
@@ -107,7 +167,7 @@ mod tests {
         struct Shared(Lock, UnsafeCell<u64>);
         // SAFETY: the lock guards the cell.
         unsafe impl Sync for Shared {}
-        let shared = Shared(Lock::new(), UnsafeCell::new(0));
+        let shared = Shared(Lock::new(Rank::LEAF), UnsafeCell::new(0));
         let add = |shared: &Shared| {
             for _ in 0..100_000 {
                 let _guard = shared.0.guard();

@@ -2,14 +2,17 @@
 
 use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
-use crate::driver::{CudaError, Driver, code, cuda, inject, sim};
+use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
+use crate::environment;
 use crate::error::{Error, Result};
+use crate::lock::{Held, Mutex};
+use crate::memory::host::HostMemory;
+use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How a GPU is reached.
@@ -47,6 +50,8 @@ impl Backend {
 pub struct Runtime {
     /// Devices by ordinal.
     pub devices: Vec<Device>,
+    /// Pinned memory of the host.
+    pub host: HostMemory,
     /// Counts initialisations, so that what threads remember of an earlier one is not believed.
     pub generation: u64,
     driver: &'static Driver,
@@ -59,9 +64,9 @@ struct Selection {
 }
 
 static SELECTION: Mutex<Selection> =
-    Mutex::new(Selection { backend: None, options: String::new() });
+    Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 /// Serialises initialisation and shutdown; taken before every other lock.
-static LIFE: Mutex<()> = Mutex::new(());
+static LIFE: Mutex<()> = Mutex::new(Rank::LIFE, ());
 static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -71,17 +76,18 @@ static CLOSING: AtomicBool = AtomicBool::new(false);
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Waits for LIFE, unless a shutdown is waiting for this very thread.
-fn life() -> Result<MutexGuard<'static, ()>> {
+fn life() -> Result<Held<'static, ()>> {
+    // Its own rank is left out: a line of log under LIFE may come back here, and is turned away.
+    Rank::ARENA.before();
     loop {
         match LIFE.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
-            Err(TryLockError::WouldBlock) if CLOSING.load(Ordering::Acquire) => {
+            Some(held) => return Ok(held),
+            None if CLOSING.load(Ordering::Acquire) => {
                 return Err(Error::InvalidState(
                     "another thread shuts the library down or selects its backend; try again",
                 ));
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+            None => std::thread::sleep(Duration::from_micros(50)),
         }
     }
 }
@@ -131,7 +137,10 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     for ordinal in 0..count {
         devices.push(Device::new(driver, ordinal, generation)?);
     }
-    let runtime = try_box(Runtime { devices, generation, driver }, "the runtime")?;
+    let runtime = try_box(
+        Runtime { devices, host: HostMemory::new(driver), generation, driver },
+        "the runtime",
+    )?;
     RUNTIME.store(Box::into_raw(runtime), Ordering::Release);
     get(inside)
 }
@@ -140,14 +149,13 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
 fn start_driver() -> Result<(&'static Driver, i32)> {
     let mut driver = DRIVER.load(Ordering::Acquire);
     if driver.is_null() {
+        take_faults()?;
         let new = match chosen_backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
-            Backend::Sim => {
-                crate::fill::register_simulated();
-                Driver::new("sim", sim::power_on(&sim_options()).map_err(Error::Simulator)?)
-            }
+            Backend::Sim => Driver::new("sim", power_on()?),
         };
-        driver = Box::into_raw(try_box(new, "the driver's table")?);
+        let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
+        driver = Box::into_raw(boxed);
         DRIVER.store(driver, Ordering::Release);
     }
     // SAFETY: it was just made, and only shutdown, which needs LIFE, frees it.
@@ -180,23 +188,44 @@ fn count_devices(driver: &Driver) -> Result<i32> {
 }
 
 fn chosen_backend() -> Result<Backend> {
-    let chosen = SELECTION.lock().unwrap_or_else(PoisonError::into_inner).backend;
+    let chosen = SELECTION.lock().backend;
     match chosen {
         Some(backend) => Ok(backend),
-        None => match std::env::var("TCUDA_BACKEND") {
-            Ok(name) if !name.is_empty() => Backend::parse(&name, "TCUDA_BACKEND"),
-            _ => Ok(Backend::Cuda),
+        None => match environment::text(c"TCUDA_BACKEND")? {
+            "" => Ok(Backend::Cuda),
+            name => Backend::parse(name, "TCUDA_BACKEND"),
         },
     }
 }
 
-fn sim_options() -> String {
-    let selection = SELECTION.lock().unwrap_or_else(PoisonError::into_inner);
-    if selection.backend.is_some() && !selection.options.is_empty() {
-        return selection.options.clone();
+/// Powers the simulated machine on.
+fn power_on() -> Result<Table> {
+    let selection = SELECTION.lock();
+    let options = if selection.backend.is_some() && !selection.options.is_empty() {
+        selection.options.as_str()
+    } else {
+        environment::text(c"TCUDA_SIM")?
+    };
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    crate::fill::register_simulated();
+    sim::power_on(options).map_err(Error::Simulator)
+}
+
+/// Powers it off.
+fn power_off() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    sim::power_off();
+}
+
+/// Takes the faults that the environment asks for, unless others are set.
+fn take_faults() -> Result<()> {
+    let faults = environment::text(c"TCUDA_FAULTS")?;
+    if !faults.is_empty() && inject::is_empty() {
+        inject::replace(&inject::parse(faults).map_err(Error::Faults)?);
     }
-    drop(selection);
-    std::env::var("TCUDA_SIM").unwrap_or_default()
+    Ok(())
 }
 
 /// Chooses the backend; before initialisation only.
@@ -217,14 +246,15 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
         });
     }
     if backend == Backend::Sim {
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::host_faults::theirs();
         sim::Config::parse(options).map_err(Error::Simulator)?;
     }
     let mut copy = String::new();
     copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;
     copy.push_str(options);
     stop_driver();
-    *SELECTION.lock().unwrap_or_else(PoisonError::into_inner) =
-        Selection { backend: Some(backend), options: copy };
+    *SELECTION.lock() = Selection { backend: Some(backend), options: copy };
     Ok(())
 }
 
@@ -273,6 +303,9 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
         let runtime = unsafe { Box::from_raw(runtime) };
         runtime.devices.iter().for_each(Device::close);
+        runtime.host.close(&runtime.devices);
+        #[cfg(any(test, feature = "host_faults"))]
+        crate::host_faults::reached(crate::host_faults::Stage::Closed);
         runtime.devices.iter().for_each(Device::release_context);
         crate::callback::abandon_all();
     }
@@ -308,7 +341,9 @@ fn stop_driver() {
     // SAFETY: it came from Box::into_raw, and nobody is inside any more.
     let driver = unsafe { Box::from_raw(driver) };
     if driver.name() == "sim" {
-        sim::power_off();
+        #[cfg(any(test, feature = "host_faults"))]
+        crate::host_faults::reached(crate::host_faults::Stage::Released);
+        power_off();
     }
 }
 
@@ -317,8 +352,8 @@ fn stop_driver() {
 pub(crate) fn is_lost_by_fork() -> bool {
     CUDA_STARTED.load(Ordering::Acquire)
         || !DRIVER.load(Ordering::Acquire).is_null()
-        || LIFE.try_lock().is_err()
-        || SELECTION.try_lock().is_err()
+        || LIFE.try_lock().is_none()
+        || SELECTION.try_lock().is_none()
 }
 
 impl Runtime {

@@ -5,12 +5,13 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
 use crate::memory::arena::Arena;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::thread::{self, Block, try_box};
 use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
@@ -21,6 +22,8 @@ const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
+/// No event, because the host waited for the stream when its last handle went.
+const ENDED: usize = 1;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -34,7 +37,7 @@ pub struct Stream {
     /// Owned handles of an external stream; without any it may be destroyed by its owner.
     handles: AtomicUsize,
     /// An event recorded when the last handle went, which stands for the stream from then on; 0:
-    /// none yet.
+    /// none yet, ENDED: none is needed.
     farewell: AtomicUsize,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
@@ -90,7 +93,8 @@ impl Stream {
         self.external
     }
 
-    /// The event that stands for the stream, if its owner may have destroyed it.
+    /// The event that stands for the stream, if its owner may have destroyed it; NULL: it was waited
+    /// for, and nothing is left of it.
     #[inline]
     pub(crate) fn farewell(&self) -> Option<CUevent> {
         if !self.external || self.handles.load(Ordering::Acquire) > 0 {
@@ -98,6 +102,7 @@ impl Stream {
         }
         match self.farewell.load(Ordering::Acquire) {
             0 => None,
+            ENDED => Some(std::ptr::null_mut()),
             event => Some(event as CUevent),
         }
     }
@@ -120,28 +125,51 @@ impl Stream {
     }
 
     fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
-        let device = runtime.device(self.device)?;
-        let mut event = self.farewell.load(Ordering::Acquire) as CUevent;
-        if event.is_null() {
-            event = device.events.take_untimed(device)?;
-            let new = event as usize;
-            if let Err(first) =
-                self.farewell.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
-            {
-                device.events.give_untimed(event);
-                event = first as CUevent;
-            }
-        }
-        if self.is_capturing(runtime)? {
+        if matches!(self.is_capturing(runtime), Ok(true)) {
             return Ok(());
         }
-        self.record(runtime, event)
+        let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
+        // Nobody could ask the stream later: it is waited for now.
+        self.synchronize(runtime).map_err(|_| error)?;
+        let _ = self.farewell.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Acquire);
+        Ok(())
+    }
+
+    fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
+        let device = runtime.device(self.device)?;
+        let known = self.farewell.load(Ordering::Acquire);
+        if known > ENDED {
+            return self.record(runtime, known as CUevent);
+        }
+        let event = device.events.take_untimed(device)?;
+        if let Err(error) = self.record(runtime, event) {
+            device.events.give_untimed(event);
+            return Err(error);
+        }
+        let new = event as usize;
+        match self.farewell.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(first) => {
+                device.events.give_untimed(event);
+                self.record(runtime, first as CUevent)
+            }
+        }
     }
 
     /// Does the handle mean another stream on each thread?
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.native == PER_THREAD
+    }
+
+    /// What the stream is on this thread: another than elsewhere where the handle means a thread's own.
+    #[inline]
+    pub fn on_this_thread<'a>(&'a self, runtime: &'a Runtime) -> Result<&'a Stream> {
+        if !self.is_per_thread() {
+            return Ok(self);
+        }
+        let device = runtime.device(self.device)?;
+        device.streams.external(device, self.native())
     }
 
     /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
@@ -252,7 +280,7 @@ impl Streams {
             range: OnceCell::new(),
             pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
-            external: Mutex::new(Vec::new()),
+            external: Mutex::new(Rank::LEAF, Vec::new()),
             side: OnceCell::new(),
         }
     }
@@ -290,11 +318,14 @@ impl Streams {
 
     fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
         let _context = device.enter()?;
+        // First what may fail for want of host memory: the driver's stream is not lost then.
+        let mut stream = try_box(Stream::new(self.ordinal, 0, id, priority, 0), "a stream")?;
         let mut native = std::ptr::null_mut();
         // SAFETY: `native` is writable.
         unsafe { self.driver.cuStreamCreateWithPriority(&mut native, NON_BLOCKING, priority) }?;
-        let driver_id = self.driver_id(native).unwrap_or(native as u64);
-        try_box(Stream::new(self.ordinal, native as usize, id, priority, driver_id), "a stream")
+        stream.native = native as usize;
+        stream.driver_id = self.driver_id(native).unwrap_or(native as u64);
+        Ok(stream)
     }
 
     /// Runs work on this device's memory in the order of another device's stream: on a stream of
@@ -329,7 +360,7 @@ impl Streams {
                 }
             }
         }
-        let mut external = self.external.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut external = self.external.lock();
         let known =
             external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
         if let Some(stream) = known {
@@ -420,9 +451,9 @@ impl Streams {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
-        for stream in self.external.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for stream in self.external.lock().iter() {
             let farewell = stream.farewell.swap(0, Ordering::AcqRel);
-            if farewell != 0 {
+            if farewell > ENDED {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }

@@ -6,7 +6,8 @@
 //!
 //! Nothing here aborts when memory is short: reasons are copied fallibly, and bounded.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use crate::environment;
+use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -77,7 +78,7 @@ impl Library {
         spec: &'static Spec,
         good: impl Fn(&Library) -> bool,
     ) -> Result<Library, LoadError> {
-        if let Some(path) = environment(spec.variable) {
+        if let Some(path) = environment::value(spec.variable) {
             return Library::load(path, 0).ok_or_else(|| LoadError::Override {
                 spec,
                 path: Text::of(path),
@@ -126,24 +127,6 @@ impl Library {
         // SAFETY: the handle is open for ever and `name` is NUL-terminated.
         unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) }
     }
-}
-
-/// A variable's value; `None` when unset or empty, or when the program runs with raised privileges
-/// (its environment is then its caller's, who must not choose the code that it runs).
-fn environment(variable: &CStr) -> Option<&'static CStr> {
-    // SAFETY: getauxval has no preconditions.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-        return None;
-    }
-    // SAFETY: the name is NUL-terminated. As with every getenv, the host must not change its
-    // environment from another thread meanwhile; std's copying form would abort without memory.
-    let value: *const c_char = unsafe { libc::getenv(variable.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: getenv gives a NUL-terminated string that lives while the environment is unchanged.
-    let value = unsafe { CStr::from_ptr(value) };
-    (!value.is_empty()).then_some(value)
 }
 
 /// What this thread's last dlopen had to say.

@@ -123,12 +123,19 @@ impl Driver {
         }
     }
 
-    /// Counts a call and gives the code that was injected for it, if any.
     #[inline]
-    fn enter(&self, call: Call) -> Option<i32> {
+    fn count_call(&self, call: Call) {
         self.counts[call as usize].fetch_add(1, Ordering::Relaxed);
-        if inject::armed() { inject::take(call) } else { None }
     }
+}
+
+/// The bits of an argument of a driver call: an integer, an enum, a pointer or a handle.
+fn word<T: Copy>(argument: &T) -> u64 {
+    let mut word = [0u8; size_of::<u64>()];
+    let from = std::ptr::from_ref(argument).cast::<u8>();
+    // SAFETY: no more bytes than either has; no argument has padding.
+    unsafe { from.copy_to_nonoverlapping(word.as_mut_ptr(), size_of::<T>().min(word.len())) };
+    u64::from_ne_bytes(word)
 }
 
 /// Name and meaning of a CUresult; kept here because it must work without a driver.

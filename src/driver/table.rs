@@ -4,7 +4,7 @@
 //! `level` (the CUDA version that introduced this signature, where later ones changed it; else 12.9),
 //! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
 
-use super::{CudaResult, Driver};
+use super::{CudaResult, Driver, inject};
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -78,9 +78,15 @@ macro_rules! driver_calls {
                 let Some(function) = self.table.$name else {
                     return Err(super::CudaError::missing(stringify!($name)));
                 };
-                if let Some(code) = self.enter(Call::$name) {
-                    return super::CudaError::check(stringify!($name), code);
+                self.count_call(Call::$name);
+                if inject::armed() {
+                    let arguments = [$((stringify!($arg), super::word(&$arg))),*];
+                    if let Some(code) = inject::take(self, Call::$name, &arguments) {
+                        return super::CudaError::check(stringify!($name), code);
+                    }
                 }
+                #[cfg(any(test, feature = "host_faults"))]
+                let _theirs = crate::host_faults::theirs();
                 // SAFETY: the caller's promise.
                 let code = unsafe { function($($arg),*) };
                 super::CudaError::check(stringify!($name), code)

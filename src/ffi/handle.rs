@@ -3,10 +3,12 @@
 //! out are kept until the calls that could see them are over (`thread::retire`).
 
 use super::boundary::Call;
+use super::slot::Slot;
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use crate::thread::{self, try_box};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
 const INDEX_BITS: u32 = 24;
@@ -16,11 +18,6 @@ const FIRST_CHUNK: usize = 256;
 const CHUNKS: usize = 16;
 
 const _: () = assert!(usize::BITS == 64, "handles need 64 bits");
-
-struct Slot<T> {
-    generation: AtomicU32,
-    object: AtomicPtr<T>,
-}
 
 /// The handles of one kind.
 pub struct Table<T: Send + Sync + 'static> {
@@ -45,7 +42,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             kind,
             name,
             chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
-            vacant: Mutex::new((Vec::new(), 0)),
+            vacant: Mutex::new(Rank::LEAF, (Vec::new(), 0)),
             live: AtomicUsize::new(0),
         }
     }
@@ -55,9 +52,8 @@ impl<T: Send + Sync + 'static> Table<T> {
         let object = Box::into_raw(try_box(object, "a handle")?);
         match self.vacant_slot() {
             Ok((index, slot)) => {
-                slot.object.store(object, Ordering::Release);
+                let generation = slot.fill(object) as usize;
                 self.live.fetch_add(1, Ordering::Relaxed);
-                let generation = slot.generation.load(Ordering::Relaxed) as usize;
                 Ok((TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index)
             }
             Err(error) => {
@@ -70,7 +66,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     fn vacant_slot(&self) -> Result<(usize, &Slot<T>)> {
         const NO_MEMORY: Error = Error::OutOfHostMemory("a handle");
-        let mut vacant = self.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vacant = self.vacant.lock();
         let index = match vacant.0.pop() {
             Some(index) => index as usize,
             None => {
@@ -84,10 +80,7 @@ impl<T: Send + Sync + 'static> Table<T> {
                     vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
                     let mut slots: Vec<Slot<T>> = Vec::new();
                     slots.try_reserve_exact(count).map_err(|_| NO_MEMORY)?;
-                    slots.resize_with(count, || Slot {
-                        generation: AtomicU32::new(1),
-                        object: AtomicPtr::new(std::ptr::null_mut()),
-                    });
+                    slots.resize_with(count, Slot::new);
                     let slots = Box::into_raw(slots.into_boxed_slice());
                     pointer.store(slots.cast(), Ordering::Release);
                 }
@@ -117,25 +110,22 @@ impl<T: Send + Sync + 'static> Table<T> {
     pub fn get<'a>(&self, handle: usize, name: &'static str, _call: &'a Call) -> Result<&'a T> {
         match self.find(handle) {
             // SAFETY: kept until this call is over.
-            Some((_, object)) => Ok(unsafe { &*object }),
+            Some(object) => Ok(unsafe { &*object }),
             None => Err(self.refuse(handle, name)),
         }
     }
 
     #[inline]
-    fn find(&self, handle: usize) -> Option<(&Slot<T>, *const T)> {
+    fn find(&self, handle: usize) -> Option<*const T> {
+        self.slot_of(handle)?.find((handle >> INDEX_BITS) as u32)
+    }
+
+    #[inline]
+    fn slot_of(&self, handle: usize) -> Option<&Slot<T>> {
         if handle >> TAG_SHIFT != TAG | self.kind {
             return None;
         }
-        let slot = self.slot(handle & ((1 << INDEX_BITS) - 1))?;
-        let generation = (handle >> INDEX_BITS) as u32;
-        if slot.generation.load(Ordering::Acquire) != generation {
-            return None;
-        }
-        let object = slot.object.load(Ordering::Acquire);
-        // Asked again: then the object is of this generation.
-        let current = slot.generation.load(Ordering::Acquire) == generation;
-        (current && !object.is_null()).then_some((slot, object.cast_const()))
+        self.slot(handle & ((1 << INDEX_BITS) - 1))
     }
 
     #[cold]
@@ -156,26 +146,13 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Takes a handle out of use; its object goes when nobody can see it any more.
     pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
         let generation = (handle >> INDEX_BITS) as u32;
-        let found = self.find(handle).and_then(|(slot, object)| {
-            // Of two that destroy at once, one takes the object. The generation moves only after
-            // that: whoever finds the next one, `remove_all` above all, must not find this object.
-            slot.object
-                .compare_exchange(
-                    object.cast_mut(),
-                    std::ptr::null_mut(),
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                )
-                .ok()?;
-            slot.generation.store(generation.wrapping_add(1), Ordering::Release);
-            Some(object.cast_mut())
-        });
+        let found = self.slot_of(handle).and_then(|slot| slot.empty(generation));
         let Some(object) = found else { return Err(self.refuse(handle, name)) };
         self.live.fetch_sub(1, Ordering::Relaxed);
         // A slot whose generations are used up is never used again.
         if generation != u32::MAX {
             let index = handle & ((1 << INDEX_BITS) - 1);
-            self.vacant.lock().unwrap_or_else(PoisonError::into_inner).0.push(index as u32);
+            self.vacant.lock().0.push(index as u32);
         }
         // SAFETY: from Box::into_raw in `insert`, and now unreachable.
         thread::retire(unsafe { Box::from_raw(object) });
@@ -185,13 +162,13 @@ impl<T: Send + Sync + 'static> Table<T> {
     /// Takes all handles out of use that `body` does not except, and gives how many it counts: `body`
     /// says of each object whether it counts.
     pub fn remove_all(&self, counts: impl Fn(&T) -> bool) -> usize {
-        let slots = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).1;
+        let slots = self.vacant.lock().1;
         let mut counted = 0;
         for index in 0..slots {
             let Some(slot) = self.slot(index) else { break };
-            let generation = slot.generation.load(Ordering::Acquire) as usize;
+            let generation = slot.generation() as usize;
             let handle = (TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index;
-            if let Some((_, object)) = self.find(handle) {
+            if let Some(object) = self.find(handle) {
                 // SAFETY: alive: this thread is inside, and it was just found.
                 let counts = counts(unsafe { &*object });
                 // Lost only against a destroy that came first.

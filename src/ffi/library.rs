@@ -3,6 +3,7 @@
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::event::EVENTS;
 use super::memory::ALLOCATIONS;
+use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
 use super::stream::STREAMS;
 use crate::driver::inject;
@@ -269,6 +270,52 @@ pub unsafe extern "C" fn tcuda_backend_inject(
     })
 }
 
+/// Injects faults, for tests of hosts: driver calls that fail or are slow, and devices that are
+/// lost, on a GPU as on the simulated machine. The rules replace all that are set, those of
+/// tcuda_backend_inject too; tcuda_shutdown ends them.
+///
+/// A rule is "function@k=effect"; commas separate rules, and there can be 32. The function is a
+/// driver call that tcuda makes, or * for any; of its calls from now on, the kth (1: the next) has
+/// the effect, and with a ! at the end of the rule all later ones as well.
+///
+/// "cuMemMap@3=2", with a CUresult: the third call is not made and gives CUDA_ERROR_OUT_OF_MEMORY;
+/// "*@17=999!" fails the 17th call and every later one.
+///
+/// "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: it is made after a pause.
+///
+/// "*@40=lost": the device with which the call works is lost, with code 719, or "lost:700" with one
+/// of 214, 700, 709 and 714 to 718. From then on every call that works with this device or its
+/// context gives that code, those that free and destroy too, which is TCUDA_STATUS_DEVICE_LOST;
+/// other devices go on. It stays lost until tcuda_shutdown, also when the rules are taken back.
+/// Then it works again, as one that is really lost would not.
+///
+/// The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
+/// then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT.
+///
+/// @param rules  may be NULL, as "": takes all rules back
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_faults(rules: *const c_char) -> tcuda_status {
+    boundary(|_| {
+        let rules = optional_text(rules, "rules")?.unwrap_or("");
+        inject::replace(&inject::parse(rules).map_err(Error::Faults)?);
+        Ok(())
+    })
+}
+
+/// How often rules have fired: driver calls that failed or were slow because of
+/// tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included.
+///
+/// @param[out] fired  since the process began
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_fault_count(fired: *mut u64) -> tcuda_status {
+    boundary(|_| {
+        out(fired, "fired")?.set(inject::fired());
+        Ok(())
+    })
+}
+
 /// Destroys every handle of a table, logs what the host forgot, and gives their number.
 fn destroy_handles<T: Send + Sync>(
     table: &super::handle::Table<T>,
@@ -284,6 +331,7 @@ fn destroy_handles<T: Send + Sync>(
 
 fn destroy_all_handles(_call: &Call) -> usize {
     destroy_handles(&ALLOCATIONS, |_| true)
+        + destroy_handles(&SNAPSHOTS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }

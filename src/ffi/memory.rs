@@ -3,7 +3,8 @@
 use super::boundary::{Call, boundary, out};
 use super::handle::Table;
 use super::status::tcuda_status;
-use super::stream::{borrow, optional, or_current, tcuda_stream};
+use super::stream::{borrow, optional, tcuda_stream};
+use crate::copy;
 use crate::device::CURRENT;
 use crate::error::{Error, Result};
 use crate::memory;
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
 /// there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
 ///
-/// @param ptr  what tcuda_malloc gave; may be NULL: no-op
+/// @param ptr     what tcuda_malloc gave; may be NULL: no-op
+/// @param stream  NULL: the current stream of ptr's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_record_stream(
@@ -112,8 +114,13 @@ pub unsafe extern "C" fn tcuda_record_stream(
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
     boundary(|call| {
-        let stream = or_current(stream, call)?;
-        if ptr.is_null() { Ok(()) } else { memory::record_stream(ptr as u64, stream) }
+        let stream = optional(stream, call)?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let runtime = call.runtime()?;
+        let stream = copy::stream_for(runtime, stream, &[ptr as u64])?;
+        memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
     })
 }
 

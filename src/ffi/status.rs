@@ -77,9 +77,10 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
     use tcuda_status as S;
     match error {
         Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
-        Error::Invalid(_) | Error::EventDevice { .. } | Error::Simulator(_) => S::InvalidArgument,
+        Error::Invalid(_) | Error::EventDevice { .. } => S::InvalidArgument,
+        Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
         Error::InvalidHandle { .. } => S::InvalidHandle,
-        Error::InvalidPointer { .. } => S::InvalidPointer,
+        Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,
         Error::InvalidDevice { .. } => S::InvalidDevice,
         Error::InvalidState(_) => S::InvalidState,
         Error::NotReady(_) => S::NotReady,

@@ -5,6 +5,7 @@
 //! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
 //! fits, since it alone can grow; the account equals the sums over the blocks.
 
+use super::arena_lock::ArenaLock;
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::limbo::{Limbo, Uses};
@@ -16,10 +17,9 @@ use super::stats::{
 };
 use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
 use crate::stream::Stream;
-use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
 /// at most one starts in a window. In a small arena a window is a unit.
@@ -36,13 +36,10 @@ pub struct Arena {
     pub class: Class,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
-    /// Guards `state`; for `account` see [`Arena::parked`].
-    pub lock: Lock,
-    /// Set by the holder of the lock while it waits for the ledger, which may then use `account`
-    /// although the lock is held.
-    pub parked: AtomicBool,
-    /// Did the ledger take the lock itself? Guarded by the ledger's lock.
-    pub taken: Cell<bool>,
+    /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
+    /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
+    /// they should be, and keeps no reference.
+    pub lock: ArenaLock,
     pub(super) state: UnsafeCell<ArenaState>,
     pub(super) account: UnsafeCell<Account>,
 }
@@ -97,9 +94,7 @@ impl Arena {
             slot_bytes: slot.bytes,
             class,
             stream: AtomicPtr::new(std::ptr::null_mut()),
-            lock: Lock::new(),
-            parked: AtomicBool::new(false),
-            taken: Cell::new(false),
+            lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,
                 blocks: Blocks::new(capacity)?,

@@ -5,15 +5,19 @@
 //! serves whom, growing, giving back, and what happens when memory runs out.
 
 pub mod arena;
+pub mod arena_lock;
 mod bins;
 pub mod block;
 mod holes;
+pub mod host;
 mod keys;
 mod limbo;
 mod reclaim;
 mod region;
+pub mod registry;
 mod report;
 pub mod segment;
+pub mod snapshot;
 pub mod stats;
 mod summary;
 #[cfg(test)]
@@ -29,6 +33,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::try_box;
@@ -115,7 +120,7 @@ impl DeviceMemory {
             ordinal,
             total,
             virtual_memory: VirtualMemory::new(driver, ordinal, device, total),
-            ledger_lock: Lock::new(),
+            ledger_lock: Lock::new(Rank::LEDGER),
             books: UnsafeCell::new(Books { ledger: Ledger::default(), arenas: Vec::new() }),
         }
     }
@@ -167,11 +172,12 @@ impl DeviceMemory {
         let Some((id, mut change)) = state.allocate(units, bytes, walk)? else { return Ok(None) };
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
+        let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
         self.count(arena, &change);
-        Ok(Some(arena.base + u64::from(state.blocks[id].start) * UNIT))
+        Ok(Some(address))
     }
 
-    /// Makes a change known. The caller holds the arena's lock.
+    /// Makes a change known. The caller holds the arena's lock, and no reference to its state.
     #[inline]
     fn count(&self, arena: &Arena, change: &Lanes) {
         // SAFETY: the lock is held and we are not parked.
@@ -184,15 +190,15 @@ impl DeviceMemory {
         }
     }
 
-    /// Runs `body` while no account of the device changes. `own` is an arena whose lock the caller
-    /// holds, if it does.
+    /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.
+    /// `own` is an arena whose lock the caller holds, if it does.
     fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
         if let Some(own) = own {
-            own.parked.store(true, Ordering::Release);
+            own.lock.park();
         }
         let _guard = self.ledger_lock.guard();
         if let Some(own) = own {
-            own.parked.store(false, Ordering::Release);
+            own.lock.unpark();
         }
         // SAFETY: the ledger's lock is held.
         let books = unsafe { &mut *self.books.get() };
@@ -201,29 +207,18 @@ impl DeviceMemory {
             if own.is_some_and(|own| std::ptr::eq(own, &**arena)) {
                 continue;
             }
-            // Whoever holds an arena's lock soon gives it back, or parks here, waiting for us.
-            let mut spins = 0u32;
-            let taken = loop {
-                if arena.lock.try_lock() {
-                    break true;
-                }
-                if arena.parked.load(Ordering::Acquire) {
-                    break false;
-                }
-                spins += 1;
-                if spins < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
-            };
-            arena.taken.set(taken);
+            arena.lock.hold_still();
         }
         body(books)
     }
 
-    /// Waits for the device with an arena's lock held: the ledger goes on meanwhile.
+    /// Waits for the device with an arena's lock held, but no reference to its state: the ledger goes
+    /// on meanwhile.
     fn wait_parked<R>(&self, own: &Arena, wait: impl FnOnce() -> R) -> R {
-        own.parked.store(true, Ordering::Release);
+        own.lock.park();
         let result = wait();
         let _guard = self.ledger_lock.guard();
-        own.parked.store(false, Ordering::Release);
+        own.lock.unpark();
         result
     }
 
@@ -339,6 +334,7 @@ impl DeviceMemory {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
             let _ = state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
+            state.segment.clear_stranded(&self.virtual_memory, arena.base);
             for batch in state.limbo.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.
@@ -359,9 +355,7 @@ impl Drop for Taken<'_> {
         // SAFETY: the ledger's lock is held longer than this.
         let books = unsafe { &*self.0.get() };
         for arena in &books.arenas {
-            if arena.taken.replace(false) {
-                arena.lock.unlock();
-            }
+            arena.lock.let_go();
         }
     }
 }

@@ -160,14 +160,15 @@ impl DeviceMemory {
         let Some(stream) = arena.stream() else { return Ok(()) };
         self.settle(runtime, arena, true)?;
         // SAFETY: `each_arena` holds the lock.
-        let state = unsafe { arena.state() };
-        if !state.has_idle() {
+        if !unsafe { arena.state() }.has_idle() {
             return Ok(());
         }
         // Unmapping does not wait for kernels that still use what was freed in stream order.
         if !self.wait_for(runtime, arena, stream)? {
             return Ok(());
         }
+        // SAFETY: `each_arena` holds the lock, and the wait is over.
+        let state = unsafe { arena.state() };
         let before = (state.segment.bytes() as i64, state.segment.ranges());
         let outcome = state.release_idle(&self.virtual_memory, arena.base);
         self.count_segment(arena, before);
@@ -181,6 +182,9 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         if let Some(farewell) = stream.farewell() {
+            if farewell.is_null() {
+                return Ok(true);
+            }
             // SAFETY: our event, recorded.
             self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
             return Ok(true);
@@ -225,46 +229,57 @@ impl DeviceMemory {
     /// passed. The caller holds the arena's lock.
     pub(super) fn settle(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        if state.limbo.is_empty() {
+        if unsafe { arena.state() }.limbo.is_empty() {
             return Ok(());
         }
         let _relaxed = Relaxed::enter(self.driver);
         let mut index = 0;
-        while index < state.limbo.batches.len() {
-            let stream = state.limbo.batches[index].stream;
+        loop {
+            // No reference is kept where the ledger is asked or the device waited for.
+            // SAFETY: the lock is held, and this is the only reference.
+            let limbo = &unsafe { arena.state() }.limbo;
+            let Some(batch) = limbo.batches.get(index) else { return Ok(()) };
+            let (stream, event) = (batch.stream, batch.event);
             // At most one closed batch a stream: what is freed meanwhile shares the next event.
-            let earlier = &state.limbo.batches[..index];
+            let earlier = &limbo.batches[..index];
             if !wait && earlier.iter().any(|batch| std::ptr::eq(batch.stream, stream)) {
                 index += 1;
                 continue;
             }
             // SAFETY: streams live until shutdown.
             let stream = unsafe { &*stream };
-            let event = state.limbo.batches[index].event;
             let passed = self.close_batch(runtime, arena, stream, event, wait, |closed| {
-                state.limbo.batches[index].event = closed;
+                // SAFETY: the lock is held, and this is the only reference.
+                unsafe { arena.state() }.limbo.batches[index].event = closed;
             })?;
             if !passed {
                 index += 1;
                 continue;
             }
-            let batch = state.limbo.batches.remove(index);
+            // SAFETY: the lock is held, and this is the only reference.
+            let batch = unsafe { arena.state() }.limbo.batches.remove(index);
             if !batch.event.is_null() {
                 runtime.device(stream.device())?.events.give_untimed(batch.event);
             }
             for id in batch.blocks {
-                let block = &mut state.blocks[id];
-                block.waits = block.waits.saturating_sub(1);
-                if block.waits == 0 {
-                    let mut change = state.free_pending(id);
-                    // SAFETY: the lock is held and we are not parked.
-                    state.count_free(unsafe { arena.account() }, &mut change);
-                    self.count(arena, &change);
-                }
+                self.pass(arena, id);
             }
         }
-        Ok(())
+    }
+
+    /// One of the streams that a pending block waits for is done with it. The caller holds the
+    /// arena's lock.
+    fn pass(&self, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let block = &mut state.blocks[id];
+        block.waits = block.waits.saturating_sub(1);
+        if block.waits == 0 {
+            let mut change = state.free_pending(id);
+            // SAFETY: the lock is held and we are not parked.
+            state.count_free(unsafe { arena.account() }, &mut change);
+            self.count(arena, &change);
+        }
     }
 
     /// Has a batch's stream got past it? Records its event first if that was not done.
@@ -284,6 +299,9 @@ impl DeviceMemory {
             && let Some(farewell) = stream.farewell()
         {
             // The stream may be gone; what was queued on it while we knew it ends here.
+            if farewell.is_null() {
+                return Ok(true);
+            }
             event = farewell;
         } else if event.is_null() {
             let stream = ordering_stream(device, stream);

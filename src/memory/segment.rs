@@ -24,12 +24,14 @@ pub struct Mapping {
 /// The mappings of an arena, in address order.
 pub struct Segment {
     mappings: Vec<Mapping>,
+    /// What a failed growth mapped and could not unmap again: in nobody's count, tried again later.
+    stranded: Vec<Mapping>,
     bytes: u64,
 }
 
 impl Segment {
     pub(super) fn new() -> Segment {
-        Segment { mappings: Vec::new(), bytes: 0 }
+        Segment { mappings: Vec::new(), stranded: Vec::new(), bytes: 0 }
     }
 
     /// Bytes that are mapped.
@@ -57,10 +59,14 @@ impl Segment {
         start: u32,
         bytes: u64,
     ) -> Result<()> {
+        self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
         let count = (bytes / LARGEST) as usize + LARGEST.ilog2() as usize;
         self.mappings
+            .try_reserve(count)
+            .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
+        self.stranded
             .try_reserve(count)
             .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
         let (mut index, mut offset) = (at, 0);
@@ -84,18 +90,21 @@ impl Segment {
             }
         };
         if let Err(error) = outcome {
-            for mapping in self.mappings.drain(at..index) {
-                // What cannot be unmapped again is lost, addresses and memory: nobody can reach it.
-                let _ = memory.destroy_mapped(
-                    base + u64::from(mapping.start) * UNIT,
-                    u64::from(mapping.units) * UNIT,
-                    mapping.handle,
-                );
-            }
+            self.stranded.extend(self.mappings.drain(at..index));
+            self.clear_stranded(memory, base);
             return Err(error);
         }
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Unmaps what a failed growth left behind; what the driver still refuses stays for the next time.
+    pub(super) fn clear_stranded(&mut self, memory: &VirtualMemory, base: u64) {
+        self.stranded.retain(|mapping| {
+            let address = base + u64::from(mapping.start) * UNIT;
+            let bytes = u64::from(mapping.units) * UNIT;
+            memory.destroy_mapped(address, bytes, mapping.handle).is_err()
+        });
     }
 
     /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.

@@ -1,9 +1,10 @@
 //! Addresses and physical memory of a device: reservations cut into slots, handles, access.
 //!
-//! Reservations of all devices are in one fixed table, so that a pointer leads to its arena by a few
-//! comparisons and a shift.
+//! Reservations of all devices are in one table (`registry`), which leads from a pointer to its arena.
 
 use super::arena::Arena;
+use super::registry::Registry;
+pub use super::registry::Slot;
 use crate::device::MAX_DEVICES;
 use crate::driver::sys::{
     CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
@@ -12,9 +13,10 @@ use crate::driver::sys::{
 };
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most slots of one reservation.
 pub const SLOTS: usize = 64;
@@ -24,56 +26,21 @@ const MAX_RESERVATIONS: usize = 128;
 /// Handles and growth are multiples of at least this.
 const SMALLEST: u64 = 2 << 20;
 
-/// A reservation: `slots` ranges of equal size.
-struct Reservation {
-    base: AtomicU64,
-    bytes: AtomicU64,
-    shift: AtomicU32,
-    device: AtomicU32,
-    arenas: [AtomicPtr<Arena>; SLOTS],
-}
-
-static RESERVATIONS: [Reservation; MAX_RESERVATIONS] = [const {
-    Reservation {
-        base: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-        shift: AtomicU32::new(0),
-        device: AtomicU32::new(0),
-        arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; SLOTS],
-    }
-}; MAX_RESERVATIONS];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static REGISTRY: Registry<Arena, MAX_RESERVATIONS, SLOTS> = Registry::new();
 /// Serialises additions to the table.
-static ADDING: Mutex<()> = Mutex::new(());
+static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 
 /// The arena whose slot holds an address, and the offset in it.
 #[inline]
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
-    let count = COUNT.load(Ordering::Acquire);
-    for reservation in &RESERVATIONS[..count] {
-        let offset = address.wrapping_sub(reservation.base.load(Ordering::Relaxed));
-        if offset < reservation.bytes.load(Ordering::Relaxed) {
-            let shift = reservation.shift.load(Ordering::Relaxed);
-            let slot = (offset >> shift) as usize;
-            let arena = reservation.arenas[slot].load(Ordering::Acquire);
-            // SAFETY: NULL or an arena that lives until shutdown, when nobody is inside.
-            let arena = unsafe { arena.as_ref() }?;
-            return Some((arena, offset & ((1 << shift) - 1)));
-        }
-    }
-    None
+    let (arena, offset) = REGISTRY.arena_of(address)?;
+    // SAFETY: an arena lives until shutdown, when nobody is inside.
+    Some((unsafe { &*arena }, offset))
 }
 
 /// The device whose reservation holds an address.
 pub fn device_of(address: u64) -> Option<i32> {
-    let count = COUNT.load(Ordering::Acquire);
-    RESERVATIONS[..count]
-        .iter()
-        .find(|r| {
-            let offset = address.wrapping_sub(r.base.load(Ordering::Relaxed));
-            offset < r.bytes.load(Ordering::Relaxed)
-        })
-        .map(|r| r.device.load(Ordering::Relaxed) as i32)
+    REGISTRY.device_of(address)
 }
 
 /// What the device offers.
@@ -88,16 +55,6 @@ unsafe impl Send for Offer {}
 // SAFETY: as above.
 unsafe impl Sync for Offer {}
 
-/// A slot that is being handed out.
-pub struct Slot {
-    reservation: usize,
-    index: usize,
-    /// First address.
-    pub base: u64,
-    /// Length.
-    pub bytes: u64,
-}
-
 /// The virtual memory of a device.
 pub struct VirtualMemory {
     driver: &'static Driver,
@@ -107,7 +64,12 @@ pub struct VirtualMemory {
     offer: OnceCell<Offer>,
     /// Bit n: device n may use our memory.
     peers: AtomicU64,
+    /// Handles that the driver did not take back, until it does; 0: none.
+    unreleased: [AtomicU64; UNRELEASED],
 }
+
+/// More handles than these at a time are the driver's own loss.
+const UNRELEASED: usize = 32;
 
 const _: () = assert!(MAX_DEVICES <= 64, "peers are bits");
 
@@ -120,7 +82,16 @@ impl VirtualMemory {
     ) -> VirtualMemory {
         let peers = AtomicU64::new(0);
         let slot_bytes = (total.max(SMALLEST) / 2 * 3).next_power_of_two();
-        VirtualMemory { driver, ordinal, device, slot_bytes, offer: OnceCell::new(), peers }
+        let unreleased = [const { AtomicU64::new(0) }; UNRELEASED];
+        VirtualMemory {
+            driver,
+            ordinal,
+            device,
+            slot_bytes,
+            offer: OnceCell::new(),
+            peers,
+            unreleased,
+        }
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
@@ -206,48 +177,28 @@ impl VirtualMemory {
 
     /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
     pub(super) fn take_slot(&self) -> Result<Slot> {
-        for (reservation, entry) in RESERVATIONS[..COUNT.load(Ordering::Acquire)].iter().enumerate()
-        {
-            if entry.device.load(Ordering::Relaxed) as i32 == self.ordinal
-                && let Some(slot) = Self::vacant(reservation, entry)
-            {
-                return Ok(slot);
-            }
+        if let Some(slot) = REGISTRY.vacant(self.ordinal) {
+            return Ok(slot);
         }
-        let reservation = self.reserve()?;
-        Self::vacant(reservation, &RESERVATIONS[reservation])
-            .ok_or(Error::OutOfHostMemory("device addresses"))
-    }
-
-    fn vacant(reservation: usize, entry: &Reservation) -> Option<Slot> {
-        let bytes = 1 << entry.shift.load(Ordering::Relaxed);
-        let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
-        let index =
-            entry.arenas[..slots].iter().position(|a| a.load(Ordering::Relaxed).is_null())?;
-        let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
-        Some(Slot { reservation, index, base, bytes })
+        self.reserve()?;
+        REGISTRY.vacant(self.ordinal).ok_or(Error::OutOfHostMemory("device addresses"))
     }
 
     /// Makes an arena reachable by its addresses.
     pub(super) fn publish(&self, slot: &Slot, arena: *mut Arena) {
-        RESERVATIONS[slot.reservation].arenas[slot.index].store(arena, Ordering::Release);
+        REGISTRY.publish(slot, arena);
     }
 
-    fn reserve(&self) -> Result<usize> {
-        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = COUNT.load(Ordering::Acquire);
-        let Some(entry) = RESERVATIONS.get(index) else {
+    fn reserve(&self) -> Result<()> {
+        let _adding = ADDING.lock();
+        if REGISTRY.is_full() {
             return Err(Error::OutOfHostMemory("device addresses: too many reservations"));
-        };
+        }
         let mut slot = self.slot_bytes();
         let smallest = (slot / 64).max(SMALLEST);
         // Each reservation of a device has twice the slots of the one before: few streams take few
         // addresses, which others need as well, and many do not make the table long.
-        let ordinal = self.ordinal as u32;
-        let own = RESERVATIONS[..index]
-            .iter()
-            .filter(|entry| entry.device.load(Ordering::Relaxed) == ordinal)
-            .count();
+        let own = REGISTRY.reservations_of(self.ordinal);
         let mut slots = (FIRST_SLOTS << own.min(3)).min(SLOTS as u64);
         let base = loop {
             let mut base: CUdeviceptr = 0;
@@ -269,24 +220,20 @@ impl VirtualMemory {
                 Err(_) => slots /= 2,
             }
         };
-        entry.base.store(base, Ordering::Relaxed);
-        entry.bytes.store(slot * slots, Ordering::Relaxed);
-        entry.shift.store(slot.trailing_zeros(), Ordering::Relaxed);
-        entry.device.store(self.ordinal as u32, Ordering::Relaxed);
-        COUNT.store(index + 1, Ordering::Release);
-        Ok(index)
+        REGISTRY.add(self.ordinal, base, slot * slots, slot);
+        Ok(())
     }
 
     /// Makes a handle and maps it; no access yet.
     pub(super) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
         let properties = self.offer()?.properties;
+        self.release_the_rest();
         let mut handle = 0;
         // SAFETY: `handle` is writable, the properties are whole.
         unsafe { self.driver.cuMemCreate(&mut handle, bytes as usize, &properties, 0) }?;
         // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
         if let Err(error) = unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) } {
-            // SAFETY: ours, not mapped.
-            let _ = unsafe { self.driver.cuMemRelease(handle) };
+            self.release(handle);
             return Err(error.into());
         }
         Ok(handle)
@@ -296,9 +243,40 @@ impl VirtualMemory {
     pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         // SAFETY: exactly one mapping of ours, no longer in use.
         unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
-        // SAFETY: ours. A handle that the driver will not take back is its own loss.
-        let _ = unsafe { self.driver.cuMemRelease(handle) };
+        self.release(handle);
         Ok(())
+    }
+
+    /// Releases a handle that is not mapped, and those that could not be released before.
+    fn release(&self, handle: u64) {
+        self.release_the_rest();
+        self.try_release(handle);
+    }
+
+    /// Tries again to release what could not be released.
+    pub(super) fn release_the_rest(&self) {
+        for place in &self.unreleased {
+            if place.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let handle = place.swap(0, Ordering::AcqRel);
+            if handle != 0 && !self.try_release(handle) {
+                return;
+            }
+        }
+    }
+
+    /// Releases a handle, or keeps it for later.
+    fn try_release(&self, handle: u64) -> bool {
+        // SAFETY: ours, and on no list, so that nobody else releases it.
+        let released = unsafe { self.driver.cuMemRelease(handle) }.is_ok();
+        let keep = |place: &AtomicU64| {
+            place.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        released || {
+            let _ = self.unreleased.iter().any(keep);
+            false
+        }
     }
 
     /// Gives this device, and its peers, access to a mapped range.
@@ -345,25 +323,11 @@ impl VirtualMemory {
 
     /// Forgets the device's reservations and gives their addresses back; nothing is mapped.
     pub(super) fn close(&self) {
-        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-        for entry in &RESERVATIONS[..COUNT.load(Ordering::Acquire)] {
-            if entry.device.load(Ordering::Relaxed) as i32 != self.ordinal {
-                continue;
-            }
-            let bytes = entry.bytes.swap(0, Ordering::AcqRel);
-            let base = entry.base.load(Ordering::Relaxed);
-            for arena in &entry.arenas {
-                arena.store(std::ptr::null_mut(), Ordering::Release);
-            }
-            if bytes > 0 {
-                // SAFETY: reserved with this size, and nothing is mapped in it.
-                let _ = unsafe { self.driver.cuMemAddressFree(base, bytes as usize) };
-            }
-        }
-        // Entries of closed devices are used again once all are closed.
-        let all_closed = RESERVATIONS.iter().all(|entry| entry.bytes.load(Ordering::Relaxed) == 0);
-        if all_closed {
-            COUNT.store(0, Ordering::Release);
-        }
+        self.release_the_rest();
+        let _adding = ADDING.lock();
+        REGISTRY.remove(self.ordinal, |base, bytes| {
+            // SAFETY: reserved with this size, and nothing is mapped in it.
+            let _ = unsafe { self.driver.cuMemAddressFree(base, bytes as usize) };
+        });
     }
 }

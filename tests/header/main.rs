@@ -18,6 +18,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Streams and events", &["stream", "event", "copy"]),
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
+    ("- Snapshots", &["snapshot"]),
+    ("- Pinned host memory", &["host"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

@@ -1,5 +1,6 @@
 //! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// The driver's allocation granularity, and the unit of simulated physical memory.
@@ -51,7 +52,7 @@ pub struct Config {
     /// Multiprocessors of each device.
     pub multiprocessors: i32,
     /// Name of each device.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
 }
@@ -66,7 +67,7 @@ impl Default for Config {
             trace: None,
             peers: Peers::Full,
             multiprocessors: 132,
-            name: String::from("Simulated GPU"),
+            name: Cow::Borrowed("Simulated GPU"),
             compute_capability: (9, 0),
         }
     }
@@ -220,7 +221,10 @@ impl Config {
                 if value.is_empty() || value.len() > 255 || value.contains('\0') {
                     return Err(bad("name", "1 to 255 bytes"));
                 }
-                self.name = String::from(value);
+                let mut name = String::new();
+                name.try_reserve(value.len()).map_err(|_| ConfigError::Host(libc::ENOMEM))?;
+                name.push_str(value);
+                self.name = Cow::Owned(name);
             }
             _ => return Err(ConfigError::UnknownKey(Excerpt::new(key))),
         }

@@ -35,6 +35,7 @@ mod virtual_memory;
 
 pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
+pub use table::table;
 
 use super::{Table, code};
 use address_space::{AddressSpace, PeerMasks, Purpose};
@@ -243,7 +244,7 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
         return Err(ConfigError::AlreadyOn);
     }
     *machine = Some(Arc::new(Machine::new(config)?));
-    Ok(table::table())
+    Ok(table())
 }
 
 /// Finishes all queued work and frees everything; afterwards calls give `DEINITIALIZED` until

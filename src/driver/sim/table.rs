@@ -6,7 +6,7 @@ use super::{
 use crate::driver::Table;
 
 /// Every call of the table.
-pub(super) fn table() -> Table {
+pub fn table() -> Table {
     Table {
         cuInit: Some(device::init),
         cuDriverGetVersion: Some(device::driver_version),

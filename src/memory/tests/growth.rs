@@ -320,3 +320,22 @@ fn absurd_sizes_are_out_of_memory() {
 }
 
 const GIB: u64 = 1 << 30;
+
+/// A growth that fails, and cannot be undone at once, takes nothing away for good.
+#[test]
+fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
+    on_machine("memory=64MiB", |bench| {
+        let stream = bench.stream();
+        inject::set(Some(Call::cuMemSetAccess as usize), 1, 999, false);
+        inject::set(Some(Call::cuMemUnmap as usize), 1, 999, false);
+        assert!(bench.try_malloc(stream, 40 * MIB).is_err());
+        bench.check();
+        let block = bench.malloc(stream, 40 * MIB);
+        bench.check();
+        assert_eq!(bench.in_use(), 40 * MIB);
+        bench.free(block);
+        bench.empty_cache();
+        assert_eq!(bench.in_use(), 0);
+        assert_eq!(crate::driver::sim::live_objects().mappings, 0);
+    });
+}

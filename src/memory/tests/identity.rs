@@ -2,12 +2,14 @@
 
 use super::super::record_stream;
 use super::{Bench, MIB, on_machine};
+use crate::callback::{self, Callback};
 use crate::device::Device;
 use crate::driver::sys::{CUmemLocation, CUmemLocationType, CUstream};
-use crate::driver::{code, inject, sim};
+use crate::driver::{Call, code, inject, sim};
 use crate::stream::Stream;
 use crate::thread;
-use std::ffi::c_ulonglong;
+use std::ffi::{c_ulonglong, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NON_BLOCKING: u32 = 1;
 const LEGACY: CUstream = 1 as CUstream;
@@ -145,4 +147,45 @@ fn contexts_outlive_what_other_devices_hold_of_them() {
         let left = sim::live_objects();
         assert_eq!((left.events, left.streams, left.mappings, left.handles), (0, 0, 0, 0));
     });
+}
+
+#[test]
+fn a_context_that_will_not_go_is_taken_off_again() {
+    on_machine("devices=2", |bench| {
+        bench.runtime.set_current_device(0).unwrap();
+        let other = &bench.runtime.devices[1];
+        assert!(inject::set(Some(Call::cuCtxPopCurrent as usize), 1, code::UNKNOWN, false));
+        drop(other.enter().unwrap());
+        assert_eq!(bench.runtime.current_device().unwrap(), 0);
+    });
+}
+
+/// The stream goes with its work under way, and the event that should stand for it fails.
+#[test]
+fn a_stream_that_goes_without_an_event_is_waited_for() {
+    for call in [Call::cuEventRecord, Call::cuEventCreate, Call::cuStreamIsCapturing] {
+        on_machine("schedule=threads,memory=1GiB", |bench| {
+            let (own, handle) = (bench.stream(), native(bench));
+            let foreign = wrap(bench, handle);
+            let block = bench.malloc(own, MIB);
+            record_stream(block, foreign).unwrap();
+            let done: &AtomicBool = Box::leak(Box::default());
+            let user_data = std::ptr::from_ref(done).cast_mut().cast();
+            let callback = Callback { function: finish_late, user_data, destroy: None };
+            callback::add(bench.runtime, foreign, callback).unwrap();
+            assert!(inject::set(Some(call as usize), 1, code::UNKNOWN, false));
+            foreign.remove_handle(bench.runtime).unwrap();
+            inject::clear();
+            destroy(bench, handle);
+            bench.free(block);
+            while bench.malloc(own, MIB) != block {}
+            assert!(done.load(Ordering::Acquire), "reused while the stream was at work");
+        });
+    }
+}
+
+unsafe extern "C" fn finish_late(done: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    // SAFETY: what the test leaked.
+    unsafe { &*done.cast::<AtomicBool>() }.store(true, Ordering::Release);
 }

@@ -109,7 +109,7 @@ impl Books {
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
         for arena in &self.arenas {
-            if !arena.taken.get() {
+            if !arena.lock.is_taken() {
                 all_locked = false;
                 continue;
             }

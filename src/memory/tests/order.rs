@@ -17,7 +17,7 @@ struct Gate(&'static (Mutex<bool>, Condvar));
 impl Gate {
     fn on(bench: Bench, stream: &Stream) -> Gate {
         // Leaked, because the stream may look at it after a failed test is gone.
-        let gate: &'static _ = Box::leak(Box::new((Mutex::new(false), Condvar::new())));
+        let gate: &'static _ = crate::thread::for_ever((Mutex::new(false), Condvar::new()));
         let user_data = std::ptr::from_ref(gate).cast_mut().cast();
         let callback = Callback { function: wait_for_gate, user_data, destroy: None };
         callback::add(bench.runtime, stream, callback).unwrap();

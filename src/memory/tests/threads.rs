@@ -132,7 +132,7 @@ fn totals_are_exact_whoever_counts() {
 fn peaks_are_exact_across_threads() {
     type Step = Box<dyn FnOnce(Bench, &Stream) + Send>;
     on_machine("memory=1GiB", |bench| {
-        let blocks: &Mutex<Vec<u64>> = Box::leak(Box::default());
+        let blocks: &Mutex<Vec<u64>> = thread::for_ever(Mutex::default());
         let malloc = |bytes: u64| -> Step {
             Box::new(move |bench, stream| blocks.lock().unwrap().push(bench.malloc(stream, bytes)))
         };

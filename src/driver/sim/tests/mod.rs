@@ -198,7 +198,7 @@ impl Gate {
 
     /// For the life of the process: a stream may still wait when a test fails.
     fn new() -> &'static Gate {
-        let gate = Box::leak(Box::default());
+        let gate = crate::thread::for_ever(Default::default());
         lock(&GATES).push(gate);
         gate
     }

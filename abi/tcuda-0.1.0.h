@@ -1,0 +1,749 @@
+/* tcuda.h: all of torch.cuda as a C library.
+ *
+ * Generated from src/ffi by tests/header; do not edit: TCUDA_BLESS=1 cargo test --test header
+ *
+ * Status     All that can fail returns tcuda_status; 0 is success. On failure no output is written
+ *            and tcuda_last_error() tells this thread what was wrong and what to do.
+ * Order      Subject, inputs, stream, outputs. Names carry units (_bytes, _ms, _us, _mw, _mhz).
+ *            A fixed attribute is a bare noun; one that can be written has _get and _set.
+ * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere.
+ * Streams    NULL is the current stream of the device that the call names, else of its pointer's or
+ *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
+ * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
+ *            undefined. What comes through T ** is the caller's, to be destroyed once, in any order
+ *            (objects keep what they need alive); what is "borrowed" is not, and stays valid.
+ *            Handles are never const: they name an object and are not read through.
+ * destroy    Returns a status, because a stale handle, which void would swallow, is the very bug to
+ *            report; unique_ptr, Drop, finalizers and ffi.gc may ignore it. NULL is OK: no-op.
+ *            INVALID_HANDLE: nothing was destroyed. Any other status: the handle is gone, and the
+ *            status is what the driver said on the way. The same holds for _free and _release.
+ * NULL       May be NULL everywhere: streams, generators (the device's default), options, destroy,
+ *            user_data, needed, a buf of len 0, a list of count 0. Anything else only where its
+ *            comment says that it "may be NULL".
+ * Native     CUDA's own types: a cudaStream_t or CUstream passes uncast; a native NULL is CUDA's
+ *            default stream. Native handles that come out are borrowed.
+ * Memory     Device memory is void *. Unknown or freed pointers are TCUDA_STATUS_INVALID_POINTER.
+ * Structs    With struct_size: start from TCUDA_INIT(type). They grow only at the end; what one
+ *            side lacks is left alone; zero options are defaults. Without struct_size: frozen.
+ * Numbers    Incoming enums and bools are int32_t, flags uint32_t; all are checked.
+ * Text       In: UTF-8, NUL-terminated, copied. Out: (buf, len, needed) as snprintf: NUL-terminated
+ *            if len > 0; *needed excludes the NUL, *needed >= len means cut; (NULL, 0) asks for it.
+ *            Bytes: the same without a NUL. const char * that is returned is static.
+ * Lists      In: (items, count). Out: (items, capacity, count): the rule for text, in elements.
+ * Callbacks  user_data comes first; they must not unwind. destroy(user_data) runs once, when the
+ *            library lets go of it; a failed registration takes nothing.
+ * Threads    Any call, any thread, any time. Current device, streams, last error: thread-local. */
+
+#ifndef TCUDA_H
+#define TCUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TCUDA_VERSION_MAJOR 0
+#define TCUDA_VERSION_MINOR 1
+#define TCUDA_VERSION_PATCH 0
+#define TCUDA_VERSION 1000 /* major * 1000000 + minor * 1000 + patch */
+
+/* Where a function comes from. Define TCUDA_STATIC to link the static library. */
+#if defined(_WIN32) && !defined(TCUDA_STATIC)
+#define TCUDA_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define TCUDA_API __attribute__((visibility("default")))
+#else
+#define TCUDA_API
+#endif
+
+/* A result not to be ignored: every status but those of _destroy, _free and _release. */
+#if defined(__cplusplus) && __cplusplus >= 201703L
+#define TCUDA_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define TCUDA_NODISCARD __attribute__((warn_unused_result))
+#else
+#define TCUDA_NODISCARD
+#endif
+
+/* A struct with its size set and the rest zero: tcuda_x x = TCUDA_INIT(tcuda_x); */
+#ifdef __cplusplus
+#define TCUDA_INIT(type) \
+    [] { \
+        type init = {}; \
+        init.struct_size = sizeof(type); \
+        return init; \
+    }()
+#else
+#define TCUDA_INIT(type) { .struct_size = sizeof(type) }
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's own types. */
+struct CUstream_st;    /* CUstream, cudaStream_t */
+struct CUevent_st;     /* CUevent, cudaEvent_t */
+struct CUgraph_st;     /* CUgraph, cudaGraph_t */
+struct CUgraphExec_st; /* CUgraphExec, cudaGraphExec_t */
+struct cublasContext;  /* cublasHandle_t */
+struct DLManagedTensorVersioned;
+
+/* ===================================== Library ================================================ */
+
+#define TCUDA_CURRENT_DEVICE (-1) /**< Any device parameter: this thread's current device. */
+
+#define TCUDA_CPU_DEVICE (-2) /**< Host memory, where a collective's destination may be it. */
+
+/**
+ * Outcome of a call. Numbers never change and never come back.
+ *
+ * 1 to 19 are about the call, 20 to 39 about what the machine or process lacks, 40 to 59 are
+ * failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are
+ * about captures, 99 is a fault of the library.
+ */
+typedef enum tcuda_status {
+    TCUDA_STATUS_OK = 0,                /**< Done. */
+    TCUDA_STATUS_INVALID_ARGUMENT = 1,  /**< Out of range, NULL, malformed, wrong struct_size. */
+    TCUDA_STATUS_INVALID_HANDLE = 2,    /**< NULL, stale, destroyed twice, of another kind. */
+    TCUDA_STATUS_INVALID_POINTER = 3,   /**< Not allocated by the library, or already freed. */
+    TCUDA_STATUS_INVALID_DEVICE = 4,    /**< Ordinal not below tcuda_device_count(). */
+    TCUDA_STATUS_INVALID_STATE = 5,     /**< Right call, wrong time: end without begin, too late. */
+    TCUDA_STATUS_NOT_READY = 6,         /**< Elapsed time of events that have not completed. */
+    TCUDA_STATUS_WOULD_SYNCHRONIZE = 7, /**< Refused by sync debug mode 2. */
+    TCUDA_STATUS_OUT_OF_MEMORY = 20,    /**< Device memory, after all reclaiming and retrying. */
+    TCUDA_STATUS_OUT_OF_HOST_MEMORY = 21, /**< Host memory, pinned or not. */
+    TCUDA_STATUS_NO_DRIVER = 22,          /**< libcuda is absent or too old. */
+    TCUDA_STATUS_NO_DEVICE = 23,          /**< Driver without a usable GPU. */
+    TCUDA_STATUS_NO_LIBRARY = 24,         /**< NVRTC, NVML, NCCL, cuBLAS or a plug-in is absent. */
+    TCUDA_STATUS_NOT_SUPPORTED = 25,      /**< Missing symbol or feature, named in the message. */
+    TCUDA_STATUS_FORKED = 26,             /**< Child of an initialised process: use spawn. */
+    TCUDA_STATUS_FILE_ERROR = 27,         /**< A path that cannot be read or written. */
+    TCUDA_STATUS_CUDA_ERROR = 40,         /**< A driver call failed. */
+    TCUDA_STATUS_DEVICE_LOST = 41,   /**< A kernel crashed: its context is unusable for ever. */
+    TCUDA_STATUS_NVRTC_ERROR = 42,   /**< NVRTC failed. */
+    TCUDA_STATUS_COMPILE_ERROR = 43, /**< The caller's source; the message is the compiler's log. */
+    TCUDA_STATUS_NVML_ERROR = 44,    /**< NVML failed. */
+    TCUDA_STATUS_NCCL_ERROR = 45,    /**< NCCL failed. */
+    TCUDA_STATUS_CUBLAS_ERROR = 46,  /**< cuBLAS failed. */
+    TCUDA_STATUS_CALLBACK_FAILED = 47, /**< A callback of the host said no. */
+    TCUDA_STATUS_PEER_GONE = 48, /**< The other process of an IPC handle or communicator died. */
+    TCUDA_STATUS_CAPTURING = 60, /**< Not legal while the stream captures. */
+    TCUDA_STATUS_CAPTURE_INVALIDATED = 61, /**< Broken by an illegal call: abort it. */
+    TCUDA_STATUS_INTERNAL = 99             /**< A fault of the library. */
+} tcuda_status;
+
+/** How much a line of log matters: TCUDA_LOG_... */
+typedef int32_t tcuda_log_level;
+#define TCUDA_LOG_OFF 0     /**< Nothing. */
+#define TCUDA_LOG_ERROR 1   /**< Something failed. */
+#define TCUDA_LOG_WARNING 2 /**< Something is likely wrong. */
+#define TCUDA_LOG_INFO 3    /**< Something rare happened. */
+#define TCUDA_LOG_DEBUG 4   /**< For those who look for a fault. */
+
+/** Takes one line of log, without its newline; any thread; must not call tcuda. */
+typedef void (*tcuda_log_fn)(void *user_data, tcuda_log_level level, const char *message);
+
+/** Frees user_data: see Callbacks on the front page. */
+typedef void (*tcuda_destroy_fn)(void *user_data);
+
+/** Version of the loaded library, to compare with TCUDA_VERSION. */
+TCUDA_API
+uint32_t tcuda_version(void);
+
+/** Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers. */
+TCUDA_API
+const char *tcuda_status_name(int32_t status);
+
+/**
+ * Sentence about this thread's last failure, valid until its next one; "" if there was none.
+ * Successful calls keep it.
+ */
+TCUDA_API
+const char *tcuda_last_error(void);
+
+/** The same, copied. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_last_error_message(char *buf, size_t len, size_t *needed);
+
+/** Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone. */
+TCUDA_API
+int32_t tcuda_last_error_native(void);
+
+/**
+ * Routes log lines up to `level` to a function, in place of the last one; silence is the default.
+ *
+ * @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
+ * @param callback  may be NULL: silence
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback, void *user_data,
+    tcuda_destroy_fn destroy);
+
+/**
+ * Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
+ * environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
+ * never turns to the simulated machine by itself.
+ *
+ * @param name     "cuda" or "sim"
+ * @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_select(const char *name, const char *options);
+
+/** "cuda" or "sim": what runs, or would run. */
+TCUDA_API
+const char *tcuda_backend_name(void);
+
+/**
+ * Calls so far of a driver function.
+ *
+ * @param function  "cuMemMap"; may be NULL: of all
+ * @param[out] count  calls since initialisation; 0 before it
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
+
+/**
+ * Makes a driver function fail, for tests of hosts.
+ *
+ * @param function  "cuMemMap"; may be NULL: any
+ * @param nth       its nth call from now fails; 0 takes the rule for this function back
+ * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY
+ * @param forever   1: every later call fails as well
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_inject(const char *function, uint64_t nth, int32_t result,
+    int32_t forever);
+
+/**
+ * Waits for all work and frees everything. Handles that are still alive are logged, counted and
+ * stale from now on; memory that was not freed is gone. The next call that needs it initialises
+ * anew. Not from a callback.
+ *
+ * @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_shutdown(size_t *live_handles);
+
+/* ===================================== Devices ================================================ */
+
+/** Everything fixed about a device. Flags are 0 or 1. */
+typedef struct tcuda_device_info {
+    size_t struct_size;          /**< From TCUDA_INIT. */
+    char name[256];              /**< Marketing name. */
+    uint8_t uuid[16];            /**< The 16 bytes of "GPU-..." as nvidia-smi prints it. */
+    uint64_t total_memory_bytes; /**< Device memory. */
+    uint64_t l2_cache_bytes;     /**< Level 2 cache. */
+    uint64_t shared_memory_per_block_bytes; /**< Shared memory that a block gets without asking. */
+    uint64_t shared_memory_per_block_optin_bytes;    /**< Shared memory that a block can ask for. */
+    uint64_t shared_memory_per_multiprocessor_bytes; /**< Shared memory of a multiprocessor. */
+    int32_t major;                                   /**< Compute capability. */
+    int32_t minor;                                   /**< Compute capability, behind the dot. */
+    int32_t multi_processor_count;                   /**< Multiprocessors. */
+    int32_t warp_size;                               /**< Threads of a warp. */
+    int32_t max_threads_per_block;                   /**< Limit of a launch. */
+    int32_t max_threads_per_multi_processor;         /**< Resident at a time. */
+    int32_t max_block_dim[3];                        /**< Limits of a launch. */
+    int32_t max_grid_dim[3];                         /**< Limits of a launch. */
+    int32_t regs_per_block;                          /**< 32-bit registers. */
+    int32_t regs_per_multiprocessor;                 /**< 32-bit registers. */
+    int32_t clock_rate_khz;                          /**< Peak clock of the multiprocessors. */
+    int32_t memory_clock_rate_khz;                   /**< Peak clock of the memory. */
+    int32_t memory_bus_width_bits;                   /**< Width of the memory's bus. */
+    int32_t copy_engine_count;                       /**< Engines that copy beside kernels. */
+    int32_t pci_domain_id;                           /**< PCI address. */
+    int32_t pci_bus_id;                              /**< PCI address. */
+    int32_t pci_device_id;                           /**< PCI address. */
+    int32_t numa_node;              /**< Nearest NUMA node of the host; -1: unknown. */
+    int32_t driver_version;         /**< Newest CUDA of the driver; 13000: CUDA 13.0. */
+    int32_t is_integrated;          /**< Shares the host's memory. */
+    int32_t is_multi_gpu_board;     /**< Sits on a board with others. */
+    int32_t is_mig;                 /**< Is a MIG instance. */
+    int32_t has_ecc;                /**< Error correction is on. */
+    int32_t has_cooperative_launch; /**< Kernels whose blocks synchronise. */
+    int32_t has_gpu_direct_rdma;    /**< Other PCI devices can reach its memory. */
+    int32_t has_fabric_handles;     /**< Memory can be shared over NVLink between machines. */
+    int32_t has_managed_memory;     /**< Memory that migrates. */
+    int32_t has_concurrent_managed_access; /**< The host can use it meanwhile. */
+    int32_t has_virtual_memory;            /**< cuMemMap. */
+    int32_t has_memory_pools;              /**< cuMemAllocAsync. */
+} tcuda_device_info;
+
+/** Initialises now; otherwise the first call that needs it does. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_init(void);
+
+/** Is the library initialised, and this not a forked child of the process that did it? */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_is_initialized(bool *initialized);
+
+/** Is there a usable GPU, or a simulated one? Without a driver false; never creates a context. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_is_available(bool *available);
+
+/**
+ * Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
+ * driver, but does not initialise the library.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_count(int32_t *count);
+
+/**
+ * This thread's current device: that of its current CUDA context when that is a primary one, else
+ * the one that the thread set, 0 at first.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_current(int32_t *device);
+
+/**
+ * Makes a device current for this thread, here and in the CUDA driver.
+ *
+ * @param device  ordinal below tcuda_device_count(); negative: no-op
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_set(int32_t device);
+
+/**
+ * The same, giving the device that was current before; undo it with tcuda_device_set(previous).
+ *
+ * @param device         ordinal below tcuda_device_count(); negative: changes nothing
+ * @param[out] previous  ordinal
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_exchange(int32_t device, int32_t *previous);
+
+/**
+ * The device that an address belongs to; -1 when it is not device memory.
+ *
+ * @param ptr  any address, also inside a block; may be NULL: -1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_of(const void *ptr, int32_t *device);
+
+/** Name of a device, "NVIDIA H200". */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_name(int32_t device, char *buf, size_t len, size_t *needed);
+
+/** Compute capability of a device, 9 and 0. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_capability(int32_t device, int32_t *major, int32_t *minor);
+
+/**
+ * Everything about a device.
+ *
+ * @param[in,out] info  start from TCUDA_INIT(tcuda_device_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_properties(int32_t device, tcuda_device_info *info);
+
+/** Can `device` map the memory of `peer`? A device is not its own peer. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_can_access_peer(int32_t device, int32_t peer, bool *possible);
+
+/**
+ * Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
+ * again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_enable_peer_access(int32_t device, int32_t peer);
+
+/** Waits for all work of a device. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_synchronize(int32_t device);
+
+/** Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
+
+/** The same as compiler flags, in torch.cuda.get_gencode_flags' form. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
+
+/* ===================================== Streams and events ===================================== */
+
+#define TCUDA_EVENT_TIMING 1 /**< Flag of tcuda_event_create: can be timed. */
+/** Flag of tcuda_event_create: synchronising sleeps instead of spinning. */
+#define TCUDA_EVENT_BLOCKING 2
+/** Flag of tcuda_event_create: can be shared with other processes; excludes TIMING. */
+#define TCUDA_EVENT_INTERPROCESS 4
+/** Flag of tcuda_event_create: a node of its own when recorded or waited on in a capture. */
+#define TCUDA_EVENT_EXTERNAL 8
+
+typedef struct tcuda_event tcuda_event;   /**< A point in a stream. */
+typedef struct tcuda_stream tcuda_stream; /**< An ordered queue of device work. */
+
+/** Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. */
+typedef void (*tcuda_host_fn)(void *user_data);
+
+/**
+ * One of 32 pooled streams per priority, in turn: the 33rd is the first again.
+ *
+ * @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
+ * @param[out] stream  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_create(int32_t device, int32_t priority, tcuda_stream **stream);
+
+/**
+ * Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+ *
+ * @param stream  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_stream_destroy(tcuda_stream *stream);
+
+/**
+ * Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
+ * last handle of it goes it must not be any thread's current stream any more: from then on memory
+ * that was used on it waits for what it holds at that moment, and for nothing later.
+ *
+ * @param device     the device of the stream, whose primary context it must belong to
+ * @param cu_stream  may be NULL: the device's default stream
+ * @param[out] stream  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_from_external(int32_t device, struct CUstream_st *cu_stream,
+    tcuda_stream **stream);
+
+/** This thread's current stream of a device; borrowed. Compare streams by their ids. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_current(int32_t device, tcuda_stream **stream);
+
+/** The device's default (legacy NULL) stream; borrowed. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_default(int32_t device, tcuda_stream **stream);
+
+/**
+ * Makes a stream and its device current for this thread.
+ *
+ * @param stream  NULL: the one that is current, which changes nothing
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
+
+/**
+ * The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
+ * tcuda_device_set(previous_device).
+ *
+ * @param[out] previous         the current stream of the stream's device; borrowed
+ * @param[out] previous_device  the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous,
+    int32_t *previous_device);
+
+/** Has all queued work finished? */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
+
+/** Waits for all queued work. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
+
+/**
+ * Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
+
+/**
+ * Work queued from now on waits for what `other` holds now; any two devices.
+ *
+ * @param stream, other  NULL: the current stream of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_wait_stream(tcuda_stream *stream, tcuda_stream *other);
+
+/** tcuda_event_record, stream first. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_record_event(tcuda_stream *stream, tcuda_event *event);
+
+/**
+ * Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
+ * and also when it never runs because the device was lost.
+ *
+ * @param callback  what to call
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callback,
+    void *user_data, tcuda_destroy_fn destroy);
+
+/** Ordinal of a stream's device. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_device(tcuda_stream *stream, int32_t *device);
+
+/** Priority as granted. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_priority(tcuda_stream *stream, int32_t *priority);
+
+/** torch's id of a stream: 0 for default streams; equal for equal streams of a device. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_id(tcuda_stream *stream, int64_t *id);
+
+/** The CUstream, NULL for default streams; borrowed. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_native(tcuda_stream *stream, struct CUstream_st **cu_stream);
+
+/** Priorities of a device: least urgent (0) and most urgent (0 to -3). */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_priority_range(int32_t device, int32_t *least, int32_t *greatest);
+
+/**
+ * An event; it gets its device and CUevent at the first record.
+ *
+ * @param flags        TCUDA_EVENT_... combined, or 0
+ * @param[out] event   the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_create(uint32_t flags, tcuda_event **event);
+
+/**
+ * Recycles an event; streams that wait for it still do.
+ *
+ * @param event  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_event_destroy(tcuda_event *event);
+
+/**
+ * Marks the present end of a stream; recording again moves the mark. The first record binds the
+ * event to the stream's device.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_record(tcuda_event *event, tcuda_stream *stream);
+
+/** Has it been reached? True if it was never recorded. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_query(tcuda_event *event, bool *done);
+
+/** Waits until it is reached; returns at once if it was never recorded. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_synchronize(tcuda_event *event);
+
+/** tcuda_stream_wait_event, event first; no-op if it was never recorded. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_wait(tcuda_event *event, tcuda_stream *stream);
+
+/** Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_elapsed_ms(tcuda_event *start, tcuda_event *end, float *elapsed_ms);
+
+/** Ordinal of an event's device, -1 before the first record. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_device(tcuda_event *event, int32_t *device);
+
+/** The CUevent, NULL before the first record; borrowed. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event);
+
+/**
+ * Copies bytes between any two places, of the host or of any device; only pageable host memory
+ * makes it wait. The two ranges must not overlap.
+ *
+ * @param dst, src  device or host memory; may be NULL if bytes is 0
+ * @param stream    NULL: the current stream of dst's device, else of src's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_copy(void *dst, const void *src, size_t bytes, tcuda_stream *stream);
+
+/**
+ * Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows.
+ *
+ * @param dst, src  device or host memory; may be NULL if nothing is to be copied
+ * @param stream    NULL: the current stream of dst's device, else of src's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
+    size_t src_pitch_bytes, size_t width_bytes, size_t rows, tcuda_stream *stream);
+
+/**
+ * Writes a value over and over.
+ *
+ * @param ptr          device memory, of any alignment; may be NULL if count is 0
+ * @param value        host memory, read before the call returns
+ * @param value_bytes  1 to 16
+ * @param count        how many times
+ * @param stream       NULL: the current stream of ptr's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_fill(void *ptr, const void *value, size_t value_bytes, size_t count,
+    tcuda_stream *stream);
+
+/* ===================================== Memory ================================================= */
+
+typedef struct tcuda_allocation tcuda_allocation; /**< A block as an object. */
+
+/**
+ * Memory ordered on a stream: work queued on it may use the block at once, and after tcuda_free the
+ * block is reused in that order. (torch.cuda.caching_allocator_alloc)
+ *
+ * @param bytes     any size; 0: NULL and OK
+ * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
+ * @param stream    NULL: the current stream of the device
+ * @param[out] ptr  the block, aligned to 512 bytes; the caller's, to be freed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_malloc(size_t bytes, int32_t device, tcuda_stream *stream, void **ptr);
+
+/**
+ * Gives a block back to the cache, in the order of its stream; the host does not wait.
+ * (torch.cuda.caching_allocator_delete)
+ *
+ * @param ptr  what tcuda_malloc gave; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_free(void *ptr);
+
+/**
+ * Says that the block is also used on `stream`: once freed, it is not reused before what is queued
+ * there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
+ *
+ * @param ptr  what tcuda_malloc gave; may be NULL: no-op
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);
+
+/**
+ * tcuda_malloc with a handle.
+ *
+ * @param[out] allocation  the caller's, to be destroyed, which frees the block
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocation_create(size_t bytes, int32_t device, tcuda_stream *stream,
+    tcuda_allocation **allocation);
+
+/**
+ * Frees the block of an allocation.
+ *
+ * @param allocation  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_allocation_destroy(tcuda_allocation *allocation);
+
+/** First byte of an allocation; NULL if it has none. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocation_pointer(tcuda_allocation *allocation, void **ptr);
+
+/** Size of an allocation as it was asked for. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocation_bytes(tcuda_allocation *allocation, size_t *bytes);
+
+/** Ordinal of an allocation's device. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocation_device(tcuda_allocation *allocation, int32_t *device);
+
+/** The stream that an allocation was made on; borrowed. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream **stream);
+
+/**
+ * Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and for
+ * the work of streams whose memory goes. (torch.cuda.empty_cache)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_empty_cache(void);
+
+/** Free and total memory of a device as the driver sees it. (torch.cuda.mem_get_info) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_info(int32_t device, size_t *free_bytes, size_t *total_bytes);
+
+/* ---- Statistics ---- */
+
+/**
+ * A quantity: now, its highest value, all increases and all decreases; the last three since they
+ * were reset.
+ */
+typedef struct tcuda_stat {
+    uint64_t current;   /**< Now. */
+    uint64_t peak;      /**< Highest. */
+    uint64_t allocated; /**< All increases. */
+    uint64_t freed;     /**< All decreases. */
+} tcuda_stat;
+
+/** A quantity of all blocks, of those up to 1 MiB, and of those above. */
+typedef struct tcuda_stat_by_pool {
+    tcuda_stat all;        /**< All. */
+    tcuda_stat small_pool; /**< Up to 1 MiB. */
+    tcuda_stat large_pool; /**< Above 1 MiB. */
+} tcuda_stat_by_pool;
+
+/** torch.cuda.memory_stats(), the same names. */
+typedef struct tcuda_memory_statistics {
+    size_t struct_size;                 /**< From TCUDA_INIT. */
+    tcuda_stat_by_pool allocation;      /**< Blocks held by the host. */
+    tcuda_stat_by_pool allocated_bytes; /**< Their bytes, rounded up to 512. */
+    tcuda_stat_by_pool active;          /**< Those blocks, and freed ones awaiting streams. */
+    tcuda_stat_by_pool active_bytes;    /**< Their bytes, rounded. */
+    tcuda_stat_by_pool requested_bytes; /**< Their bytes as asked for. */
+    tcuda_stat_by_pool segment;         /**< Contiguous ranges of memory from the driver. */
+    tcuda_stat_by_pool reserved_bytes;  /**< Bytes obtained from the driver. */
+    /** Free blocks of a stream and pool in which others are in use. */
+    tcuda_stat_by_pool inactive_split;
+    tcuda_stat_by_pool inactive_split_bytes; /**< Their bytes. */
+    tcuda_stat oversize_allocations;         /**< Blocks of at least max_split_size. */
+    tcuda_stat oversize_segments;            /**< Segments of at least max_split_size. */
+    uint64_t num_alloc_retries;    /**< Attempts after everything reusable was reclaimed. */
+    uint64_t num_ooms;             /**< Allocations that failed for want of memory. */
+    uint64_t num_sync_all_streams; /**< Times that all streams were waited for. */
+    uint64_t num_device_alloc;     /**< Times that memory came from the driver. */
+    uint64_t num_device_free;      /**< Times that memory went back to it. */
+    uint64_t max_split_size; /**< Blocks from this size on are not split; UINT64_MAX: all are. */
+    uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
+} tcuda_memory_statistics;
+
+/**
+ * All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+ *
+ * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
+
+/** One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms". */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
+
+/** All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stats_json(int32_t device, char *buf, size_t len, size_t *needed);
+
+/** allocated_bytes.all.current: what the host holds, in bytes. (torch.cuda.memory_allocated) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_allocated(int32_t device, size_t *bytes);
+
+/** allocated_bytes.all.peak. (torch.cuda.max_memory_allocated) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_max_allocated(int32_t device, size_t *bytes);
+
+/** reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_reserved(int32_t device, size_t *bytes);
+
+/** reserved_bytes.all.peak. (torch.cuda.max_memory_reserved) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_max_reserved(int32_t device, size_t *bytes);
+
+/** Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_reset_peak(int32_t device);
+
+/**
+ * Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_reset_accumulated(int32_t device);
+
+/**
+ * torch.cuda.memory_summary's table.
+ *
+ * @param abbreviated  1: without the rows of the pools; 0: with them
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
+    size_t *needed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TCUDA_H */

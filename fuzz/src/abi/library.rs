@@ -1,0 +1,185 @@
+//! The library itself: version, errors, log, backend, shutdown.
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use crate::outputs::{Out, TextOut};
+use crate::status_of;
+use crate::text::text_argument;
+use crate::world::{
+    CALLS, Mode, OPTIONS, RIGHT_OPTIONS, World, destructor, last_error as sentence, log_line,
+};
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::Ordering;
+use tcuda::driver::NAMES;
+use tcuda::ffi::library::*;
+
+pub(super) fn version(_: &mut World, _: &mut Input) {
+    assert_eq!(tcuda_version(), 1000);
+}
+
+pub(super) fn status_name(_: &mut World, i: &mut Input) {
+    let number = i.u32() as i32;
+    // SAFETY: a constant text.
+    let name = unsafe { CStr::from_ptr(tcuda_status_name(number)) }.to_bytes();
+    assert!(name == b"unknown" || name.starts_with(b"TCUDA_STATUS_"));
+}
+
+pub(super) fn last_error(_: &mut World, _: &mut Input) {
+    assert!(!tcuda_last_error().is_null());
+}
+
+pub(super) fn last_error_message(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = TextOut::new(i, &mut e);
+    let before = sentence();
+    let (buf, len) = (out.buf(), out.len);
+    let status = status_of!(tcuda_last_error_message(buf, len, out.needed.ptr()));
+    if let Some(copy) = out.check(w.judge(status, &e)) {
+        assert_eq!(copy, before);
+    }
+}
+
+pub(super) fn last_error_native(_: &mut World, _: &mut Input) {
+    tcuda_last_error_native();
+}
+
+pub(super) fn set_log_callback(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let level = i.one_of(&[4, 0, 1, 2, 3, 5, -1, i32::MAX]);
+    if !(0..=4).contains(&level) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let callback: tcuda_log_fn = if i.rarely(64) { None } else { Some(log_line) };
+    let destroy = if i.rarely(64) { None } else { Some(destructor as unsafe extern "C" fn(_)) };
+    let data = std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>();
+    let owed = usize::from(destroy.is_some());
+    CALLS.owed.fetch_add(owed, Ordering::Relaxed);
+    let status = status_of!(tcuda_set_log_callback(level, callback, data, destroy));
+    if !w.judge(status, &e) {
+        CALLS.owed.fetch_sub(owed, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn backend_select(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (name, sim) = match i.u8() {
+        0..=199 => (c"sim".as_ptr(), true),
+        200..=215 => (c"cuda".as_ptr(), false),
+        216..=223 => (std::ptr::null(), true),
+        224..=231 => (c"SIM".as_ptr(), true),
+        232..=239 => (c"\xff".as_ptr(), true),
+        _ => (c"".as_ptr(), true),
+    };
+    let index = i.below(OPTIONS.len() + 1);
+    let options = OPTIONS.get(index).map_or(std::ptr::null(), |options| options.as_ptr());
+    let right_name = name == c"sim".as_ptr() || name == c"cuda".as_ptr();
+    if !right_name || (RIGHT_OPTIONS..OPTIONS.len()).contains(&index) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if !sim && !options.is_null() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if w.is_initialized() {
+        e.wrong(status::INVALID_STATE);
+    }
+    // NULL is the environment's TCUDA_SIM, of which nothing is known here.
+    if w.mode == Mode::Threads || (sim && options.is_null()) {
+        return;
+    }
+    let status = status_of!(tcuda_backend_select(name, options));
+    if w.judge(status, &e) {
+        w.selected = if sim { Some(index) } else { None };
+    }
+}
+
+pub(super) fn backend_name(w: &mut World, _: &mut Input) {
+    // SAFETY: a constant text.
+    let name = unsafe { CStr::from_ptr(tcuda_backend_name()) };
+    assert!(name == if w.selected.is_some() { c"sim" } else { c"cuda" });
+}
+
+/// Names of driver calls, and some that nearly are.
+const CALL_NAMES: [&[u8]; 10] = [
+    b"cuMemMap",
+    b"cuMemCreate",
+    b"cuStreamSynchronize",
+    b"cuInit",
+    b"cuEventRecord",
+    b"",
+    b"cuMemMap ",
+    b"cumemmap",
+    b"cuMemMap_v2",
+    b"\x80",
+];
+const RIGHT_CALL_NAMES: usize = 5;
+
+pub(super) fn backend_call_count(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);
+    match known {
+        // NULL means all of them.
+        Some(false) if name.is_some() => e.wrong(status::INVALID_ARGUMENT),
+        Some(_) => (),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let mut out = Out::<u64>::required(i, &mut e);
+    let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+    let status = status_of!(tcuda_backend_call_count(name, out.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);
+    match known {
+        Some(false) if name.is_some() => e.wrong(status::INVALID_ARGUMENT),
+        Some(_) => (),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let forever = w.flag(i, &mut e);
+    // Rules that fire are for those who expect failures; others take back what is not there.
+    let nth = if w.mode == Mode::Faults { i.one_of(&[0, 1, 2, 3, 10, 100, u64::MAX]) } else { 0 };
+    let code = i.one_of(&FAILURE_CODES);
+    e.also(&[status::INVALID_ARGUMENT]);
+    let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+    w.judge(status_of!(tcuda_backend_inject(name, nth, code, forever)), &e);
+}
+
+/// CUresults: of every kind that the library tells apart, and some that nobody knows.
+pub const FAILURE_CODES: [i32; 20] =
+    [2, 1, 999, 3, 4, 100, 101, 201, 214, 400, 500, 600, 700, 709, 719, 801, 901, 906, 12345, -7];
+
+/// Some rules at the head of an input: the nth call of a function gives a code.
+pub(super) fn inject_some(i: &mut Input) {
+    for _ in 0..i.below(4) {
+        let choice = usize::from(i.u8());
+        // More than the names: any of them.
+        let name = NAMES.get(choice % (NAMES.len() + 16));
+        let name = name.map(|name| std::ffi::CString::new(*name).unwrap_or_default());
+        let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+        let nth = match i.u8() {
+            few @ 0..=199 => u64::from(few % 50) + 1,
+            _ => i.u16().into(),
+        };
+        let (code, forever) = (i.one_of(&FAILURE_CODES), i32::from(i.rarely(64)));
+        let status = status_of!(tcuda_backend_inject(name, nth, code, forever));
+        assert_eq!(status, status::OK, "{}", sentence());
+    }
+}
+
+pub(super) fn shutdown(w: &mut World, i: &mut Input) {
+    // Seldom: everything before it is gone.
+    if !i.rarely(64) || !w.may_be_shut_down {
+        return;
+    }
+    let mut live = Out::<usize>::optional(i);
+    let e = Expect::default();
+    let status = status_of!(tcuda_shutdown(live.ptr()));
+    let ok = w.judge(status, &e);
+    let live = live.check(ok);
+    if ok {
+        assert!(w.mode == Mode::Threads || live.is_none_or(|live| live as isize == w.counted));
+        w.was_shut_down = true;
+        w.forget_all();
+    }
+}

@@ -1,0 +1,190 @@
+//! Sequences of calls of the C ABI, with right, stale and random arguments, against a model.
+
+mod copy;
+mod device;
+mod event;
+mod library;
+mod memory;
+mod statistics;
+mod stream;
+
+pub use library::FAILURE_CODES;
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use crate::outputs::Out;
+use crate::status_of;
+use crate::world::{CALLS, Mode, World, assert_nothing_is_left};
+use std::sync::atomic::Ordering;
+use tcuda::ffi::device::*;
+use tcuda::ffi::library::*;
+use tcuda::ffi::statistics::*;
+use tcuda::ffi::stream::*;
+
+/// Decodes the arguments of one call, makes it, and compares what comes out.
+type Step = fn(&mut World, &mut Input);
+
+/// Every function of tcuda.h. New ones go to the end: inputs name a function by its place.
+pub const FUNCTIONS: &[(&str, Step)] = &[
+    ("tcuda_malloc", memory::malloc),
+    ("tcuda_free", memory::free),
+    ("tcuda_stream_create", stream::create),
+    ("tcuda_stream_destroy", stream::destroy),
+    ("tcuda_event_create", event::create),
+    ("tcuda_event_destroy", event::destroy),
+    ("tcuda_allocation_create", memory::allocation_create),
+    ("tcuda_allocation_destroy", memory::allocation_destroy),
+    ("tcuda_record_stream", memory::record_stream),
+    ("tcuda_copy", copy::copy),
+    ("tcuda_copy_2d", copy::copy_2d),
+    ("tcuda_fill", copy::fill),
+    ("tcuda_event_record", event::record),
+    ("tcuda_event_query", event::query),
+    ("tcuda_event_synchronize", event::synchronize),
+    ("tcuda_event_wait", event::wait),
+    ("tcuda_event_elapsed_ms", event::elapsed_ms),
+    ("tcuda_event_device", event::device),
+    ("tcuda_event_native", event::native),
+    ("tcuda_stream_from_external", stream::from_external),
+    ("tcuda_stream_current", stream::current),
+    ("tcuda_stream_default", stream::default),
+    ("tcuda_stream_set_current", stream::set_current),
+    ("tcuda_stream_exchange", stream::exchange),
+    ("tcuda_stream_query", stream::query),
+    ("tcuda_stream_synchronize", stream::synchronize),
+    ("tcuda_stream_wait_event", stream::wait_event),
+    ("tcuda_stream_wait_stream", stream::wait_stream),
+    ("tcuda_stream_record_event", stream::record_event),
+    ("tcuda_stream_add_callback", stream::add_callback),
+    ("tcuda_stream_device", stream::device),
+    ("tcuda_stream_priority", stream::priority),
+    ("tcuda_stream_id", stream::id),
+    ("tcuda_stream_native", stream::native),
+    ("tcuda_stream_priority_range", stream::priority_range),
+    ("tcuda_allocation_pointer", memory::allocation_pointer),
+    ("tcuda_allocation_bytes", memory::allocation_bytes),
+    ("tcuda_allocation_device", memory::allocation_device),
+    ("tcuda_allocation_stream", memory::allocation_stream),
+    ("tcuda_memory_empty_cache", memory::empty_cache),
+    ("tcuda_memory_info", memory::info),
+    ("tcuda_memory_stats", statistics::stats),
+    ("tcuda_memory_stat", statistics::stat),
+    ("tcuda_memory_stats_json", statistics::json),
+    ("tcuda_memory_allocated", statistics::allocated),
+    ("tcuda_memory_max_allocated", statistics::max_allocated),
+    ("tcuda_memory_reserved", statistics::reserved),
+    ("tcuda_memory_max_reserved", statistics::max_reserved),
+    ("tcuda_memory_reset_peak", statistics::reset_peak),
+    ("tcuda_memory_reset_accumulated", statistics::reset_accumulated),
+    ("tcuda_memory_summary", statistics::summary),
+    ("tcuda_init", device::init),
+    ("tcuda_is_initialized", device::is_initialized),
+    ("tcuda_is_available", device::is_available),
+    ("tcuda_device_count", device::count),
+    ("tcuda_device_current", device::current),
+    ("tcuda_device_set", device::set),
+    ("tcuda_device_exchange", device::exchange),
+    ("tcuda_device_of", device::of),
+    ("tcuda_device_name", device::name),
+    ("tcuda_device_capability", device::capability),
+    ("tcuda_device_properties", device::properties),
+    ("tcuda_device_can_access_peer", device::can_access_peer),
+    ("tcuda_device_enable_peer_access", device::enable_peer_access),
+    ("tcuda_device_synchronize", device::synchronize),
+    ("tcuda_arch_list", device::arch_list),
+    ("tcuda_gencode_flags", device::gencode_flags),
+    ("tcuda_version", library::version),
+    ("tcuda_status_name", library::status_name),
+    ("tcuda_last_error", library::last_error),
+    ("tcuda_last_error_message", library::last_error_message),
+    ("tcuda_last_error_native", library::last_error_native),
+    ("tcuda_set_log_callback", library::set_log_callback),
+    ("tcuda_backend_select", library::backend_select),
+    ("tcuda_backend_name", library::backend_name),
+    ("tcuda_backend_call_count", library::backend_call_count),
+    ("tcuda_backend_inject", library::backend_inject),
+    ("tcuda_shutdown", library::shutdown),
+];
+
+/// More calls than this make an input slow, not better.
+const LONGEST: usize = 300;
+
+/// Runs the calls of a program.
+pub fn run(world: &mut World, input: &mut Input) {
+    for _ in 0..LONGEST {
+        if input.is_empty() {
+            break;
+        }
+        let (_, step) = FUNCTIONS[input.below(FUNCTIONS.len())];
+        step(world, input);
+    }
+}
+
+/// The library's counts must be those of the model.
+pub fn check_memory(world: &World) {
+    if !world.is_initialized() {
+        return;
+    }
+    for device in 0..world.devices() {
+        let own = || world.blocks.iter().filter(|block| block.device == device);
+        let rounded: usize = own().map(|block| block.bytes.next_multiple_of(512)).sum();
+        let mut allocated = 0;
+        assert_eq!(status_of!(tcuda_memory_allocated(device, &mut allocated)), status::OK);
+        assert_eq!(allocated, rounded, "allocated bytes of device {device}");
+        let blocks = own().filter(|block| block.ptr != 0).count();
+        let key = c"allocation.all.current".as_ptr();
+        let mut value = 0;
+        assert_eq!(status_of!(tcuda_memory_stat(device, key, &mut value)), status::OK);
+        assert_eq!(value, blocks as u64, "blocks of device {device}");
+    }
+}
+
+/// Ends a program: shuts down, and compares what is left with what must be. `counted`: the live
+/// handles, where that is known.
+pub fn finish(world: &mut World, counted: Option<isize>) {
+    let silenced = status_of!(tcuda_set_log_callback(0, None, std::ptr::null_mut(), None));
+    assert_eq!(silenced, status::OK);
+    if world.is_initialized() {
+        // The thread would take its current device along.
+        let set = status_of!(tcuda_device_set(0));
+        assert!(set == status::OK || world.lost || world.mode != Mode::Strict);
+    }
+    let mut live = Out::<usize>::new();
+    let ended = status_of!(tcuda_shutdown(live.ptr()));
+    assert!(world.judge(ended, &Expect::default()), "shutdown: {}", crate::world::last_error());
+    let live = live.check(true);
+    if let Some(counted) = counted {
+        assert_eq!(live, usize::try_from(counted).ok(), "live handles at shutdown");
+    }
+    assert!(!world.is_initialized());
+    if let Some(stream) = world.streams.first() {
+        let handle = stream.handle as *mut tcuda_stream;
+        let mut id = 0;
+        assert_eq!(status_of!(tcuda_stream_id(handle, &mut id)), status::INVALID_HANDLE);
+    }
+    let count = |count: &std::sync::atomic::AtomicUsize| count.load(Ordering::Relaxed);
+    assert_eq!(count(&CALLS.destroyed), count(&CALLS.owed), "destructors of callbacks");
+    assert!(count(&CALLS.ran) <= count(&CALLS.added), "callbacks ran twice");
+    if !world.lost && world.mode == Mode::Strict && !world.was_shut_down {
+        assert_eq!(count(&CALLS.ran), count(&CALLS.added), "callbacks that never ran");
+    }
+    assert_nothing_is_left();
+}
+
+/// One program in one thread; with `Mode::Faults` the input begins with rules of failures.
+pub fn program(mode: Mode, data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut world = World::begin(mode, input.u8().into());
+    if mode == Mode::Faults {
+        library::inject_some(&mut input);
+    }
+    run(&mut world, &mut input);
+    if mode == Mode::Faults {
+        tcuda::driver::inject::clear();
+    }
+    if !world.lost {
+        check_memory(&world);
+    }
+    let counted = world.counted;
+    finish(&mut world, Some(counted));
+}

@@ -1,0 +1,201 @@
+//! Outputs with canaries inside and around: a call writes all of an output or nothing, and nothing
+//! beside it.
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+
+const CANARY: u8 = 0xC5;
+const AROUND: usize = 32;
+
+/// An output of one value.
+#[repr(C)]
+pub struct Out<T> {
+    before: [u8; AROUND],
+    value: MaybeUninit<T>,
+    after: [u8; AROUND],
+    null: bool,
+}
+
+/// Types of which every pattern of bytes is a value.
+///
+/// # Safety
+/// That must be so, and there must be no padding.
+pub unsafe trait Plain: Copy {}
+// SAFETY: integers, floats and pointers have no invalid patterns.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for i64 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for usize {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl<T> Plain for *mut T {}
+
+impl<T: Plain> Out<T> {
+    /// An output that is there.
+    pub fn new() -> Out<T> {
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: the bytes of the value.
+        unsafe { value.as_mut_ptr().write_bytes(CANARY, 1) };
+        Out { before: [CANARY; AROUND], value, after: [CANARY; AROUND], null: false }
+    }
+
+    /// An output that is now and then NULL, which is wrong.
+    pub fn required(input: &mut Input, expect: &mut Expect) -> Out<T> {
+        let out = Out::optional(input);
+        if out.null {
+            expect.wrong(status::INVALID_ARGUMENT);
+        }
+        out
+    }
+
+    /// An output that is now and then NULL, which is right.
+    pub fn optional(input: &mut Input) -> Out<T> {
+        Out { null: input.rarely(8), ..Out::new() }
+    }
+
+    /// What the call gets.
+    pub fn ptr(&mut self) -> *mut T {
+        if self.null { std::ptr::null_mut() } else { self.value.as_mut_ptr() }
+    }
+
+    /// The value after a call; `None` if it failed or there was no place for it.
+    pub fn check(&self, succeeded: bool) -> Option<T> {
+        assert_eq!(self.before, [CANARY; AROUND], "written before an output");
+        assert_eq!(self.after, [CANARY; AROUND], "written behind an output");
+        if succeeded && !self.null {
+            // SAFETY: initialised by `new`, and any pattern is a value.
+            return Some(unsafe { self.value.assume_init() });
+        }
+        let bytes = self.value.as_ptr().cast::<u8>();
+        for index in 0..size_of::<T>() {
+            // SAFETY: inside the value.
+            let byte = unsafe { bytes.add(index).read() };
+            assert_eq!(byte, CANARY, "an output was written by a call that failed");
+        }
+        None
+    }
+}
+
+impl<T: Plain> Default for Out<T> {
+    fn default() -> Out<T> {
+        Out::new()
+    }
+}
+
+impl Out<u8> {
+    /// A bool, which C can only give as 0 or 1.
+    pub fn check_bool(&self, succeeded: bool) -> Option<bool> {
+        let value = self.check(succeeded)?;
+        assert!(value <= 1, "a bool of {value}");
+        Some(value == 1)
+    }
+}
+
+const ROOM: usize = 8192;
+
+/// Bytes with canaries, for texts and structs.
+pub struct Room {
+    bytes: Box<[u8; ROOM]>,
+}
+
+impl Room {
+    fn new() -> Room {
+        Room { bytes: Box::new([CANARY; ROOM]) }
+    }
+
+    fn is_untouched_from(&self, start: usize) -> bool {
+        self.bytes[start..].iter().all(|byte| *byte == CANARY)
+    }
+}
+
+/// Where a text goes: (buf, len, needed).
+pub struct TextOut {
+    room: Room,
+    /// Is buf NULL?
+    null: bool,
+    /// What the call is told.
+    pub len: usize,
+    /// How long the text is.
+    pub needed: Out<usize>,
+}
+
+impl TextOut {
+    /// A place of some size.
+    pub fn new(input: &mut Input, expect: &mut Expect) -> TextOut {
+        let len = input.one_of(&[0, 256, 1, 2, 3, 16, 100, 4096, ROOM]);
+        let null = input.rarely(24);
+        if null && len > 0 {
+            expect.wrong(status::INVALID_ARGUMENT);
+        }
+        TextOut { room: Room::new(), null, len, needed: Out::optional(input) }
+    }
+
+    /// The pointer that the call gets.
+    pub fn buf(&mut self) -> *mut c_char {
+        if self.null { std::ptr::null_mut() } else { self.room.bytes.as_mut_ptr().cast() }
+    }
+
+    /// The text after a call, if it fits.
+    pub fn check(&self, succeeded: bool) -> Option<&str> {
+        let needed = self.needed.check(succeeded);
+        if !succeeded || self.null || self.len == 0 {
+            assert!(self.room.is_untouched_from(0), "a text was written where it must not be");
+            return None;
+        }
+        assert!(self.room.is_untouched_from(self.len), "written behind a text");
+        let written = &self.room.bytes[..self.len];
+        let end = written.iter().position(|byte| *byte == 0).expect("a text without its NUL");
+        let text = std::str::from_utf8(&written[..end]).expect("a text that is not UTF-8");
+        let needed = needed?;
+        assert!(end <= needed && (needed < self.len) == (end == needed), "{end} of {needed}");
+        (end == needed).then_some(text)
+    }
+}
+
+/// Where a struct with a struct_size goes.
+pub struct StructOut {
+    room: Room,
+    size: usize,
+    known: usize,
+    null: bool,
+}
+
+impl StructOut {
+    /// A place for a struct of which `known` bytes are known today.
+    pub fn new(input: &mut Input, expect: &mut Expect, known: usize) -> StructOut {
+        let sizes =
+            [known, known, 8, 0, 7, 9, 40, known - 1, known + 64, 1 << 20, (1 << 20) + 1, !0];
+        let mut size = input.one_of(&sizes);
+        // By its own word the struct has so many bytes.
+        if size == 1 << 20 {
+            size = ROOM;
+        }
+        let mut room = Room::new();
+        room.bytes[..8].copy_from_slice(&size.to_ne_bytes());
+        let null = input.rarely(8);
+        if null || !(8..=ROOM).contains(&size) {
+            expect.wrong(status::INVALID_ARGUMENT);
+        }
+        StructOut { room, size, known, null }
+    }
+
+    /// The pointer that the call gets.
+    pub fn ptr<T>(&mut self) -> *mut T {
+        if self.null { std::ptr::null_mut() } else { self.room.bytes.as_mut_ptr().cast() }
+    }
+
+    /// Checks it after a call.
+    pub fn check(&self, succeeded: bool) {
+        assert_eq!(self.room.bytes[..8], self.size.to_ne_bytes(), "struct_size was changed");
+        let end = if succeeded && !self.null { self.size.min(self.known) } else { 8 };
+        assert!(self.room.is_untouched_from(end), "written behind what a struct may hold");
+    }
+}

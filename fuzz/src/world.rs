@@ -1,0 +1,444 @@
+//! What a program has made so far: live and dead handles, blocks, callbacks, and what the library
+//! must know about them.
+
+use crate::expect::{Expect, Statuses, status};
+use crate::input::Input;
+use crate::shadow::Shadow;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tcuda::driver::sim;
+use tcuda::driver::sys::CUstream_st;
+use tcuda::ffi::device::tcuda_is_initialized;
+use tcuda::ffi::event::tcuda_event;
+use tcuda::ffi::library::*;
+use tcuda::ffi::memory::tcuda_allocation;
+use tcuda::ffi::stream::tcuda_stream;
+
+/// Makes a call and gives its status as a number.
+#[macro_export]
+macro_rules! status_of {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        #[allow(unused_unsafe, reason = "some functions take no pointers")]
+        #[allow(clippy::macro_metavars_in_unsafe, reason = "the arguments are plain values")]
+        // SAFETY: pointers are NULL or lead to memory of the size that the function is told; handles
+        // and device addresses may be anything, which is what is tested.
+        let status = unsafe { $function($($argument),*) } as i32;
+        $crate::tell(format_args!("{} = {status}", stringify!($function)));
+        status
+    }};
+}
+
+/// How much is known about what a call must answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything: one thread, no injected failures.
+    Strict,
+    /// Driver calls fail at will: wrong arguments are refused all the same, and counts are exact.
+    Faults,
+    /// Other threads do the same to the same objects.
+    Threads,
+}
+
+/// A live stream handle.
+#[derive(Clone, Copy)]
+pub struct StreamEntry {
+    /// The handle.
+    pub handle: usize,
+    /// Is it to be destroyed?
+    pub owned: bool,
+}
+
+/// Live device memory.
+#[derive(Clone)]
+pub struct Block {
+    /// Its address; 0 if it has no bytes.
+    pub ptr: usize,
+    /// As it was asked for.
+    pub bytes: usize,
+    /// Its device.
+    pub device: i32,
+    /// The handle of its allocation; 0: it came from tcuda_malloc.
+    pub handle: usize,
+    /// What its first bytes hold.
+    pub shadow: Shadow,
+}
+
+/// The options that a program can select; the first ones are right.
+pub const OPTIONS: [&CStr; 9] = [
+    c"devices=1,memory=64MiB",
+    c"devices=2,memory=64MiB",
+    c"devices=3,memory=64MiB,peers=pairs",
+    c"devices=2,memory=64MiB,peers=none",
+    c"devices=1,memory=64MiB,schedule=threads",
+    c"devices=2,memory=64MiB,schedule=threads",
+    c"devices=0",
+    c"schedule=\xff",
+    c"memory=",
+];
+/// So many of them are right.
+pub const RIGHT_OPTIONS: usize = 6;
+
+/// Devices of each of the right options.
+const DEVICES: [i32; RIGHT_OPTIONS] = [1, 2, 3, 2, 1, 2];
+
+/// Runs of host functions and of their destructors, and those that there must be.
+#[derive(Default)]
+pub struct Calls {
+    /// Host functions that ran.
+    pub ran: AtomicUsize,
+    /// Destructors that ran.
+    pub destroyed: AtomicUsize,
+    /// Host functions that were accepted.
+    pub added: AtomicUsize,
+    /// Destructors that were accepted.
+    pub owed: AtomicUsize,
+}
+
+/// Of the program that runs; there is one at a time.
+pub static CALLS: Calls = Calls {
+    ran: AtomicUsize::new(0),
+    destroyed: AtomicUsize::new(0),
+    added: AtomicUsize::new(0),
+    owed: AtomicUsize::new(0),
+};
+
+/// Everything that a program, or one thread of it, knows.
+pub struct World {
+    /// What can be expected.
+    pub mode: Mode,
+    /// Which of [`OPTIONS`] was selected; `None`: the backend "cuda".
+    pub selected: Option<usize>,
+    /// May a device have been lost?
+    pub lost: bool,
+    /// Live handles.
+    pub streams: Vec<StreamEntry>,
+    /// Live handles.
+    pub events: Vec<usize>,
+    /// Live memory.
+    pub blocks: Vec<Block>,
+    /// Handles and addresses that were live once.
+    pub dead: Vec<usize>,
+    /// Native handles of streams and events.
+    pub natives: Vec<usize>,
+    /// Live handles that shutdown must count, as this thread sees it.
+    pub counted: isize,
+    /// May other threads shut down? Then no address is known to be device memory for the time of a
+    /// copy, and what is not is taken for host memory.
+    pub may_be_shut_down: bool,
+    /// Did a shutdown run in the middle?
+    pub was_shut_down: bool,
+    /// Host memory for copies.
+    pub host: Box<[u8; HOST]>,
+}
+
+/// Bytes of host memory for copies.
+pub const HOST: usize = 16 << 10;
+
+impl World {
+    /// An empty one, on some backend.
+    pub fn new(mode: Mode, selected: usize) -> World {
+        World {
+            mode,
+            selected: Some(selected),
+            lost: false,
+            streams: Vec::new(),
+            events: Vec::new(),
+            blocks: Vec::new(),
+            dead: Vec::new(),
+            natives: Vec::new(),
+            counted: 0,
+            may_be_shut_down: mode != Mode::Threads,
+            was_shut_down: false,
+            host: Box::new([0x5A; HOST]),
+        }
+    }
+
+    /// What another thread knows when it begins: the same objects, none of which it has made.
+    pub fn of_another_thread(&self) -> World {
+        World {
+            streams: self.streams.clone(),
+            events: self.events.clone(),
+            blocks: self.blocks.clone(),
+            dead: self.dead.clone(),
+            natives: self.natives.clone(),
+            may_be_shut_down: self.may_be_shut_down,
+            ..World::new(self.mode, self.selected.unwrap_or(0))
+        }
+    }
+
+    /// Selects a backend for a new program; the library is shut down.
+    pub fn begin(mode: Mode, selected: usize) -> World {
+        for count in [&CALLS.ran, &CALLS.destroyed, &CALLS.added, &CALLS.owed] {
+            count.store(0, Ordering::Relaxed);
+        }
+        let selected = selected % RIGHT_OPTIONS;
+        let options = OPTIONS[selected].as_ptr();
+        let chosen = status_of!(tcuda_backend_select(c"sim".as_ptr(), options));
+        assert_eq!(chosen, status::OK);
+        World::new(mode, selected)
+    }
+
+    /// Devices of the selected machine.
+    pub fn devices(&self) -> i32 {
+        self.selected.map_or(0, |selected| DEVICES[selected])
+    }
+
+    /// Does everything run at once, on the calling thread?
+    pub fn is_immediate(&self) -> bool {
+        self.selected.is_some_and(|selected| selected < 4) && self.mode == Mode::Strict
+    }
+
+    /// Is the library initialised?
+    pub fn is_initialized(&self) -> bool {
+        let mut answer = false;
+        let asked = status_of!(tcuda_is_initialized(&mut answer));
+        asked == status::OK && answer
+    }
+
+    /// Judges the answer of a call; true if it succeeded.
+    #[track_caller]
+    pub fn judge(&self, status: i32, expect: &Expect) -> bool {
+        assert_ne!(status, status::INTERNAL, "{}", last_error());
+        if status != status::OK {
+            // SAFETY: a NUL-terminated text of this thread.
+            let message = unsafe { CStr::from_ptr(tcuda_last_error()) };
+            let message = message.to_str().expect("a message that is not UTF-8");
+            assert!(message.len() > 10, "status {status} with the message {message:?}");
+        }
+        if self.mode == Mode::Threads {
+            return status == status::OK;
+        }
+        if !expect.wrong.is_empty() {
+            assert_ne!(status, status::OK, "wrong arguments were accepted");
+        }
+        if self.mode == Mode::Strict {
+            let mut may = Statuses::default();
+            if self.selected.is_none() {
+                may.add(status::NO_DRIVER);
+            }
+            if self.lost {
+                may.add(status::DEVICE_LOST);
+                may.add(status::CUDA_ERROR);
+            }
+            let right = if expect.wrong.is_empty() {
+                status == status::OK || expect.also.has(status)
+            } else {
+                expect.wrong.has(status)
+            };
+            assert!(right || may.has(status), "status {status}: {}", last_error());
+        }
+        status == status::OK
+    }
+
+    // ---- Arguments ----
+
+    fn some_bits(&self, input: &mut Input) -> usize {
+        match input.below(8) {
+            0 => 1,
+            1 => usize::MAX,
+            2 => std::ptr::from_ref(self).addr(),
+            3 => input.u8().into(),
+            _ => input.u64() as usize,
+        }
+    }
+
+    /// A value that may be a live handle or anything else.
+    fn handle(&self, input: &mut Input, live: &[usize], others: &[usize]) -> usize {
+        let of = |input: &mut Input, handles: &[usize]| match handles.len() {
+            0 => 0,
+            count => handles[input.below(count)],
+        };
+        match input.u8() {
+            0..=191 => of(input, live),
+            192..=207 => 0,
+            208..=227 => of(input, &self.dead),
+            228..=239 => of(input, others),
+            _ => self.some_bits(input),
+        }
+    }
+
+    /// A stream; NULL is right.
+    pub fn stream(&self, input: &mut Input, expect: &mut Expect) -> *mut tcuda_stream {
+        let live: Vec<usize> = self.streams.iter().map(|stream| stream.handle).collect();
+        let handle = self.handle(input, &live, &self.events);
+        if handle != 0 && !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle as *mut tcuda_stream
+    }
+
+    /// An event; NULL is wrong.
+    pub fn event(&self, input: &mut Input, expect: &mut Expect) -> *mut tcuda_event {
+        let others: Vec<usize> = self.streams.iter().map(|stream| stream.handle).collect();
+        let handle = self.handle(input, &self.events, &others);
+        if !self.events.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle as *mut tcuda_event
+    }
+
+    /// An allocation; NULL is wrong.
+    pub fn allocation(&self, input: &mut Input, expect: &mut Expect) -> *mut tcuda_allocation {
+        let live: Vec<usize> =
+            self.blocks.iter().map(|block| block.handle).filter(|handle| *handle != 0).collect();
+        let handle = self.handle(input, &live, &self.events);
+        if !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle as *mut tcuda_allocation
+    }
+
+    /// The address of a live block, or something else: wrong unless it is NULL.
+    pub fn address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
+        let live: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
+        let mut address = self.handle(input, &live, &self.events);
+        if input.rarely(16) {
+            address = address.wrapping_add(input.one_of(&[1, 256, 512, 4096, 1 << 20, 1 << 32]));
+        }
+        if address != 0 && !live.contains(&address) {
+            expect.wrong(status::INVALID_POINTER);
+        }
+        address as *mut c_void
+    }
+
+    /// A device: the current one is right.
+    pub fn device(&self, input: &mut Input, expect: &mut Expect) -> i32 {
+        let device = match input.u8() {
+            0..=127 => -1,
+            128..=223 => input.below(4) as i32,
+            224..=231 => -2,
+            232..=239 => i32::MIN,
+            240..=247 => i32::MAX,
+            _ => input.u32() as i32,
+        };
+        if device != -1 && !(0..self.devices()).contains(&device) {
+            expect.wrong(status::INVALID_DEVICE);
+        }
+        device
+    }
+
+    /// A flag: 0 or 1 are right.
+    pub fn flag(&self, input: &mut Input, expect: &mut Expect) -> i32 {
+        let flag = input.one_of(&[0, 1, 0, 1, 0, 1, 2, -1, i32::MAX, i32::MIN]);
+        if !(0..=1).contains(&flag) {
+            expect.wrong(status::INVALID_ARGUMENT);
+        }
+        flag
+    }
+
+    /// A native stream; 0, 1 and 2 are CUDA's default ones.
+    pub fn native(&self, input: &mut Input) -> *mut CUstream_st {
+        let native = match input.u8() {
+            0..=63 => input.below(3),
+            64..=223 if !self.natives.is_empty() => self.natives[input.below(self.natives.len())],
+            _ => self.some_bits(input),
+        };
+        native as *mut CUstream_st
+    }
+
+    // ---- What calls have made ----
+
+    /// A stream handle came out.
+    pub fn add_stream(&mut self, handle: *mut tcuda_stream, owned: bool) {
+        let handle = handle as usize;
+        assert_ne!(handle, 0, "a stream handle of NULL");
+        let known = self.streams.iter().find(|stream| stream.handle == handle);
+        if self.mode != Mode::Threads {
+            assert!(known.is_none_or(|stream| !owned && !stream.owned), "a handle came out twice");
+        }
+        if known.is_none() {
+            self.streams.push(StreamEntry { handle, owned });
+        }
+        self.counted += isize::from(owned);
+    }
+
+    /// A block came out.
+    pub fn add_block(&mut self, ptr: *mut c_void, bytes: usize, device: i32, handle: usize) {
+        let ptr = ptr as usize;
+        assert_eq!(ptr == 0, bytes == 0, "{bytes} bytes at {ptr:#x}");
+        assert_eq!(ptr % 512, 0, "{ptr:#x} is not aligned");
+        if self.mode != Mode::Threads {
+            let clash = self
+                .blocks
+                .iter()
+                .find(|block| ptr < block.ptr + block.bytes && block.ptr < ptr + bytes);
+            assert!(clash.is_none(), "{bytes} bytes at {ptr:#x} overlap a live block");
+        }
+        self.counted += isize::from(handle != 0);
+        if ptr != 0 || handle != 0 {
+            self.blocks.push(Block { ptr, bytes, device, handle, shadow: Shadow::default() });
+        }
+    }
+
+    /// A block went, by its address or by its handle.
+    pub fn remove_block(&mut self, is_it: impl Fn(&Block) -> bool) {
+        if let Some(index) = self.blocks.iter().position(is_it) {
+            let block = self.blocks.swap_remove(index);
+            self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
+            self.counted -= isize::from(block.handle != 0);
+        }
+    }
+
+    /// All handles and addresses are dead: the library was shut down.
+    pub fn forget_all(&mut self) {
+        self.dead.extend(self.streams.drain(..).map(|stream| stream.handle));
+        self.dead.append(&mut self.events);
+        for block in self.blocks.drain(..) {
+            self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
+        }
+        // A native handle of one machine may name another object of the next.
+        self.natives.clear();
+        self.counted = 0;
+        self.lost = false;
+    }
+
+    /// Nothing is known about the contents of any block any more.
+    pub fn forget_contents(&mut self) {
+        self.blocks.iter_mut().for_each(|block| block.shadow.forget());
+    }
+}
+
+/// This thread's last sentence.
+pub fn last_error() -> String {
+    // SAFETY: a NUL-terminated text of this thread.
+    unsafe { CStr::from_ptr(tcuda_last_error()) }.to_string_lossy().into_owned()
+}
+
+/// Counts a run of a host function.
+///
+/// # Safety
+/// For the library alone.
+pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
+    assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    CALLS.ran.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts a run of a destructor.
+///
+/// # Safety
+/// For the library alone.
+pub unsafe extern "C" fn destructor(user_data: *mut c_void) {
+    assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    CALLS.destroyed.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes a line of log.
+///
+/// # Safety
+/// For the library alone.
+pub unsafe extern "C" fn log_line(
+    user_data: *mut c_void,
+    level: tcuda_log_level,
+    message: *const std::ffi::c_char,
+) {
+    assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    assert!((TCUDA_LOG_ERROR..=TCUDA_LOG_DEBUG).contains(&level));
+    // SAFETY: a NUL-terminated text for the time of this call.
+    let message = unsafe { CStr::from_ptr(message) };
+    assert!(message.to_str().is_ok_and(|line| !line.is_empty() && !line.contains('\n')));
+}
+
+/// Nothing of the library is left when a program is over.
+pub fn assert_nothing_is_left() {
+    assert_eq!(sim::live_objects(), sim::LiveObjects::default());
+}

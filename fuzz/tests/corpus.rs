@@ -1,0 +1,69 @@
+//! Runs the checked-in inputs, and a few random ones, through every target, without libFuzzer.
+
+use std::path::Path;
+use tcuda_fuzz::{TARGETS, Target};
+
+/// The files of a directory, in order.
+fn inputs(folder: &str, target: &str) -> Vec<(String, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
+    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let read = |path: std::path::PathBuf| {
+        let bytes = std::fs::read(&path).unwrap();
+        (path.display().to_string(), bytes)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Says which input it was when its run panics.
+struct Named<'a>(&'a str);
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the input is {}", self.0);
+        }
+    }
+}
+
+fn run((_, body): &Target, name: &str, data: &[u8]) {
+    let _named = Named(name);
+    body(data);
+}
+
+#[test]
+fn every_corpus_runs() {
+    for target in TARGETS {
+        let files = inputs("corpus", target.0);
+        assert!(!files.is_empty(), "{} has no corpus", target.0);
+        files.iter().for_each(|(name, data)| run(target, name, data));
+    }
+}
+
+#[test]
+fn every_regression_runs() {
+    for target in TARGETS {
+        inputs("regressions", target.0).iter().for_each(|(name, data)| run(target, name, data));
+    }
+}
+
+#[test]
+fn random_inputs_run() {
+    let rounds = std::env::var("TCUDA_FUZZ_RANDOM").ok().and_then(|rounds| rounds.parse().ok());
+    let only = std::env::var("TCUDA_FUZZ_TARGET").ok();
+    for target in TARGETS.iter().filter(|target| only.as_deref().is_none_or(|n| n == target.0)) {
+        for seed in 1..=rounds.unwrap_or(30u64) {
+            let mut state = seed;
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 24) as u8
+            };
+            let length = usize::from(next()) * 8;
+            let data: Vec<u8> = (0..length).map(|_| next()).collect();
+            run(target, &format!("random input {seed} of {}", target.0), &data);
+        }
+    }
+}

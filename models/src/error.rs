@@ -1,0 +1,11 @@
+//! As much of the library's errors as the pieces under model have.
+
+/// A failure.
+#[derive(Debug)]
+pub enum Error {
+    /// No host memory for what is named.
+    OutOfHostMemory(&'static str),
+}
+
+/// Outcome of an operation that can fail.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,22 @@
+//! The twin of a model: the same with a bug planted, which must be found. Each runs in a process of its
+//! own, because what a found bug leaves behind may not unwind.
+
+use crate::sync::{Bug, with_bug};
+use std::process::Command;
+
+const CHILD: &str = "TCUDA_MODELS_TWIN";
+
+/// Runs `model` with a bug planted, on behalf of the test of this name; the output of its failure has
+/// one of the texts `expected`.
+pub fn fails(test: &str, bug: Bug, expected: &[&str], model: impl FnOnce()) {
+    if std::env::var(CHILD).is_ok_and(|child| child == test) {
+        return with_bug(bug, model);
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program);
+    let output = child.args([test, "--exact", "--nocapture"]).env(CHILD, test).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(!output.status.success(), "{test}: {bug:?} was not found\n{text}");
+    assert!(expected.iter().any(|part| text.contains(part)), "{test}: found otherwise\n{text}");
+}

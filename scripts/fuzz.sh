@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Fuzzes with libFuzzer and AddressSanitizer: scripts/fuzz.sh [SECONDS] [TARGET...], 60 seconds each.
+# New inputs go to target/fuzz/corpus; what crashes to fuzz/artifacts, with the command that repeats it.
+set -euo pipefail
+source "$(dirname "$0")/tools.sh"
+
+seconds=60
+[[ ${1:-} =~ ^[0-9]+$ ]] && { seconds=$1; shift; }
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+    for file in fuzz/targets/*.rs; do
+        targets+=("$(basename "$file" .rs)")
+    done
+fi
+
+command -v "${CXX:-c++}" >/dev/null || { echo "skipped: a C++ compiler is not installed"; exit 0; }
+cargo fetch --locked --manifest-path fuzz/Cargo.toml >/dev/null 2>&1 ||
+    { echo "skipped: the crates of fuzz/ cannot be fetched"; exit 0; }
+
+host=x86_64-unknown-linux-gnu
+[ "$(rustc -vV | sed -n 's/^host: //p')" = $host ] || { echo "skipped: this is not $host"; exit 0; }
+# cargo-fuzz's flags; stable Rust takes the sanitizer with RUSTC_BOOTSTRAP.
+flags="--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module -Ccodegen-units=1"
+for flag in -level=4 -inline-8bit-counters -pc-table -trace-compares; do
+    flags+=" -Cllvm-args=-sanitizer-coverage$flag"
+done
+work=$root/target/fuzz
+RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$work RUSTFLAGS=$flags cargo build --locked --quiet --release \
+    --manifest-path fuzz/Cargo.toml --features libfuzzer --bins --target $host
+
+# figure NAME LOG: the last number behind a word of libFuzzer's status lines.
+figure() { grep -o "$1: [0-9]*" "$2" | tail -1 | sed 's/.*: //'; }
+
+failures=0
+mkdir -p fuzz/artifacts
+for target in "${targets[@]}"; do
+    binary=$work/$host/release/$target
+    log=$work/$target.log
+    grown=$work/corpus/$target
+    mkdir -p "$grown" "fuzz/corpus/$target" "fuzz/regressions/$target"
+    # Everything that an input may print is in the log.
+    if "$binary" "$grown" "fuzz/corpus/$target" "fuzz/regressions/$target" \
+        -max_total_time="$seconds" -max_len=2048 -timeout=20 -rss_limit_mb=3072 -print_final_stats=1 \
+        -artifact_prefix="$root/fuzz/artifacts/$target-" >"$log" 2>&1; then
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
+        echo "$target: $runs runs, $speed/s, coverage $(figure cov "$log"), features $(figure ft "$log")"
+    else
+        failures=$((failures + 1))
+        found=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
+        grep -E -m 3 'panicked at|ERROR: |SUMMARY: ' -A 2 "$log" || tail -20 "$log"
+        echo "$target: FAILED; again: $binary $found (calls: TCUDA_FUZZ_TRACE=1; log: $log)"
+    fi
+done
+[ "$failures" -eq 0 ] || { echo "$failures target(s) failed"; exit 1; }

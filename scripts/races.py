@@ -1,0 +1,89 @@
+"""Runs the races of c_tests/races over many seeds of the adversarial schedule.
+
+usage: races.py DIRECTORY [--racy SEEDS] [--twin SEEDS] [--workload SEEDS]
+                [--json FILE]
+
+DIRECTORY holds the programs that CMake built (build/release/c_tests). Prints one row for each race:
+the first seed that shows it in the racy build, how many of the seeds do, and how many seeds its
+corrected twin passed; then the clean workloads. Exit status 1 if a race was not caught, or if a
+corrected program failed.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+HOUR = 3600
+
+
+def run(program, seeds):
+    """What a program says about its seeds; None if it crashed."""
+    command = [program, "--json", "--seeds", "1", str(seeds)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HOUR)
+    except subprocess.TimeoutExpired:
+        print(f"{program.name} did not end within {HOUR} s", file=sys.stderr)
+        return None
+    sys.stderr.write(done.stderr)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        print(f"{program.name} ended with status {done.returncode}", file=sys.stderr)
+        return None
+
+
+def row(name, racy, twin):
+    """The row of the table, and whether it is as it should be."""
+    kind = (racy or twin or {}).get("kind", "?")
+    caught = bool(racy) and racy["failed"] > 0
+    clean = bool(twin) and twin["failed"] == 0
+    share = f"{racy['failed'] / racy['seeds']:.1%}" if racy else "crashed"
+    first = racy["first_failed"] if caught else "none"
+    passed = f"{twin['seeds'] - twin['failed']} of {twin['seeds']}" if twin else "crashed"
+    rate = twin["seeds_per_second"] if twin else 0
+    return f"{name:32} {kind:16} {first!s:>6} {share:>8} {passed:>18} {rate:>9}", caught and clean
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--racy", type=int, default=1000)
+    parser.add_argument("--twin", type=int, default=10000)
+    parser.add_argument("--workload", type=int, default=1000)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+
+    found = lambda prefix: sorted(options.directory.glob(f"{prefix}_*"))
+    names = [path.name.removeprefix("race_racy_") for path in found("race_racy")]
+    workloads = [path.name.removeprefix("race_clean_") for path in found("race_clean")]
+    if not names or not workloads:
+        sys.exit(f"no races in {options.directory}; build them first")
+
+    results, wrong = [], []
+    print(f"{'race':32} {'kind':16} {'first':>6} {'share':>8} {'twin passed':>18} {'seeds/s':>9}")
+    for name in names:
+        racy = run(options.directory / f"race_racy_{name}", options.racy)
+        twin = run(options.directory / f"race_twin_{name}", options.twin)
+        text, right = row(name, racy, twin)
+        print(text, flush=True)
+        results.append({"name": name, "racy": racy, "twin": twin})
+        wrong += [] if right else [name]
+    for name in workloads:
+        clean = run(options.directory / f"race_clean_{name}", options.workload)
+        passed = f"{clean['seeds'] - clean['failed']} of {clean['seeds']}" if clean else "crashed"
+        rate = clean["seeds_per_second"] if clean else 0
+        print(f"{name:32} {'workload':16} {'':6} {'':8} {passed:>18} {rate:>9}", flush=True)
+        results.append({"name": name, "clean": clean})
+        wrong += [] if clean and clean["failed"] == 0 else [name]
+
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    caught = sum(1 for result in results if (result.get("racy") or {}).get("failed"))
+    print(f"{caught} of {len(names)} races caught within {options.racy} seeds; not as they should be: "
+          f"{', '.join(wrong) or 'none'}")
+    return 1 if wrong else 0
+
+
+sys.exit(main())

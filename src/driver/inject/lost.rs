@@ -1,0 +1,256 @@
+//! Lost devices: what a real GPU does after a fault, on a machine that is well. Every call that works
+//! with the device or its context gives the same code until shutdown; those that need no working
+//! context go on.
+//!
+//! With which device a call works is told by its stream, event, handle or address, else by the current
+//! context. Drivers cannot be asked for the device of an event or handle, so these are remembered from
+//! the calls that bind them to one.
+
+use crate::device::MAX_DEVICES;
+use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
+use crate::driver::{Call, Table, code};
+use std::ffi::c_void;
+
+/// Handles up to this mean a stream of the current context.
+const PER_THREAD: u64 = 2;
+
+/// Lost devices, and the devices of events and handles.
+pub(super) struct Lost {
+    /// By device: what its calls give; 0: it is well.
+    codes: [i32; MAX_DEVICES],
+    owners: Vec<(u64, u8)>,
+}
+
+impl Lost {
+    pub(super) const fn new() -> Lost {
+        Lost { codes: [0; MAX_DEVICES], owners: Vec::new() }
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.codes.iter().any(|code| *code != 0)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Lost::new();
+    }
+
+    /// Loses devices that are not lost already.
+    pub(super) fn lose(&mut self, devices: u64, given: i32) {
+        for (device, code) in self.codes.iter_mut().enumerate() {
+            if devices >> device & 1 == 1 && *code == 0 {
+                *code = given;
+            }
+        }
+    }
+
+    /// What a call that works with these devices gives, if one of them is lost.
+    pub(super) fn code(&self, devices: u64) -> Option<i32> {
+        let mut lost = self.codes.iter().enumerate();
+        lost.find(|(device, code)| devices >> device & 1 == 1 && **code != 0).map(|(_, code)| *code)
+    }
+
+    /// The devices with which a call works, as bits; remembers what it binds to them.
+    pub(super) fn devices(&mut self, call: Call, seen: &Seen) -> u64 {
+        if seen.bound != 0 && seen.devices.count_ones() == 1 {
+            let device = seen.devices.trailing_zeros() as u8;
+            if let Some(known) = self.owners.iter_mut().find(|(object, _)| *object == seen.bound) {
+                known.1 = device;
+            } else if self.owners.try_reserve(1).is_ok() {
+                self.owners.push((seen.bound, device));
+            }
+        }
+        let mut devices = seen.devices;
+        for object in seen.objects.into_iter().filter(|object| *object != 0) {
+            let known = self.owners.iter().position(|(known, _)| *known == object);
+            devices |= match known {
+                Some(index) => 1 << self.owners[index].1,
+                None => seen.current,
+            };
+            if let Some(index) = known
+                && matches!(call, Call::cuEventDestroy | Call::cuMemRelease)
+            {
+                self.owners.swap_remove(index);
+            }
+        }
+        devices
+    }
+}
+
+/// What a call says about its devices.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Devices that are known, as bits.
+    devices: u64,
+    /// The device of the current context, for objects that nobody knows.
+    current: u64,
+    /// Events or a handle of which the device is to be looked up.
+    objects: [u64; 2],
+    /// An event or handle that the call binds to the one known device.
+    bound: u64,
+}
+
+impl Seen {
+    pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> Seen {
+        use Call::*;
+        let argument = |wanted: &str| {
+            arguments.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
+        };
+        let current = current(table);
+        let mut seen = Seen { current, ..Seen::default() };
+        match call {
+            // They need no working context.
+            cuInit
+            | cuDriverGetVersion
+            | cuDeviceGetCount
+            | cuDeviceGet
+            | cuDeviceGetName
+            | cuDeviceGetUuid
+            | cuDeviceTotalMem
+            | cuDeviceGetAttribute
+            | cuDevicePrimaryCtxGetState
+            | cuDeviceCanAccessPeer
+            | cuCtxGetCurrent
+            | cuCtxSetCurrent
+            | cuCtxPushCurrent
+            | cuCtxPopCurrent
+            | cuCtxGetDevice
+            | cuThreadExchangeStreamCaptureMode
+            | cuMemGetAllocationGranularity
+            | cuMemAddressReserve
+            | cuMemAddressFree => {}
+            cuDevicePrimaryCtxRetain | cuDevicePrimaryCtxRelease | cuDeviceGetDefaultMemPool => {
+                seen.devices = bit(argument("device") as i32);
+            }
+            cuCtxEnablePeerAccess => seen.devices = current | of_context(table, argument("peer")),
+            cuEventRecord | cuEventRecordWithFlags => {
+                seen.devices = of_stream(table, argument("stream"), current);
+                seen.bound = argument("event");
+            }
+            cuStreamWaitEvent => {
+                seen.devices = of_stream(table, argument("stream"), current);
+                seen.objects[0] = argument("event");
+            }
+            cuEventQuery | cuEventSynchronize | cuEventDestroy => {
+                seen.objects[0] = argument("event");
+            }
+            cuEventElapsedTime => seen.objects = [argument("start"), argument("end")],
+            cuMemRelease => seen.objects[0] = argument("handle"),
+            cuMemMap => {
+                seen.devices = current;
+                seen.bound = argument("handle");
+            }
+            cuMemUnmap | cuMemSetAccess | cuMemGetAccess | cuMemFree => {
+                seen.devices = of_address(table, argument("ptr"), current);
+            }
+            cuMemCreate => seen.devices = of_properties(argument("properties")),
+            cuMemcpyPeerAsync => {
+                seen.devices = of_stream(table, argument("stream"), current)
+                    | of_context(table, argument("dst_context"))
+                    | of_context(table, argument("src_context"));
+            }
+            cuMemcpy3DPeerAsync => {
+                seen.devices = of_stream(table, argument("stream"), current)
+                    | of_copy(table, argument("copy"));
+            }
+            cuStreamCreateWithPriority => seen.devices = current,
+            _ if arguments.iter().any(|(name, _)| *name == "stream") => {
+                seen.devices = of_stream(table, argument("stream"), current);
+            }
+            _ => seen.devices = current,
+        }
+        seen
+    }
+}
+
+/// Lets a lost device's context go in fact, although the call says otherwise: what the library cannot
+/// destroy any more ends with it.
+pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
+    if has_lost
+        && matches!(call, Call::cuDevicePrimaryCtxRelease)
+        && let (Some(release), Some((_, device))) =
+            (table.cuDevicePrimaryCtxRelease, arguments.first())
+    {
+        // SAFETY: the call that the caller made.
+        unsafe { release(*device as i32) };
+    }
+}
+
+fn bit(device: i32) -> u64 {
+    if (0..MAX_DEVICES as i32).contains(&device) { 1 << device } else { 0 }
+}
+
+/// The device of the current context; without one, the only device.
+fn current(table: &Table) -> u64 {
+    let mut device = 0;
+    if let Some(get) = table.cuCtxGetDevice {
+        // SAFETY: `device` is writable.
+        if unsafe { get(&mut device) } == code::SUCCESS {
+            return bit(device);
+        }
+    }
+    let mut count = 0;
+    if let Some(get) = table.cuDeviceGetCount {
+        // SAFETY: `count` is writable.
+        unsafe { get(&mut count) };
+    }
+    u64::from(count == 1)
+}
+
+fn of_context(table: &Table, context: u64) -> u64 {
+    let (Some(push), Some(pop), Some(get)) =
+        (table.cuCtxPushCurrent, table.cuCtxPopCurrent, table.cuCtxGetDevice)
+    else {
+        return 0;
+    };
+    // SAFETY: the driver looks the context up.
+    if unsafe { push(context as CUcontext) } != code::SUCCESS {
+        return 0;
+    }
+    let (mut device, mut popped) = (-1, std::ptr::null_mut());
+    // SAFETY: `device` is writable.
+    unsafe { get(&mut device) };
+    // SAFETY: `popped` is writable.
+    unsafe { pop(&mut popped) };
+    bit(device)
+}
+
+fn of_stream(table: &Table, stream: u64, current: u64) -> u64 {
+    let mut context = std::ptr::null_mut();
+    match table.cuStreamGetCtx {
+        Some(get) if stream > PER_THREAD => {
+            // SAFETY: the stream is what the caller passes on; `context` is writable.
+            match unsafe { get(stream as _, &mut context) } {
+                code::SUCCESS => of_context(table, context as u64),
+                _ => current,
+            }
+        }
+        _ => current,
+    }
+}
+
+fn of_address(table: &Table, address: u64, current: u64) -> u64 {
+    let mut device = -1i32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    if let Some(get) = table.cuPointerGetAttribute {
+        let data = std::ptr::from_mut(&mut device).cast::<c_void>();
+        // SAFETY: `device` has the attribute's type; the address is only looked up.
+        if unsafe { get(data, attribute, address) } == code::SUCCESS {
+            return bit(device);
+        }
+    }
+    current
+}
+
+fn of_properties(properties: u64) -> u64 {
+    // SAFETY: what cuMemCreate gets: NULL or properties of an allocation.
+    let properties = unsafe { (properties as *const CUmemAllocationProp).as_ref() };
+    properties.map_or(0, |properties| bit(properties.location.id))
+}
+
+fn of_copy(table: &Table, copy: u64) -> u64 {
+    // SAFETY: what cuMemcpy3DPeerAsync gets: NULL or a description of a copy.
+    let copy = unsafe { (copy as *const CUDA_MEMCPY3D_PEER).as_ref() };
+    copy.map_or(0, |copy| {
+        of_context(table, copy.srcContext as u64) | of_context(table, copy.dstContext as u64)
+    })
+}

@@ -1,0 +1,286 @@
+//! Being inside the library, and waiting for those who are: every call is an epoch.
+//!
+//! Whoever takes something away for good (a destroyed handle's object, the whole runtime at shutdown)
+//! first makes it unreachable, then waits until the members that were inside have left. Entering costs
+//! two plain stores; the waiting side pays with a heavy fence.
+
+use crate::error::{Error, Result};
+use crate::lock::{Guard, Lock, Mutex};
+use crate::rank::Rank;
+use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
+use std::cell::UnsafeCell;
+
+/// How members announce that they enter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// By a light fence: those who wait use a heavy one.
+    Light,
+    /// By a full fence, where there is no heavy one.
+    Full,
+}
+
+/// Where one thread is.
+#[repr(C)]
+pub struct Presence {
+    /// Odd while it is inside.
+    sequence: AtomicU64,
+    /// `sequence` when somebody began to wait for everyone.
+    waited_for: AtomicU64,
+    /// Calls inside calls: callbacks may come back.
+    depth: AtomicU32,
+}
+
+impl Presence {
+    /// Outside. The library's own begin as the zeroes of a thread's block.
+    pub fn new() -> Presence {
+        Presence {
+            sequence: AtomicU64::new(0),
+            waited_for: AtomicU64::new(0),
+            depth: AtomicU32::new(0),
+        }
+    }
+
+    /// Enters.
+    #[inline(always)]
+    pub fn enter(&self, how: Fence) {
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth.store(depth + 1, Ordering::Relaxed);
+        if depth == 0 {
+            let sequence = self.sequence.load(Ordering::Relaxed);
+            // Released as well: who waits may see this instead of the last leaving, and must then
+            // know what was done before that.
+            self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+            if how == Fence::Light {
+                sync::light_fence();
+            } else {
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Leaves.
+    #[inline]
+    pub fn leave(&self) {
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth.store(depth - 1, Ordering::Relaxed);
+        if depth == 1 {
+            let sequence = self.sequence.load(Ordering::Relaxed);
+            self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// How many calls it is in.
+    #[inline]
+    pub fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+}
+
+/// All threads that were ever inside and live. A lock of our own guards the list, which a fork can
+/// hold from before to after.
+pub struct Members {
+    lock: Lock,
+    list: UnsafeCell<Vec<usize>>,
+}
+
+// SAFETY: the list is used with the lock held only.
+unsafe impl Sync for Members {}
+
+impl Members {
+    sync::constant! {
+        /// Nobody.
+        pub fn new() -> Members {
+            Members { lock: Lock::new(Rank::LEAF), list: UnsafeCell::new(Vec::new()) }
+        }
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut Vec<usize>) -> R) -> R {
+        let _guard: Guard<'_> = self.lock.guard();
+        // SAFETY: the lock is held.
+        body(unsafe { &mut *self.list.get() })
+    }
+
+    /// Adds a thread; with the lock held `also` does what must succeed as well.
+    pub fn join(&self, presence: &Presence, also: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.with(|list| {
+            list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
+            also()?;
+            list.push(presence.address());
+            Ok(())
+        })
+    }
+
+    /// Removes a thread, which is about to end.
+    pub fn part(&self, presence: &Presence) {
+        self.with(|list| {
+            if let Some(index) = list.iter().position(|known| *known == presence.address()) {
+                list.swap_remove(index);
+            }
+        });
+    }
+
+    /// Holds the list still, for a fork.
+    pub fn hold(&self) {
+        self.lock.lock();
+    }
+
+    /// Gives it back.
+    pub fn release(&self) {
+        self.lock.unlock();
+    }
+
+    /// In the child of a fork, where only this thread exists: keeps it alone, and gives the list back.
+    pub fn keep_only(&self, own: &Presence) {
+        // SAFETY: the lock is held since before the fork.
+        unsafe { &mut *self.list.get() }.retain(|known| *known == own.address());
+        self.lock.unlock();
+    }
+
+    /// Waits until every member that is inside now, but for `own`, has left. Fences come first.
+    pub fn wait_for_others(&self, own: &Presence) {
+        let own = own.address();
+        self.with(|list| {
+            for address in list.iter().copied() {
+                // SAFETY: threads leave the list, which is locked, before their block goes.
+                let presence = unsafe { &*(address as *const Presence) };
+                let sequence = presence.sequence.load(Ordering::Acquire);
+                presence.waited_for.store(sequence, Ordering::Relaxed);
+            }
+        });
+        let somebody_stays = || {
+            self.with(|list| {
+                list.iter().copied().filter(|address| *address != own).any(|address| {
+                    // SAFETY: as above.
+                    let presence = unsafe { &*(address as *const Presence) };
+                    let sequence = presence.sequence.load(Ordering::Acquire);
+                    sequence % 2 == 1 && presence.waited_for.load(Ordering::Relaxed) == sequence
+                })
+            })
+        };
+        while somebody_stays() {
+            sync::yield_now();
+        }
+    }
+
+    /// Adds the members that are inside now, but for `own`; false: no host memory.
+    fn inside_now(&self, own: usize, seen: &mut Vec<(usize, u64)>) -> bool {
+        self.with(|list| {
+            for address in list.iter().copied().filter(|address| *address != own) {
+                // SAFETY: threads leave the list, which is locked, before their block goes.
+                let presence = unsafe { &*(address as *const Presence) };
+                let sequence = presence.sequence.load(Ordering::Acquire);
+                if sequence % 2 == 1 {
+                    if seen.try_reserve(1).is_err() {
+                        return false;
+                    }
+                    seen.push((address, sequence));
+                }
+            }
+            true
+        })
+    }
+
+    fn still_inside(&self, address: usize, sequence: u64) -> bool {
+        self.with(|list| {
+            if !list.contains(&address) {
+                return false;
+            }
+            // SAFETY: threads leave the list, which is locked, before their block goes.
+            let presence = unsafe { &*(address as *const Presence) };
+            presence.sequence.load(Ordering::Acquire) == sequence
+        })
+    }
+}
+
+/// Room for objects that are retired while host memory is out.
+const SPARE: usize = 64;
+
+/// Objects taken out of use, with the members that may still look at them.
+struct Old {
+    objects: Vec<Box<dyn Send>>,
+    waiting_for: Vec<(usize, u64)>,
+}
+
+/// Objects out of use, dropped once no member that was inside can still see them.
+pub struct Retired {
+    old: Mutex<Old>,
+    young: Mutex<Vec<Box<dyn Send>>>,
+    /// Young ones for which `young` found no host memory.
+    spare: Mutex<[Option<Box<dyn Send>>; SPARE]>,
+}
+
+impl Retired {
+    sync::constant! {
+        /// None.
+        pub fn new() -> Retired {
+            let old = Old { objects: Vec::new(), waiting_for: Vec::new() };
+            Retired {
+                old: Mutex::new(Rank::RETIRED, old),
+                young: Mutex::new(Rank::LEAF, Vec::new()),
+                spare: Mutex::new(Rank::LEAF, [const { None }; SPARE]),
+            }
+        }
+    }
+
+    /// Adds an object that nobody can reach any more; gives how many are young.
+    pub fn add(&self, object: Box<dyn Send>) -> usize {
+        let mut young = self.young.lock();
+        if young.try_reserve(1).is_err() {
+            drop(young);
+            match self.spare.lock().iter_mut().find(|place| place.is_none()) {
+                Some(place) => *place = Some(object),
+                // The only safe place is nowhere.
+                None => std::mem::forget(object),
+            }
+            return 0;
+        }
+        young.push(object);
+        young.len()
+    }
+
+    /// Moves objects one step on, dropping those that nobody can see. `own` is the caller's, if what
+    /// it looks at does not count. `barrier` makes what was done so far visible to those who enter.
+    pub fn collect(&self, members: &Members, own: Option<&Presence>, barrier: impl Fn() -> bool) {
+        let own = own.map_or(0, Presence::address);
+        let mut retired = self.old.lock();
+        retired.waiting_for.retain(|(address, sequence)| members.still_inside(*address, *sequence));
+        if !retired.waiting_for.is_empty() {
+            return;
+        }
+        let mut waiting_for = Vec::new();
+        let mut objects = std::mem::take(&mut *self.young.lock());
+        for place in self.spare.lock().iter_mut().filter(|place| place.is_some()) {
+            if objects.try_reserve(1).is_ok() {
+                objects.extend(place.take());
+            }
+        }
+        let old = std::mem::replace(&mut retired.objects, objects);
+        if !barrier() || !members.inside_now(own, &mut waiting_for) {
+            // Nobody can tell who still sees them: they stay for ever.
+            std::mem::forget(std::mem::take(&mut retired.objects));
+        }
+        let nobody = waiting_for.is_empty();
+        retired.waiting_for = waiting_for;
+        let young = if nobody { std::mem::take(&mut retired.objects) } else { Vec::new() };
+        drop(retired);
+        // Outside the lock: what is dropped may retire more.
+        drop(old);
+        drop(young);
+    }
+
+    /// Drops all; the caller has waited for everyone who could see them.
+    pub fn drain(&self) {
+        loop {
+            let old = std::mem::take(&mut self.old.lock().objects);
+            let young = std::mem::take(&mut *self.young.lock());
+            let spare = self.spare.lock().each_mut().map(Option::take);
+            if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
+                return;
+            }
+        }
+    }
+}

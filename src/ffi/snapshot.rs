@@ -1,0 +1,209 @@
+//! Section "Memory" of the header: snapshots.
+
+use super::boundary::{Sized_, boundary, flag, out, struct_out};
+use super::handle::Table;
+use super::status::tcuda_status;
+use crate::driver::sys::CUstream_st;
+use crate::error::{Error, Result};
+use crate::memory::snapshot::{BlockState, Snapshot};
+use crate::memory::stats::Class;
+use crate::runtime;
+use std::ffi::c_void;
+
+/// Segments and blocks of all devices at one moment.
+pub struct tcuda_memory_snapshot {
+    _private: [u8; 0],
+}
+
+pub(super) static SNAPSHOTS: Table<Snapshot> = Table::new(4, "snapshot");
+
+/// What a block is, by torch's names: TCUDA_BLOCK_...
+pub type tcuda_block_state = i32;
+/// "inactive": cached, and nobody's.
+pub const TCUDA_BLOCK_INACTIVE: tcuda_block_state = 0;
+/// "active_allocated": held by the host.
+pub const TCUDA_BLOCK_ACTIVE_ALLOCATED: tcuda_block_state = 1;
+/// "active_pending_free": freed, but awaiting streams of tcuda_record_stream.
+pub const TCUDA_BLOCK_ACTIVE_PENDING_FREE: tcuda_block_state = 2;
+
+/// A contiguous range of memory from the driver, which serves one stream and size class.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_segment_info {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// First byte.
+    pub ptr: *mut c_void,
+    /// Length; what its blocks have together.
+    pub total_bytes: u64,
+    /// Of blocks held by the host.
+    pub allocated_bytes: u64,
+    /// Those, and of freed blocks awaiting streams.
+    pub active_bytes: u64,
+    /// Of active blocks, as asked for.
+    pub requested_bytes: u64,
+    /// Index of its first block; the others follow, by address.
+    pub first_block: usize,
+    /// Number of its blocks.
+    pub block_count: usize,
+    /// Native handle of its stream; NULL: the default one.
+    pub cu_stream: *mut CUstream_st,
+    /// What tcuda_stream_id gives for it.
+    pub stream_id: i64,
+    /// Ordinal.
+    pub device: i32,
+    /// 1: of blocks up to 1 MiB; 0: above.
+    pub is_small: i32,
+}
+
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_segment_info {}
+
+/// A part of a segment.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_block_info {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// First byte.
+    pub ptr: *mut c_void,
+    /// Length.
+    pub bytes: u64,
+    /// Bytes as asked for; 0 when inactive.
+    pub requested_bytes: u64,
+    /// Ordinal.
+    pub device: i32,
+    /// TCUDA_BLOCK_...
+    pub state: tcuda_block_state,
+}
+
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_block_info {}
+
+/// The segments and blocks of all devices now, empty before initialisation. A device is listed at
+/// one moment, one device after the other; of a call that another thread is in the middle of, it
+/// shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
+///
+/// @param with_history   1: with the recorded past, none in this version; 0: as it is now only
+/// @param[out] snapshot  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_create(
+    with_history: i32,
+    snapshot: *mut *mut tcuda_memory_snapshot,
+) -> tcuda_status {
+    boundary(|call| {
+        let snapshot = out(snapshot, "snapshot")?;
+        flag(with_history, "with_history")?;
+        let taken = match runtime::existing(call.inside()) {
+            Some(runtime) => Snapshot::of(&runtime.devices)?,
+            None => Snapshot::default(),
+        };
+        snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
+        Ok(())
+    })
+}
+
+/// Forgets a snapshot.
+///
+/// @param snapshot  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_snapshot_destroy(
+    snapshot: *mut tcuda_memory_snapshot,
+) -> tcuda_status {
+    boundary(|_| {
+        if snapshot.is_null() { Ok(()) } else { SNAPSHOTS.remove(snapshot as usize, "snapshot") }
+    })
+}
+
+/// How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
+/// them in the same order.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
+    snapshot: *mut tcuda_memory_snapshot,
+    segment_count: *mut usize,
+    block_count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let segments = out(segment_count, "segment_count")?;
+        let blocks = out(block_count, "block_count")?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        segments.set(snapshot.segments.len());
+        blocks.set(snapshot.blocks.len());
+        Ok(())
+    })
+}
+
+/// The element of a list of a snapshot.
+fn element<T>(list: &[T], index: usize) -> Result<&T> {
+    list.get(index).ok_or(Error::OutOfRange {
+        name: "index",
+        value: i64::try_from(index).unwrap_or(i64::MAX),
+        allowed: "use one below what tcuda_memory_snapshot_counts gives",
+    })
+}
+
+/// A segment of a snapshot.
+///
+/// @param index            below the number of segments
+/// @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_segment(
+    snapshot: *mut tcuda_memory_snapshot,
+    index: usize,
+    segment: *mut tcuda_segment_info,
+) -> tcuda_status {
+    boundary(|call| {
+        let segment = struct_out(segment, "segment")?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        let found = element(&snapshot.segments, index)?;
+        segment.set(&tcuda_segment_info {
+            struct_size: size_of::<tcuda_segment_info>(),
+            ptr: found.address as *mut c_void,
+            total_bytes: found.bytes,
+            allocated_bytes: found.allocated,
+            active_bytes: found.active,
+            requested_bytes: found.requested,
+            first_block: found.first_block,
+            block_count: found.blocks,
+            cu_stream: found.stream as *mut CUstream_st,
+            stream_id: found.stream_id,
+            device: found.device,
+            is_small: i32::from(found.class == Class::Small),
+        });
+        Ok(())
+    })
+}
+
+/// A block of a snapshot.
+///
+/// @param index          below the number of blocks; a segment names its first
+/// @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_block(
+    snapshot: *mut tcuda_memory_snapshot,
+    index: usize,
+    block: *mut tcuda_block_info,
+) -> tcuda_status {
+    boundary(|call| {
+        let block = struct_out(block, "block")?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        let found = element(&snapshot.blocks, index)?;
+        block.set(&tcuda_block_info {
+            struct_size: size_of::<tcuda_block_info>(),
+            ptr: found.address as *mut c_void,
+            bytes: found.bytes,
+            requested_bytes: found.requested,
+            device: found.device,
+            state: match found.state {
+                BlockState::Inactive => TCUDA_BLOCK_INACTIVE,
+                BlockState::ActiveAllocated => TCUDA_BLOCK_ACTIVE_ALLOCATED,
+                BlockState::ActivePendingFree => TCUDA_BLOCK_ACTIVE_PENDING_FREE,
+            },
+        });
+        Ok(())
+    })
+}

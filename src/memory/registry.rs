@@ -1,0 +1,141 @@
+//! Which arena an address belongs to: reservations of all devices in one fixed table, so that a
+//! pointer leads to its arena by a few comparisons and a shift, without a lock.
+//!
+//! Entries are written before the count that shows them, and change afterwards only at shutdown, when
+//! nobody is inside; the slots of an entry are filled one by one.
+
+use crate::sync::{self, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// A reservation: `bytes >> shift` slots of equal size.
+struct Reservation<T, const SLOTS: usize> {
+    base: AtomicU64,
+    bytes: AtomicU64,
+    shift: AtomicU32,
+    device: AtomicU32,
+    arenas: [AtomicPtr<T>; SLOTS],
+}
+
+/// A slot that is being handed out.
+pub struct Slot {
+    reservation: usize,
+    index: usize,
+    /// First address.
+    pub base: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// The table.
+pub struct Registry<T, const RESERVATIONS: usize, const SLOTS: usize> {
+    entries: [Reservation<T, SLOTS>; RESERVATIONS],
+    count: AtomicUsize,
+}
+
+impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS, SLOTS> {
+    sync::constant! {
+        /// Nothing reserved.
+        pub fn new() -> Registry<T, RESERVATIONS, SLOTS> {
+            Registry {
+                entries: sync::repeat!(Reservation {
+                    base: AtomicU64::new(0),
+                    bytes: AtomicU64::new(0),
+                    shift: AtomicU32::new(0),
+                    device: AtomicU32::new(0),
+                    arenas: sync::repeat!(AtomicPtr::new(std::ptr::null_mut())),
+                }),
+                count: AtomicUsize::new(0),
+            }
+        }
+    }
+
+    #[inline]
+    fn known(&self) -> &[Reservation<T, SLOTS>] {
+        &self.entries[..self.count.load(Ordering::Acquire)]
+    }
+
+    /// The arena whose slot holds an address, and the offset in it.
+    #[inline]
+    pub fn arena_of(&self, address: u64) -> Option<(*const T, u64)> {
+        for entry in self.known() {
+            let offset = address.wrapping_sub(entry.base.load(Ordering::Relaxed));
+            if offset < entry.bytes.load(Ordering::Relaxed) {
+                let shift = entry.shift.load(Ordering::Relaxed);
+                let arena = entry.arenas[(offset >> shift) as usize].load(Ordering::Acquire);
+                return (!arena.is_null()).then_some((arena, offset & ((1 << shift) - 1)));
+            }
+        }
+        None
+    }
+
+    /// The device whose reservation holds an address.
+    pub fn device_of(&self, address: u64) -> Option<i32> {
+        let holds = |entry: &&Reservation<T, SLOTS>| {
+            let offset = address.wrapping_sub(entry.base.load(Ordering::Relaxed));
+            offset < entry.bytes.load(Ordering::Relaxed)
+        };
+        let entry = self.known().iter().find(holds)?;
+        Some(entry.device.load(Ordering::Relaxed) as i32)
+    }
+
+    /// Reservations that a device has.
+    pub fn reservations_of(&self, device: i32) -> usize {
+        self.known().iter().filter(|e| e.device.load(Ordering::Relaxed) as i32 == device).count()
+    }
+
+    /// Is the table full?
+    pub fn is_full(&self) -> bool {
+        self.known().len() == RESERVATIONS
+    }
+
+    /// Adds a reservation of equal slots. The caller serialises additions, and the table has room.
+    pub fn add(&self, device: i32, base: u64, bytes: u64, slot_bytes: u64) {
+        let index = self.known().len();
+        let Some(entry) = self.entries.get(index) else { return };
+        entry.base.store(base, Ordering::Relaxed);
+        entry.bytes.store(bytes, Ordering::Relaxed);
+        entry.shift.store(slot_bytes.trailing_zeros(), Ordering::Relaxed);
+        entry.device.store(device as u32, Ordering::Relaxed);
+        self.count.store(index + 1, Ordering::Release);
+    }
+
+    /// A slot of a device that nobody uses. The caller holds the device's ledger.
+    pub fn vacant(&self, device: i32) -> Option<Slot> {
+        let entries = self.known().iter().enumerate();
+        entries.filter(|(_, entry)| entry.device.load(Ordering::Relaxed) as i32 == device).find_map(
+            |(reservation, entry)| {
+                let bytes = 1 << entry.shift.load(Ordering::Relaxed);
+                let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
+                let mut arenas = entry.arenas[..slots].iter();
+                let index = arenas.position(|arena| arena.load(Ordering::Relaxed).is_null())?;
+                let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
+                Some(Slot { reservation, index, base, bytes })
+            },
+        )
+    }
+
+    /// Makes an arena reachable by its addresses. The caller holds the device's ledger.
+    pub fn publish(&self, slot: &Slot, arena: *mut T) {
+        self.entries[slot.reservation].arenas[slot.index].store(arena, Ordering::Release);
+    }
+
+    /// Forgets the reservations of a device, giving each to `body`. Nobody is inside; the caller
+    /// serialises it with additions.
+    pub fn remove(&self, device: i32, mut body: impl FnMut(u64, u64)) {
+        for entry in self.known() {
+            if entry.device.load(Ordering::Relaxed) as i32 != device {
+                continue;
+            }
+            let bytes = entry.bytes.swap(0, Ordering::AcqRel);
+            for arena in &entry.arenas {
+                arena.store(std::ptr::null_mut(), Ordering::Release);
+            }
+            if bytes > 0 {
+                body(entry.base.load(Ordering::Relaxed), bytes);
+            }
+        }
+        // Entries of closed devices are used again once all are closed.
+        if self.entries.iter().all(|entry| entry.bytes.load(Ordering::Relaxed) == 0) {
+            self.count.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What the lock-free pieces are made of: atomics, fences, sleeping on a word. `models/` compiles the
+//! same files against types that try every interleaving; nothing else tells the two apart.
+
+use std::sync::atomic;
+
+pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::hint::spin_loop;
+pub use std::sync::{Mutex, MutexGuard};
+pub use std::thread::yield_now;
+
+/// A constructor that is `const` here; those of the models' atomics are not.
+macro_rules! constant {
+    ($(#[$meta:meta])* $visibility:vis fn $($rest:tt)*) => {
+        $(#[$meta])* $visibility const fn $($rest)*
+    };
+}
+pub(crate) use constant;
+
+/// An array of one expression, repeated.
+macro_rules! repeat {
+    ($value:expr) => {
+        [const { $value }; _]
+    };
+}
+pub(crate) use repeat;
+
+/// Looks at a held lock before sleeping. What it guards takes some ten nanoseconds, and a sleeper
+/// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
+pub const LOOKS: u32 = 120;
+
+/// Orders what this thread does, for those who use [`heavy_fence`] alone.
+#[inline]
+pub fn light_fence() {
+    atomic::compiler_fence(Ordering::SeqCst);
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: takes integers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result == 0
+}
+
+/// Asks for heavy fences; false: this kernel has none.
+pub fn register_heavy_fence() -> bool {
+    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) && heavy_fence()
+}
+
+/// Makes the light fence of every running thread a full one at this point; false: forbidden.
+pub fn heavy_fence() -> bool {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
+}
+
+/// Sleeps until woken, if the word still has this value; may wake for no reason.
+pub fn sleep_while(word: &AtomicU32, value: u32) {
+    futex(word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value);
+}
+
+/// Wakes one of those who sleep on the word.
+pub fn wake_one(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+}
+
+fn futex(word: &AtomicU32, operation: i32, value: u32) {
+    // SAFETY: the word lives while it is borrowed; no timeout is passed.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        )
+    };
+}

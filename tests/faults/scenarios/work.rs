@@ -1,0 +1,94 @@
+//! Copies, fills, and threads.
+
+use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, copy, expect, fill, problem};
+use std::ptr::null_mut;
+use tcuda::ffi::copy::*;
+use tcuda::ffi::device::*;
+use tcuda::ffi::status::tcuda_status;
+
+pub fn copies() -> Done {
+    const BYTES: usize = 6000;
+    let stream = Stream::new(0, 0)?;
+    let [a, b] = [Memory::new(BYTES, 0, stream.0)?, Memory::new(BYTES, 0, stream.0)?];
+    let host: Vec<u8> = (0..BYTES).map(|i| (i % 3) as u8 + 1).collect();
+    copy(a.0, host.as_ptr().cast(), BYTES, stream.0)?;
+    copy(b.0, a.0, BYTES, stream.0)?;
+    expect(b.0, &[1, 2, 3], BYTES / 3, stream.0)?;
+    // Ten rows of 30 bytes out of rows of 300, into rows of 60.
+    fill(a.0, &[9], BYTES, stream.0)?;
+    call!(tcuda_copy_2d(a.0, 60, b.0, 300, 30, 10, stream.0))?;
+    expect(a.0, &[1, 2, 3], 10, stream.0)?;
+    expect(a.at(30), &[9], 30, stream.0)?;
+    let mut rows = [0u8; 300];
+    call!(tcuda_copy_2d(rows.as_mut_ptr().cast(), 30, a.0, 60, 30, 10, stream.0))?;
+    stream.synchronize()?;
+    if rows.chunks(3).any(|part| part != [1, 2, 3]) {
+        problem("every call gave OK, but the copied rows are others".into());
+    }
+    let mut device = 0;
+    call!(tcuda_device_of(a.0, &mut device))?;
+    call!(tcuda_device_of(rows.as_ptr().cast(), &mut device))
+}
+
+pub fn peers() -> Done {
+    let mut possible = false;
+    call!(tcuda_device_can_access_peer(0, 1, &mut possible))?;
+    let streams = [Stream::new(0, 0)?, Stream::new(1, 0)?];
+    let near = Memory::new(9000, 0, streams[0].0)?;
+    let far = Memory::new(9000, 1, streams[1].0)?;
+    fill(near.0, &[1, 2, 3], 3000, streams[0].0)?;
+    streams[0].synchronize()?;
+    copy(far.0, near.0, 9000, streams[1].0)?;
+    expect(far.0, &[1, 2, 3], 3000, streams[1].0)?;
+    // Work of a stream on the other device's memory.
+    streams[1].synchronize()?;
+    fill(far.0, &[4], 9000, streams[0].0)?;
+    call!(tcuda_copy_2d(near.0, 90, far.0, 90, 90, 100, streams[0].0))?;
+    expect(near.0, &[4], 9000, streams[0].0)?;
+    if possible {
+        call!(tcuda_device_enable_peer_access(0, 1))?;
+        call!(tcuda_device_enable_peer_access(1, 0))?;
+    }
+    fill(far.0, &[5, 6], 4500, streams[0].0)?;
+    expect(far.0, &[5, 6], 4500, streams[0].0)?;
+    let more = Memory::new(3 << 20, 1, streams[1].0)?;
+    streams[1].synchronize()?;
+    copy(more.0, far.0, 9000, streams[0].0)?;
+    expect(more.0, &[5, 6], 4500, streams[0].0)?;
+    copy(near.0, far.0, 9000, CURRENT)?;
+    expect(near.0, &[5, 6], 4500, CURRENT)
+}
+
+pub fn fills() -> Done {
+    const VALUE: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+    let stream = Stream::new(0, -1)?;
+    let memory = Memory::new(16 * 200, 0, stream.0)?;
+    for width in [1, 2, 4, 8, 16, 3] {
+        let value = &VALUE[..width];
+        fill(memory.0, value, 200, stream.0)?;
+        expect(memory.0, value, 200, stream.0)?;
+    }
+    match call!(tcuda_fill(memory.0, VALUE.as_ptr().cast(), 17, 1, stream.0)) {
+        Err(Failed(tcuda_status::Ok)) | Ok(()) => problem("a value of 17 bytes was taken".into()),
+        Err(_) => (),
+    }
+    call!(tcuda_fill(null_mut(), VALUE.as_ptr().cast(), 1, 0, stream.0))
+}
+
+/// Each of two threads in turn has its own current stream and its own memory.
+pub fn threads() -> Done {
+    for round in 0..2u8 {
+        let body = move || -> Done {
+            let stream = Stream::new(0, 0)?;
+            call!(tcuda::ffi::stream::tcuda_stream_set_current(stream.0))?;
+            let memory = Memory::new(40_000, 0, CURRENT)?;
+            fill(memory.0, &[round], 40_000, CURRENT)?;
+            expect(memory.0, &[round], 40_000, CURRENT)
+        };
+        match std::thread::spawn(body).join() {
+            Ok(done) => done?,
+            Err(_) => problem("a thread panicked".into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Random programs of streams, events and memory, run on the library through its C interface and on
+//! a model too simple to be wrong; after every operation the two are compared, by the public snapshot
+//! of blocks, the statistics, and the bytes in the blocks.
+//!
+//! A failing program is shrunk and printed. `TCUDA_MODEL_SEED` repeats a run, `PROPTEST_CASES` sets
+//! the number of programs, `TCUDA_GAUNTLET=1` makes it large.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod api;
+mod apply;
+mod apply_streams;
+mod books;
+mod compare;
+mod hands;
+mod ops;
+mod order;
+mod view;
+mod world;
+
+use ops::Op;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use world::{Machine, World};
+
+/// There is one machine, so that one test runs at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+/// What the first panic of a program said.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+fn environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Programs of a test, of which `make test` runs `few`.
+fn cases(few: u32) -> u32 {
+    let many = if std::env::var_os("TCUDA_GAUNTLET").is_some() { few * 50 } else { few };
+    environment("PROPTEST_CASES").map_or(many, |cases| cases as u32)
+}
+
+fn machine(schedule: impl Strategy<Value = String>) -> impl Strategy<Value = Machine> {
+    let memory = prop::sample::select(vec![8, 32, 64, 256, 1024]);
+    let peers = prop::sample::select(vec!["full", "none", "pairs"]);
+    (1..=3, memory, peers, schedule).prop_map(|(devices, memory_mib, peers, schedule)| Machine {
+        devices,
+        memory_mib,
+        peers,
+        schedule,
+    })
+}
+
+/// Runs a program; the error is what was wrong, after what was done.
+fn run(machine: &Machine, ops: &[Op]) -> Result<(), String> {
+    *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let mut log = Vec::new();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(machine.clone());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            ops.iter().enumerate().for_each(|(number, op)| world.run(op, number));
+            world.end();
+        }));
+        log = std::mem::take(&mut world.log);
+        if outcome.is_err() {
+            api::shutdown();
+        }
+        outcome
+    }));
+    if matches!(outcome, Ok(Ok(()))) {
+        return Ok(());
+    }
+    let why = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let why = why.unwrap_or_else(|| "a panic".to_owned());
+    Err(format!("machine: {}\n{}\n{why}", machine.options(), log.join("\n")))
+}
+
+/// Runs random programs on machines with a schedule, and prints the shortest that fails.
+fn agree(name: &str, few: u32, schedule: impl Strategy<Value = String>) {
+    let _lock = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = environment("TCUDA_MODEL_SEED").unwrap_or(now);
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let cases = cases(few);
+    let config =
+        Config { cases, max_shrink_iters: 4000, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|panic| {
+        let mut first = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| panic.to_string());
+    }));
+    let strategy = (machine(schedule), prop::collection::vec(ops::op(), 1..160));
+    let outcome =
+        runner.run(&strategy, |(machine, ops)| run(&machine, &ops).map_err(TestCaseError::fail));
+    std::panic::set_hook(before);
+    match outcome {
+        Ok(()) => println!("{name}: {cases} programs, TCUDA_MODEL_SEED={seed}"),
+        Err(TestError::Fail(why, _)) => {
+            panic!("{name}: TCUDA_MODEL_SEED={seed}\n{}", why.message());
+        }
+        Err(TestError::Abort(why)) => panic!("{name}: {}", why.message()),
+    }
+}
+
+#[test]
+fn programs_agree_when_work_runs_at_once() {
+    agree("immediate", 400, Just("immediate".to_owned()));
+}
+
+#[test]
+fn programs_agree_when_work_runs_on_threads() {
+    agree("threads", 100, Just("threads".to_owned()));
+}
+
+/// Whatever order of work the rules of CUDA allow, the bytes are those that the order of the program
+/// demands, and the allocator reuses nothing too early.
+#[test]
+fn programs_agree_when_work_runs_as_late_as_it_may() {
+    let is_known = {
+        let _lock = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        api::select("schedule=adversarial:1").is_ok()
+    };
+    if !is_known {
+        println!("skipped: the simulated machine has no adversarial schedule");
+        return;
+    }
+    let schedule = any::<u32>().prop_map(|seed| format!("adversarial:{seed}"));
+    agree("adversarial", 200, schedule);
+}
