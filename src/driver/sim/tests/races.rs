@@ -226,3 +226,59 @@ fn with_the_wait_no_seed_fails() {
         }
     }
 }
+
+/// What ran, without addresses, which the host chooses.
+fn trace(options: &str) -> Vec<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("sim_trace_{}_{number}", std::process::id()));
+    let options = format!("{options},trace={}", path.display());
+    let bench = Bench::new(&options);
+    let streams: Vec<CUstream> = (0..4).map(|_| bench.stream()).collect();
+    let (event, memory) = (bench.event(2), bench.allocate(1 << 16));
+    for round in 0..100 {
+        let stream = streams[round * 7 % 4];
+        fill(&bench, memory + (round * BYTES) as u64, 1, stream);
+        ok!(bench, cuEventRecord(event, stream));
+        ok!(bench, cuStreamWaitEvent(streams[round % 3], event, 0));
+        ok!(bench, cuLaunchHostFunc(streams[round % 2], Some(note), ptr::null_mut()));
+        if round % 16 == 15 {
+            ok!(bench, cuStreamSynchronize(stream));
+        }
+    }
+    drop(bench);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let over = text.lines().filter(|line| line.contains("ran_after"));
+    let without_address = |line: &str| {
+        let cut = line.find(",\"writes\"").map_or(line, |start| &line[..start]);
+        let rest = line.find(",\"waits\"").map_or("", |start| &line[start..]);
+        format!("{cut}{rest}")
+    };
+    over.map(without_address).collect()
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let mut runs: Vec<Vec<String>> = Vec::new();
+    for seed in 0..12 {
+        let options = format!("schedule=adversarial:{seed}");
+        let run = trace(&options);
+        assert_eq!(run, trace(&options), "seed {seed}");
+        runs.push(run);
+    }
+    runs.sort();
+    runs.dedup();
+    assert!(runs.len() >= 10, "seeds give other runs, not {} of 12", runs.len());
+}
+
+#[test]
+fn only_what_late_names_is_late() {
+    let late = |line: &&String| line.contains("\"late\":true");
+    let friendly = trace("schedule=adversarial:0,late=none");
+    assert_eq!(friendly.iter().filter(late).count(), 0);
+    let one = trace("schedule=adversarial:0,late=5");
+    let found: Vec<_> = one.iter().filter(late).collect();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("{\"number\":5,"), "{}", found[0]);
+}
