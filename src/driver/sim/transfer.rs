@@ -25,7 +25,11 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
         (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
     let (source, target) = (pageable_source.0, pageable_target.0);
     for (place, side, write) in [(&source, &copy.source, false), (&target, &copy.target, true)] {
-        if let Place::Device(address) = place {
+        // A GPU's driver takes an address without memory behind it as the host's, and crashes; here
+        // such a copy is queued, and its device is lost when it runs.
+        if let Place::Device(address) = place
+            && read(&machine.space).mapping(*address).is_some()
+        {
             let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
             is_mapped(machine, stream, *address, bytes, write)?;
         }

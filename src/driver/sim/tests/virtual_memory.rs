@@ -171,12 +171,11 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         let bench = Bench::new(&format!("devices=2,memory=64MiB,schedule={schedule}"));
         let stream = bench.stream();
         let event = bench.event(0);
-        let base = bench.reserve(4 * G);
         let freed = bench.allocate(G);
         ok!(bench, cuMemFree(freed));
         ok!(bench, cuEventRecord(event, stream));
-        // A copy that is wrong when it is asked for is refused, and breaks nothing...
-        assert_eq!(cu!(bench, cuMemcpyAsync(base, freed, 16, stream)), code::INVALID_VALUE);
+        // A fill that is wrong when it is asked for is refused, and breaks nothing...
+        assert_eq!(cu!(bench, cuMemsetD8Async(freed, 1, 16, stream)), code::INVALID_VALUE);
         ok!(bench, cuStreamSynchronize(stream));
         // ...what only a kernel finds out is sticky.
         let mut module = ptr::null_mut();
