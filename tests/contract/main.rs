@@ -7,12 +7,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod aftermath;
+mod arguments;
 mod bench;
+mod callbacks;
 mod contexts;
 mod copies;
+mod errors;
 mod events;
 mod kernels;
+mod launches;
 mod memory;
+mod modules;
 mod order;
 mod pinned;
 mod pointers;
@@ -54,6 +60,16 @@ pub const TOPICS: &[&[Row]] = &[
     streams::ROWS,
     order::ROWS,
     events::ROWS,
+    callbacks::ROWS,
+    modules::ROWS,
+    launches::ROWS,
+    errors::ROWS,
+    aftermath::ROWS,
+    arguments::devices::ROWS,
+    arguments::streams::ROWS,
+    arguments::memory::ROWS,
+    arguments::virtual_memory::ROWS,
+    arguments::modules::ROWS,
 ];
 
 fn main() {

@@ -200,6 +200,19 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
     })
 }
 
+/// Destroys a context whoever retains it; those who did still release it.
+pub(super) unsafe extern "C" fn reset(device: CUdevice) -> c_int {
+    entry(|machine| {
+        let context = &device::get(machine, device)?.context;
+        let _retained = lock(&context.retained);
+        if context.active.swap(false, Ordering::AcqRel) {
+            schedule::drain(machine, [context]);
+            machine.destroy_objects_of(context);
+        }
+        Ok(())
+    })
+}
+
 pub(super) unsafe extern "C" fn state(
     device: CUdevice,
     flags: *mut c_uint,
