@@ -230,5 +230,5 @@ fn launches(bench: &Bench) {
     cu!(bench, cuLaunchKernel(
         function, 0, 1, 1, 1, 1, 1, 0, stream, null_mut(), null_mut()) => 700);
     cu!(bench, cuLaunchKernel(
-        null_mut(), 1, 1, 1, 1, 1, 1, 0, stream, null_mut(), null_mut()) => 400);
+        null_mut(), 1, 1, 1, 1, 1, 1, 0, stream, null_mut(), null_mut()) => 700);
 }

@@ -207,6 +207,8 @@ fn inside(bench: &Bench, callback: unsafe extern "C" fn(*mut c_void)) {
     cu!(bench, cuCtxSynchronize() => 0);
 }
 
+/// A callback may make no calls. The driver refuses most; it lets those through that name a stream or
+/// an event and need no context besides, which is no promise: they have no rows.
 fn calls_inside(bench: &Bench) {
     inside(bench, calls);
 }
@@ -217,8 +219,6 @@ unsafe extern "C" fn calls(argument: *mut c_void) {
     let bench = inside.bench;
     let (mut number, mut bytes, mut context, mut address) = (0, 0, null_mut(), 0);
     let (mut stream, mut event, mut flags, mut active) = (null_mut(), null_mut(), 0, 0);
-    cu!(bench, cuInit(0) => 800);
-    cu!(bench, cuDriverGetVersion(&mut number) => 800);
     cu!(bench, cuDeviceGetCount(&mut number) => 800);
     cu!(bench, cuDeviceGet(&mut number, 0) => 800);
     cu!(bench, cuDeviceTotalMem(&mut bytes, 0) => 800);
@@ -232,11 +232,8 @@ unsafe extern "C" fn calls(argument: *mut c_void) {
     cu!(bench, cuCtxPopCurrent(&mut context) => 800);
     cu!(bench, cuCtxGetStreamPriorityRange(&mut number, &mut number) => 800);
     cu!(bench, cuStreamCreateWithPriority(&mut stream, 1, 0) => 800);
-    cu!(bench, cuStreamQuery(inside.stream) => 800);
     cu!(bench, cuStreamQuery(null_mut()) => 800);
-    cu!(bench, cuStreamGetId(inside.stream, &mut address) => 800);
     cu!(bench, cuEventCreate(&mut event, 0) => 800);
-    cu!(bench, cuEventQuery(inside.event) => 800);
     cu!(bench, cuMemGetInfo(&mut bytes, &mut bytes) => 800);
     cu!(bench, cuMemAlloc(&mut address, 16) => 800);
     cu!(bench, cuMemFree(0) => 800);
@@ -245,8 +242,6 @@ unsafe extern "C" fn calls(argument: *mut c_void) {
     cu!(bench, cuMemCreate(&mut address, 2 << 20, &properties(0), 0) => 800);
     let kind = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     cu!(bench, cuPointerGetAttribute((&raw mut number).cast(), kind, inside.address) => 800);
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    cu!(bench, cuThreadExchangeStreamCaptureMode(&mut mode) => 800);
     cu!(bench, cuDeviceGetDefaultMemPool(&mut null_mut(), 0) => 800);
     inside.over.store(true, Ordering::SeqCst);
 }
@@ -260,11 +255,7 @@ unsafe extern "C" fn work(argument: *mut c_void) {
     let inside = unsafe { &*argument.cast::<Inside>() };
     let (bench, stream, address) = (inside.bench, inside.stream, inside.address);
     let mut block = 0;
-    cu!(bench, cuMemsetD8Async(address, 1, 64, stream) => 800);
     cu!(bench, cuMemcpyAsync(address, address + 32, 16, stream) => 800);
-    cu!(bench, cuEventRecord(inside.event, stream) => 800);
-    cu!(bench, cuStreamWaitEvent(stream, inside.event, 0) => 800);
-    cu!(bench, cuLaunchHostFunc(stream, Some(nothing), null_mut()) => 800);
     bench.launch(inside.function, stream, 800);
     cu!(bench, cuMemAllocAsync(&mut block, 64, stream) => 800);
     inside.over.store(true, Ordering::SeqCst);
@@ -278,10 +269,7 @@ unsafe extern "C" fn waits(argument: *mut c_void) {
     // SAFETY: the argument outlives the callback.
     let inside = unsafe { &*argument.cast::<Inside>() };
     let bench = inside.bench;
-    cu!(bench, cuEventSynchronize(inside.event) => 800);
-    cu!(bench, cuStreamSynchronize(inside.stream) => 800);
     cu!(bench, cuMemFree(inside.address) => 800);
-    cu!(bench, cuEventDestroy(inside.event) => 800);
     cu!(bench, cuCtxSynchronize() => 800);
     inside.over.store(true, Ordering::SeqCst);
 }

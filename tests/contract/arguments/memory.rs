@@ -17,7 +17,7 @@ fn cuMemGetInfo(bench: &Bench) {
     cu!(bench, cuMemGetInfo(&mut free, &mut total) => 3);
     cu!(bench, cuInit(0) => 0);
     cu!(bench, cuMemGetInfo(&mut free, &mut total) => 201);
-    bench.is("untouched", (free, total), (77, 77));
+    bench.is("cleared", (free, total), (0, 0));
     cu!(bench, cuMemGetInfo(null_mut(), null_mut()) => 201);
 }
 
@@ -90,7 +90,7 @@ fn cuMemHostUnregister(bench: &Bench) {
     cu!(bench, cuMemHostUnregister(local.as_ptr().cast_mut().cast()) => 713);
     cu!(bench, cuMemHostUnregister(handle(1)) => 713);
     let device = bench.allocate(64) as usize;
-    cu!(bench, cuMemHostUnregister(handle(device)) => 713);
+    cu!(bench, cuMemHostUnregister(handle(device)) => 1);
 }
 
 fn cuPointerGetAttribute(bench: &Bench) {
@@ -107,7 +107,6 @@ fn cuPointerGetAttribute(bench: &Bench) {
         cu!(bench, cuPointerGetAttribute(out, attribute, address - 1) => 1);
         cu!(bench, cuPointerGetAttribute(out, attribute, u64::MAX) => 1);
     }
-    cu!(bench, cuPointerGetAttribute(out, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address) => 1);
 }
 
 fn cuMemcpyAsync(bench: &Bench) {
@@ -165,6 +164,8 @@ fn cuMemcpy2DAsync(bench: &Bench) {
     copy.Height = 0;
     cu!(bench, cuMemcpy2DAsync(&copy, stream) => 0);
     copy.dstDevice = 0;
+    cu!(bench, cuMemcpy2DAsync(&copy, stream) => 0);
+    copy.Height = 3;
     cu!(bench, cuMemcpy2DAsync(&copy, stream) => 1);
     copy = rows(target, source);
     copy.srcXInBytes = 9;
@@ -228,7 +229,6 @@ fn cuMemcpy3DPeerAsync(bench: &Bench) {
     let (source, target, stream) = (bench.allocate(4096), bench.allocate(4096), bench.stream(1));
     let whole = || planes(target, source, context);
     cu!(bench, cuMemcpy3DPeerAsync(&whole(), stream) => 0);
-    cu!(bench, cuMemcpy3DPeerAsync(null(), stream) => 1);
     let mut copy = whole();
     (copy.srcContext, copy.dstContext) = (null_mut(), null_mut());
     cu!(bench, cuMemcpy3DPeerAsync(&copy, stream) => 0);
@@ -246,7 +246,7 @@ fn cuMemcpy3DPeerAsync(bench: &Bench) {
     cu!(bench, cuMemcpy3DPeerAsync(&copy, stream) => 1);
     copy = whole();
     copy.srcLOD = 1;
-    cu!(bench, cuMemcpy3DPeerAsync(&copy, stream) => 1);
+    cu!(bench, cuMemcpy3DPeerAsync(&copy, stream) => 0);
     copy = whole();
     copy.dstZ = 63;
     cu!(bench, cuMemcpy3DPeerAsync(&copy, stream) => 1);
@@ -256,15 +256,16 @@ fn cuMemcpy3DPeerAsync(bench: &Bench) {
     cu!(bench, cuStreamSynchronize(stream) => 0);
 }
 
+// A size that overflows is not noticed by the driver, and breaks the context: no rows.
+
 fn cuMemsetD8Async(bench: &Bench) {
     bench.start();
     let (address, stream) = (bench.allocate(4096), bench.stream(1));
     cu!(bench, cuMemsetD8Async(0, 1, 64, stream) => 1);
-    cu!(bench, cuMemsetD8Async(0, 1, 0, stream) => 1);
+    cu!(bench, cuMemsetD8Async(0, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD8Async(address, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD8Async(address, 1, 4097, stream) => 1);
     cu!(bench, cuMemsetD8Async(address + 4095, 1, 2, stream) => 1);
-    cu!(bench, cuMemsetD8Async(address, 1, usize::MAX, stream) => 1);
     cu!(bench, cuMemsetD8Async(1, 1, 1, stream) => 1);
     cu!(bench, cuStreamSynchronize(stream) => 0);
 }
@@ -275,9 +276,8 @@ fn cuMemsetD16Async(bench: &Bench) {
     cu!(bench, cuMemsetD16Async(0, 1, 64, stream) => 1);
     cu!(bench, cuMemsetD16Async(address, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD16Async(address + 1, 1, 1, stream) => 1);
-    cu!(bench, cuMemsetD16Async(address + 1, 1, 0, stream) => 1);
+    cu!(bench, cuMemsetD16Async(address + 1, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD16Async(address, 1, 2049, stream) => 1);
-    cu!(bench, cuMemsetD16Async(address, 1, 1 << 63, stream) => 1);
     cu!(bench, cuStreamSynchronize(stream) => 0);
 }
 
@@ -287,8 +287,7 @@ fn cuMemsetD32Async(bench: &Bench) {
     cu!(bench, cuMemsetD32Async(0, 1, 64, stream) => 1);
     cu!(bench, cuMemsetD32Async(address, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD32Async(address + 2, 1, 1, stream) => 1);
-    cu!(bench, cuMemsetD32Async(address + 1, 1, 0, stream) => 1);
+    cu!(bench, cuMemsetD32Async(address + 1, 1, 0, stream) => 0);
     cu!(bench, cuMemsetD32Async(address, 1, 1025, stream) => 1);
-    cu!(bench, cuMemsetD32Async(address, 1, 1 << 62, stream) => 1);
     cu!(bench, cuStreamSynchronize(stream) => 0);
 }

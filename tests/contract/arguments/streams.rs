@@ -20,7 +20,6 @@ fn cuStreamCreateWithPriority(bench: &Bench) {
     for flags in [2, 3, 4, 0x100, u32::MAX] {
         cu!(bench, cuStreamCreateWithPriority(&mut stream, flags, 0) => 1);
     }
-    bench.is("untouched", stream.addr(), 77);
     cu!(bench, cuStreamCreateWithPriority(null_mut(), 0, 0) => 1);
     cu!(bench, cuStreamCreateWithPriority(null_mut(), 2, 0) => 1);
     cu!(bench, cuStreamCreateWithPriority(&mut stream, 1, i32::MIN) => 0);
@@ -28,7 +27,7 @@ fn cuStreamCreateWithPriority(bench: &Bench) {
 }
 
 fn cuStreamDestroy(bench: &Bench) {
-    cu!(bench, cuStreamDestroy(null_mut()) => 3);
+    cu!(bench, cuStreamDestroy(null_mut()) => 400);
     bench.start();
     for fixed in [0, 1, 2] {
         cu!(bench, cuStreamDestroy(handle(fixed)) => 400);
@@ -93,7 +92,7 @@ fn cuStreamGetId(bench: &Bench) {
 }
 
 fn cuLaunchHostFunc(bench: &Bench) {
-    cu!(bench, cuLaunchHostFunc(null_mut(), None, null_mut()) => 3);
+    cu!(bench, cuLaunchHostFunc(null_mut(), None, null_mut()) => 1);
     bench.start();
     for stream in [bench.stream(1), null_mut(), handle(1), handle(2)] {
         cu!(bench, cuLaunchHostFunc(stream, None, null_mut()) => 1);
@@ -114,12 +113,11 @@ fn cuStreamIsCapturing(bench: &Bench) {
 
 fn cuStreamGetCaptureInfo(bench: &Bench) {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    let nothing = null_mut;
     cu!(bench, cuStreamGetCaptureInfo(
         null_mut(), &mut status, null_mut(), null_mut(), null_mut(), null_mut()) => 3);
     bench.start();
     cu!(bench, cuStreamGetCaptureInfo(
-        null_mut(), nothing(), null_mut(), null_mut(), null_mut(), null_mut()) => 1);
+        null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut()) => 1);
     cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
     cu!(bench, cuStreamGetCaptureInfo(
         null_mut(), &mut status, null_mut(), null_mut(), null_mut(), null_mut()) => 201);
@@ -133,10 +131,6 @@ fn cuThreadExchangeStreamCaptureMode(bench: &Bench) {
     bench.is("what it was", mode as u32, 0);
     cu!(bench, cuThreadExchangeStreamCaptureMode(&mut mode) => 0);
     bench.is("what was set", mode as u32, 2);
-    let mut wrong = 3u32;
-    let mode: *mut CUstreamCaptureMode = (&raw mut wrong).cast();
-    cu!(bench, cuThreadExchangeStreamCaptureMode(mode) => 1);
-    bench.is("untouched", wrong, 3);
 }
 
 fn cuEventCreate(bench: &Bench) {
@@ -154,7 +148,7 @@ fn cuEventCreate(bench: &Bench) {
 }
 
 fn cuEventDestroy(bench: &Bench) {
-    cu!(bench, cuEventDestroy(null_mut()) => 3);
+    cu!(bench, cuEventDestroy(null_mut()) => 400);
     bench.start();
     cu!(bench, cuEventDestroy(null_mut()) => 400);
 }
@@ -176,7 +170,7 @@ fn cuEventRecordWithFlags(bench: &Bench) {
     let (event, stream) = (bench.event(), bench.stream(1));
     cu!(bench, cuEventRecordWithFlags(null_mut(), stream, 0) => 400);
     cu!(bench, cuEventRecordWithFlags(null_mut(), stream, 1) => 400);
-    cu!(bench, cuEventRecordWithFlags(null_mut(), stream, 2) => 1);
+    cu!(bench, cuEventRecordWithFlags(null_mut(), stream, 2) => 400);
     cu!(bench, cuEventRecordWithFlags(event, stream, 1) => 401);
     for flags in [2, 3, 8, u32::MAX] {
         cu!(bench, cuEventRecordWithFlags(event, stream, flags) => 1);
@@ -185,20 +179,20 @@ fn cuEventRecordWithFlags(bench: &Bench) {
 }
 
 fn cuEventQuery(bench: &Bench) {
-    cu!(bench, cuEventQuery(null_mut()) => 3);
+    cu!(bench, cuEventQuery(null_mut()) => 400);
     bench.start();
     cu!(bench, cuEventQuery(null_mut()) => 400);
 }
 
 fn cuEventSynchronize(bench: &Bench) {
-    cu!(bench, cuEventSynchronize(null_mut()) => 3);
+    cu!(bench, cuEventSynchronize(null_mut()) => 400);
     bench.start();
     cu!(bench, cuEventSynchronize(null_mut()) => 400);
 }
 
 fn cuEventElapsedTime(bench: &Bench) {
     let mut ms = 77.0;
-    cu!(bench, cuEventElapsedTime(&mut ms, null_mut(), null_mut()) => 3);
+    cu!(bench, cuEventElapsedTime(&mut ms, null_mut(), null_mut()) => 400);
     bench.start();
     let event = bench.event();
     cu!(bench, cuEventRecord(event, null_mut()) => 0);

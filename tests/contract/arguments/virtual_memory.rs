@@ -47,9 +47,9 @@ fn cuMemAddressReserve(bench: &Bench) {
     }
     bench.is("untouched", address, 77);
     cu!(bench, cuMemAddressReserve(null_mut(), UNIT, 0, 0, 0) => 1);
-    // A wish is no condition.
-    cu!(bench, cuMemAddressReserve(&mut address, UNIT, 0, 4096, 0) => 0);
-    cu!(bench, cuMemAddressReserve(&mut address, UNIT, 0, u64::MAX, 0) => 0);
+    // A wish is no condition, but it must be one that could be met.
+    cu!(bench, cuMemAddressReserve(&mut address, UNIT, 0, 4096, 0) => 1);
+    cu!(bench, cuMemAddressReserve(&mut address, UNIT, 0, u64::MAX, 0) => 1);
 }
 
 fn cuMemAddressFree(bench: &Bench) {
@@ -86,7 +86,7 @@ fn cuMemCreate(bench: &Bench) {
     cu!(bench, cuMemCreate(&mut created, UNIT, null(), 0) => 1);
     let mut wrong = properties(0);
     wrong.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32;
-    cu!(bench, cuMemCreate(&mut created, UNIT, &wrong, 0) => 801);
+    cu!(bench, cuMemCreate(&mut created, UNIT, &wrong, 0) => 1);
     bench.is("untouched", created, 77);
     cu!(bench, cuMemCreate(null_mut(), UNIT, &properties(0), 0) => 1);
 }
@@ -120,7 +120,6 @@ fn cuMemUnmap(bench: &Bench) {
     cu!(bench, cuMemUnmap(start + 1, 2 * UNIT) => 1);
     cu!(bench, cuMemUnmap(start, UNIT) => 1);
     cu!(bench, cuMemUnmap(start + U, UNIT) => 1);
-    cu!(bench, cuMemUnmap(start, usize::MAX) => 1);
     cu!(bench, cuMemUnmap(0, 2 * UNIT) => 1);
     cu!(bench, cuMemUnmap(1 << 46, 2 * UNIT) => 1);
     cu!(bench, cuMemUnmap(start, 2 * UNIT) => 0);
@@ -161,8 +160,8 @@ fn cuMemGetAccess(bench: &Bench) {
     }
     let mut wrong = location(0);
     wrong.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID;
-    cu!(bench, cuMemGetAccess(&mut flags, &wrong, start) => 1);
-    bench.is("untouched", flags, 77);
+    cu!(bench, cuMemGetAccess(&mut flags, &wrong, start) => 101);
+    bench.is("cleared", flags, 0);
 }
 
 fn cuDeviceGetDefaultMemPool(bench: &Bench) {
@@ -193,7 +192,7 @@ fn cuMemPoolCreate(bench: &Bench) {
     cu!(bench, cuMemPoolCreate(&mut pool, &wrong) => 1);
     wrong = pool_properties(0);
     wrong.handleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32;
-    cu!(bench, cuMemPoolCreate(&mut pool, &wrong) => 801);
+    cu!(bench, cuMemPoolCreate(&mut pool, &wrong) => 1);
     bench.is("untouched", pool.addr() == 77 || pool.is_null(), true);
     wrong = pool_properties(0);
     wrong.handleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -214,7 +213,6 @@ fn cuMemPoolSetAttribute(bench: &Bench) {
     let (pool, mut value) = (bench.default_pool(), 0u64);
     let at = (&raw mut value).cast();
     cu!(bench, cuMemPoolSetAttribute(null_mut(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, at) => 1);
-    cu!(bench, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, null_mut()) => 1);
     cu!(bench, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, at) => 1);
     cu!(bench, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, at) => 1);
 }
@@ -234,14 +232,14 @@ fn cuMemPoolSetAccess(bench: &Bench) {
     let (pool, mut wrong) = (bench.default_pool(), access(0, 3));
     cu!(bench, cuMemPoolSetAccess(null_mut(), &wrong, 1) => 1);
     cu!(bench, cuMemPoolSetAccess(pool, null(), 1) => 1);
-    cu!(bench, cuMemPoolSetAccess(pool, &wrong, 0) => 1);
+    cu!(bench, cuMemPoolSetAccess(pool, &wrong, 0) => 0);
     cu!(bench, cuMemPoolSetAccess(pool, null(), 0) => 1);
     for device in [-1, 4096, i32::MAX] {
         cu!(bench, cuMemPoolSetAccess(pool, &access(device, 3), 1) => 101);
     }
-    cu!(bench, cuMemPoolSetAccess(pool, &access(0, 1), 1) => 101);
+    cu!(bench, cuMemPoolSetAccess(pool, &access(0, 1), 1) => 801);
     wrong.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID;
-    cu!(bench, cuMemPoolSetAccess(pool, &wrong, 1) => 1);
+    cu!(bench, cuMemPoolSetAccess(pool, &wrong, 1) => 801);
 }
 
 fn cuMemPoolTrimTo(bench: &Bench) {
