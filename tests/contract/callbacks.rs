@@ -29,7 +29,9 @@ unsafe extern "C" fn nothing(_: *mut c_void) {}
 unsafe extern "C" fn add_one(byte: *mut c_void) {
     let byte: *mut u8 = byte.cast();
     // SAFETY: the argument is a byte of pinned memory that nothing else uses meanwhile.
-    unsafe { byte.write_volatile(byte.read_volatile() + 1) };
+    let value = unsafe { byte.read_volatile() };
+    // SAFETY: as above.
+    unsafe { byte.write_volatile(value + 1) };
 }
 
 fn between_copies(bench: &Bench) {
@@ -183,7 +185,6 @@ struct Inside<'a> {
     bench: &'a Bench,
     context: CUcontext,
     stream: CUstream,
-    event: CUevent,
     function: CUfunction,
     address: u64,
     over: AtomicBool,
@@ -198,7 +199,7 @@ fn inside(bench: &Bench, callback: unsafe extern "C" fn(*mut c_void)) {
     cu!(bench, cuEventRecord(event, stream) => 0);
     cu!(bench, cuCtxSynchronize() => 0);
     let over = AtomicBool::new(false);
-    let inside = Inside { bench, context, stream, event, function, address, over };
+    let inside = Inside { bench, context, stream, function, address, over };
     let own = bench.stream(1);
     let argument = ptr::from_ref(&inside).cast_mut().cast();
     cu!(bench, cuLaunchHostFunc(own, Some(callback), argument) => 0);

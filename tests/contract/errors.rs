@@ -104,8 +104,10 @@ fn queries_tell_of_it(bench: &Bench) {
     bench.start();
     let (writer, stream, event) = (bench.writer(), bench.stream(1), bench.event());
     let hole = bench.reserve(UNIT);
+    let gate = bench.hold(stream);
     bench.write(writer, hole, 1, stream, 0);
     cu!(bench, cuEventRecord(event, stream) => 0);
+    gate.open();
     // SAFETY: the handles are alive.
     let query = || unsafe { bench.driver.cuStreamQuery(stream) };
     bench.is("cuStreamQuery", answer(|| query().map_or_else(|error| error.code, |()| 0)), 700);

@@ -1,7 +1,9 @@
 //! Events: points in streams.
 
 use super::queue::{Action, Mark};
-use super::{Machine, code, entry, lock, put, read, require, schedule, stream, write};
+use super::{
+    Machine, code, entry, entry_checked, lock, put, read, require, schedule, stream, write,
+};
 use crate::driver::sys::{CUevent, CUstream};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -27,10 +29,15 @@ impl Event {
     }
 }
 
+/// Some calls look for an event before they ask whether the driver is on.
+fn given(event: CUevent) -> Result<(), i32> {
+    require(!event.is_null(), code::INVALID_HANDLE)
+}
+
 /// The event of a handle.
 #[inline]
 pub(super) fn get(machine: &Machine, event: CUevent) -> Result<Arc<Event>, i32> {
-    read(&machine.events).get(event.addr()).map(Arc::clone).ok_or(code::INVALID_HANDLE)
+    read(&machine.events).find(event.addr()).map(Arc::clone)
 }
 
 pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_int {
@@ -46,10 +53,11 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
 }
 
 pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         machine.usable()?;
-        let removed = write(&machine.events).remove(event.addr());
-        removed.map(drop).ok_or(code::INVALID_HANDLE)
+        let mut events = write(&machine.events);
+        machine.devices[events.find(event.addr())?.device].context.check()?;
+        events.remove(event.addr()).map(drop).ok_or(code::INVALID_HANDLE)
     })
 }
 
@@ -76,18 +84,20 @@ pub(super) unsafe extern "C" fn record_with_flags(
     stream: CUstream,
     flags: c_uint,
 ) -> c_int {
-    // CU_EVENT_RECORD_EXTERNAL is for captures only.
-    match flags {
-        0 => {}
-        1 => return entry(|_| Err(code::ILLEGAL_STATE)),
-        _ => return entry(|_| Err(code::INVALID_VALUE)),
+    if flags == 0 {
+        // SAFETY: the same promise.
+        return unsafe { record(event, stream) };
     }
-    // SAFETY: the same promise.
-    unsafe { record(event, stream) }
+    entry(|machine| {
+        stream::get(machine, stream)?;
+        get(machine, event)?;
+        // CU_EVENT_RECORD_EXTERNAL is for captures only.
+        Err(if flags == 1 { code::ILLEGAL_STATE } else { code::INVALID_VALUE })
+    })
 }
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
         let waiting = event.mark().filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;
@@ -98,7 +108,7 @@ pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
         match event.mark() {
             Some(mark) => schedule::wait(machine, &mark.point()),
@@ -112,10 +122,11 @@ pub(super) unsafe extern "C" fn elapsed_time(
     start: CUevent,
     end: CUevent,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(given(start).and(given(end)), |machine| {
         require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;
+        machine.devices[start.device].context.check()?;
         let mark = |event: &Event| event.mark().filter(|mark| mark.timed);
         let start = mark(&start).ok_or(code::INVALID_HANDLE)?;
         let end = mark(&end).ok_or(code::INVALID_HANDLE)?;

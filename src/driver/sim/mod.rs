@@ -20,9 +20,11 @@ mod kernel;
 mod lanes;
 mod memory;
 mod module;
+mod parameters;
 mod physical;
 mod pointer;
 mod pool;
+mod ptx;
 mod queue;
 mod schedule;
 mod stream;
@@ -31,6 +33,7 @@ mod table;
 mod tests;
 mod trace;
 mod transfer;
+mod unit;
 mod virtual_memory;
 
 pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
@@ -38,7 +41,7 @@ pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::table;
 
 use super::{Table, code};
-use address_space::{AddressSpace, PeerMasks, Purpose};
+use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
 use context::Context;
 use device::Device;
@@ -191,14 +194,13 @@ impl Machine {
     /// Destroys what belongs to a context that nobody retains any more.
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
-        for stream in write(&self.streams).extract(|stream| stream.device != device) {
+        for stream in write(&self.streams).retire(|stream| stream.device != device) {
             stream.destroy();
         }
-        write(&self.events).extract(|event| event.device != device);
+        write(&self.events).retire(|event| event.device != device);
         write(&self.modules).clear(|owner| owner == device);
         write(&self.host).clear(|owner| owner == device);
-        let purpose = Purpose::Allocation(device);
-        let memory = write(&self.space).remove_reservations(|found| found.purpose == purpose);
+        let memory = write(&self.space).remove_allocations(device);
         drop(memory);
         self.peers[device].store(0, Ordering::Relaxed);
         for mask in &self.peers {
@@ -304,6 +306,19 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
 #[inline]
 fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// The frame of a call that looks at an argument before it asks whether the driver is on.
+#[inline]
+fn entry_checked(
+    check: Result<(), i32>,
+    body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
+) -> c_int {
+    entry_before_init(|machine| {
+        check?;
         require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
         body(machine)
     })

@@ -1,12 +1,13 @@
 //! Stream-ordered pools: segments of device memory, cut into blocks that remember which points of
 //! streams must be reached before they may be used again.
 
-use super::address_space::{Access, Purpose, Reservation};
+use super::address_space::{Access, Purpose};
 use super::copy::Fill;
 use super::handles::Handles;
 use super::physical::SPOILED;
 use super::queue::{Action, Point, Stream};
-use super::virtual_memory::{location, rights};
+use super::unit::Block;
+use super::virtual_memory::{check_handle_types, location, rights};
 use super::{
     Machine, code, device, entry, lock, peek, put, read, require, schedule, stream, write,
 };
@@ -41,7 +42,7 @@ struct State {
     /// By address; a block never crosses the end of its segment.
     segments: BTreeMap<usize, usize>,
     free: BTreeMap<usize, Free>,
-    used_blocks: BTreeMap<usize, (usize, usize)>,
+    used_blocks: BTreeMap<usize, (usize, Block)>,
     threshold: u64,
     /// Follow event dependencies, allow opportunistic reuse, allow internal dependencies. The first
     /// changes nothing: who knows of an event here gets a wait that costs nothing.
@@ -95,15 +96,15 @@ impl State {
             let rest = Free { bytes: block.bytes - bytes, after: block.after.clone() };
             self.free.insert(start + bytes, rest);
         }
-        self.used_blocks.insert(start, (bytes, asked));
+        self.used_blocks.insert(start, (bytes, Block::new(asked)));
         // What is in use counts as it was asked for, not as it is rounded up (580.159).
         count(&mut self.used, asked);
         Some(block.after)
     }
 
     fn give_back(&mut self, start: usize, after: Vec<Point>) -> Result<(), i32> {
-        let (bytes, asked) = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
-        self.used[0] -= asked as u64;
+        let (bytes, block) = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
+        self.used[0] -= block.bytes as u64;
         let mut merged = (start, Free { bytes, after });
         let is_edge = |address: &usize| self.segments.contains_key(address);
         if !is_edge(&start)
@@ -186,6 +187,13 @@ impl Pool {
         self.mask.load(Ordering::Relaxed) >> device & 1 != 0
     }
 
+    /// The block around an address.
+    pub(super) fn block(&self, address: usize) -> Option<(usize, Block)> {
+        let state = lock(&self.state);
+        let (start, (_, found)) = state.used_blocks.range(..=address).next_back()?;
+        (address - start < found.bytes).then_some((*start, *found))
+    }
+
     /// Blocks that are allocated.
     pub(super) fn blocks(&self) -> usize {
         lock(&self.state).used_blocks.len()
@@ -240,8 +248,9 @@ fn allocate(
                 let access = Access::Pool(Arc::clone(&pool));
                 machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
             };
-            let exact = bytes.next_multiple_of(super::config::GRANULARITY);
-            let mut segment = bytes.next_multiple_of(SEGMENT);
+            let exact = bytes.checked_next_multiple_of(super::config::GRANULARITY);
+            let exact = exact.ok_or(code::OUT_OF_MEMORY)?;
+            let mut segment = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(exact);
             let mut start = grow(segment);
             if start.is_err() {
                 for (start, bytes) in state.trim(0) {
@@ -322,7 +331,7 @@ pub(super) unsafe extern "C" fn create(
         require(!pool.is_null(), code::INVALID_VALUE)?;
         let properties = peek!(properties)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
-        require(properties.handleTypes.0 & !1 == 0, code::NOT_SUPPORTED)?;
+        check_handle_types(properties.handleTypes.0)?;
         let device = location(machine, &properties.location).map_err(|_| code::INVALID_VALUE)?;
         let handle = Pool::insert(&mut write(&machine.pools), device, false);
         put!(pool, ptr::without_provenance_mut(handle))
@@ -392,7 +401,15 @@ pub(super) unsafe extern "C" fn set_access(
 ) -> c_int {
     entry(|machine| {
         let pool = get(machine, pool)?;
-        let rights = rights(machine, access, count)?;
+        require(!access.is_null(), code::INVALID_VALUE)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let rights = rights(machine, access, count).map_err(|code| match code {
+            code::INVALID_DEVICE => code,
+            _ => code::NOT_SUPPORTED,
+        })?;
+        require(rights.iter().all(|(_, right)| *right != 1), code::NOT_SUPPORTED)?;
         for (device, right) in &rights {
             if *device == pool.device {
                 // The owner's access cannot be taken away.
@@ -400,7 +417,6 @@ pub(super) unsafe extern "C" fn set_access(
             } else {
                 let reachable = machine.config.can_access_peer(*device, pool.device);
                 require(reachable, code::INVALID_DEVICE)?;
-                require(*right != 1, code::INVALID_VALUE)?;
             }
         }
         for (device, right) in rights {
@@ -447,6 +463,7 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
         let stream = stream::get(machine, stream)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         if bytes == 0 {
+            get(machine, pool)?;
             return put!(ptr, 0);
         }
         put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
@@ -459,11 +476,11 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
         if ptr == 0 {
             return Ok(());
         }
-        let plain = read(&machine.space).reservation(ptr as usize);
-        if let Some((start, Reservation { bytes, purpose: Purpose::Allocation(_) })) = plain {
+        let plain = read(&machine.space).blocks.around(ptr as usize);
+        if let Some((start, _)) = plain {
             require(start == ptr as usize, code::INVALID_VALUE)?;
             schedule::wait(machine, &stream.tail())?;
-            return machine.free_mapped(start, bytes);
+            return machine.free_block(start);
         }
         let pool = owner(machine, ptr as usize)?;
         spoil(machine, &pool, ptr as usize, &stream)?;

@@ -1,7 +1,9 @@
 //! Streams: the calls.
 
 use super::queue::{Action, HostFunction, Kind, Stream};
-use super::{Machine, code, device, entry, peek, put, read, require, schedule, write};
+use super::{
+    Machine, code, device, entry, entry_checked, peek, put, read, require, schedule, write,
+};
 use crate::driver::sys::{
     CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, cuuint64_t,
@@ -29,8 +31,7 @@ pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i3
         0 | LEGACY => Ok(Arc::clone(&machine.current()?.legacy)),
         PER_THREAD => Ok(machine.current()?.per_thread()),
         handle => {
-            let stream = read(&machine.streams).get(handle).map(Arc::clone);
-            let stream = stream.ok_or(code::INVALID_HANDLE)?;
+            let stream = read(&machine.streams).find(handle).map(Arc::clone)?;
             machine.context_of(&stream).check()?;
             Ok(stream)
         }
@@ -56,10 +57,13 @@ pub(super) unsafe extern "C" fn create(
 }
 
 pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
-    entry(|machine| {
+    entry_checked(require(!stream.is_null(), code::INVALID_HANDLE), |machine| {
         machine.usable()?;
+        let mut streams = write(&machine.streams);
         // The default streams are not found in the table either.
-        let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.context_of(streams.find(stream.addr())?).check()?;
+        let removed = streams.remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        drop(streams);
         removed.destroy();
         Ok(())
     })
@@ -104,10 +108,10 @@ pub(super) unsafe extern "C" fn wait_event(
 ) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        require(flags <= 1, code::INVALID_VALUE)?;
         let event = super::event::get(machine, event)?;
         // CU_EVENT_WAIT_EXTERNAL is for captures only.
-        require(flags != 1, code::ILLEGAL_STATE)?;
-        require(flags == 0, code::INVALID_VALUE)?;
+        require(flags == 0, code::ILLEGAL_STATE)?;
         match event.mark() {
             Some(mark) if !mark.is_reached() => {
                 let waits = vec![mark.point()];
@@ -148,7 +152,7 @@ pub(super) unsafe extern "C" fn launch_host_function(
     function: CUhostFn,
     user_data: *mut c_void,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(require(function.is_some(), code::INVALID_VALUE), |machine| {
         let stream = get(machine, stream)?;
         let function = function.ok_or(code::INVALID_VALUE)?;
         let action = Action::HostFunction(HostFunction { function, user_data });

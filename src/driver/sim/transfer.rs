@@ -57,11 +57,11 @@ fn is_mapped(
     bytes: usize,
     write: bool,
 ) -> Result<(), i32> {
-    let found = read(&machine.space).reservation(address);
-    if let Some((start, reservation)) = found
+    if let Some((reservation, block)) = machine.block(address)
         && reservation.purpose != Purpose::Virtual
     {
-        require(bytes <= reservation.bytes - (address - start), code::INVALID_VALUE)?;
+        let (start, block) = block.ok_or(code::INVALID_VALUE)?;
+        require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;
     }
     let accessor = Accessor { device: stream.device, write, staged: true };
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
@@ -189,15 +189,16 @@ pub(super) unsafe extern "C" fn copy_2d_async(
             height: 0,
         };
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
+        if width == 0 || rows == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
-        if width > 0 && rows > 0 {
-            let start = |side: &Side| match side.place {
-                Place::Host(address) => address,
-                _ => 0,
-            };
-            within_reach(machine, [start(&target), start(&source)], device)?;
-        }
+        let start = |side: &Side| match side.place {
+            Place::Host(address) => address,
+            _ => 0,
+        };
+        within_reach(machine, [start(&target), start(&source)], device)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
     })
 }
@@ -230,8 +231,10 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
             pitch: copy.dstPitch,
             height: copy.dstHeight,
         };
-        require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
+        if width == 0 || rows == 0 || depth == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
@@ -242,10 +245,10 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
-        require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
         if bytes == 0 {
             return Ok(());
         }
+        require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
         let is_device = read(&machine.space).contains(fill.address);
         require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
         is_mapped(machine, &stream, fill.address, bytes, true)?;
