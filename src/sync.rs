@@ -8,6 +8,22 @@ pub use std::hint::spin_loop;
 pub use std::sync::{Mutex, MutexGuard};
 pub use std::thread::yield_now;
 
+/// A cell whose users keep out of each other's way; the models check that they do.
+pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// A cell with this value.
+    pub const fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Runs `body` on the value, which nobody else uses meanwhile.
+    #[inline]
+    pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
+        body(self.0.get())
+    }
+}
+
 /// A constructor that is `const` here; those of the models' atomics are not.
 macro_rules! constant {
     ($(#[$meta:meta])* $visibility:vis fn $($rest:tt)*) => {

@@ -186,7 +186,7 @@ impl DeviceMemory {
                 return Ok(true);
             }
             // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
+            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
             return Ok(true);
         }
         let stream = ordering_stream(device, stream);
@@ -196,7 +196,7 @@ impl DeviceMemory {
         let event = device.events.take_untimed(device)?;
         let waited = stream.record(runtime, event).and_then(|()| {
             // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             Ok(true)
         });
         device.events.give_untimed(event);
@@ -318,7 +318,7 @@ impl DeviceMemory {
         }
         if wait {
             // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
         // SAFETY: our event, recorded.
