@@ -1,18 +1,23 @@
 //! The pieces under model, from the library's own files; `sync` is what differs.
 
-#[path = "../../src/memory/arena_lock.rs"]
-pub mod arena_lock;
 #[path = "../../src/epoch.rs"]
 pub mod epoch;
 pub mod error;
 #[path = "../../src/lock.rs"]
 pub mod lock;
+pub mod memory;
 pub mod rank;
-#[path = "../../src/memory/registry.rs"]
-pub mod registry;
 #[path = "../../src/ffi/slot.rs"]
 pub mod slot;
-#[path = "../../src/memory/stats.rs"]
-pub mod stats;
 pub mod sync;
 pub mod twin;
+
+/// A search that interrupts threads where they could go on at most so often: `few` times as a part of
+/// the tests, `many` times with TCUDA_MODELS_FULL set.
+pub fn bounded(few: usize, many: usize) -> loom::model::Builder {
+    let mut builder = loom::model::Builder::new();
+    let full = std::env::var_os("TCUDA_MODELS_FULL").is_some();
+    builder.preemption_bound = Some(if full { many } else { few });
+    builder.max_branches = 10_000;
+    builder
+}

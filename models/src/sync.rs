@@ -80,12 +80,59 @@ macro_rules! atomics {
                 self.0.compare_exchange(current, new, weakened(success), weakened(failure))
             }
         }
+
+        // Where an atomic goes, whoever used it has to be done, and known to be.
+        impl$(<$generic>)? Drop for $name$(<$generic>)? {
+            fn drop(&mut self) {
+                if !std::thread::panicking() {
+                    // SAFETY: borrowed mutably; loom says so if another's store may still come.
+                    unsafe { self.0.unsync_load() };
+                }
+            }
+        }
     )* };
 }
 
 atomics! {
     AtomicBool of bool, AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize,
     AtomicPtr[T] of *mut T
+}
+
+macro_rules! arithmetic {
+    ($($name:ident of $value:ty),*) => { $(
+        impl $name {
+            pub fn fetch_add(&self, value: $value, ordering: Ordering) -> $value {
+                self.0.fetch_add(value, weakened(ordering))
+            }
+
+            pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
+                self.0.fetch_sub(value, weakened(ordering))
+            }
+
+            pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
+                self.0.fetch_or(value, weakened(ordering))
+            }
+        }
+    )* };
+}
+
+arithmetic! { AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize }
+
+/// Tells when two of its users meet.
+pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub fn with<R>(&self, body: impl FnOnce(*const T) -> R) -> R {
+        self.0.with(body)
+    }
+
+    pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(body)
+    }
 }
 
 /// Not `const`: these atomics belong to one run of a model.
