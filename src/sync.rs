@@ -32,6 +32,14 @@ macro_rules! constant {
 }
 pub(crate) use constant;
 
+/// State of the process. The models make it anew for each run.
+macro_rules! state {
+    ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$meta])* static $name: $type = $value;)*
+    };
+}
+pub(crate) use state;
+
 /// An array of one expression, repeated.
 macro_rules! repeat {
     ($value:expr) => {

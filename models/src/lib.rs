@@ -5,11 +5,14 @@ pub mod epoch;
 pub mod error;
 #[path = "../../src/lock.rs"]
 pub mod lock;
+#[path = "../../src/log.rs"]
+pub mod log;
 pub mod memory;
 pub mod rank;
 #[path = "../../src/ffi/slot.rs"]
 pub mod slot;
 pub mod sync;
+pub mod thread;
 pub mod twin;
 
 /// A search that interrupts threads where they could go on at most so often: `few` times as a part of

@@ -143,6 +143,14 @@ macro_rules! constant {
 }
 pub(crate) use constant;
 
+/// Made anew for each run of a model, at the first use.
+macro_rules! state {
+    ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
+        loom::lazy_static! { $($(#[$meta])* static ref $name: $type = $value;)* }
+    };
+}
+pub(crate) use state;
+
 /// An array of one expression, repeated.
 macro_rules! repeat {
     ($value:expr) => {

@@ -186,7 +186,8 @@ impl DeviceMemory {
                 return Ok(true);
             }
             // SAFETY: our event, recorded.
-            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
+            self.books
+                .wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
             return Ok(true);
         }
         let stream = ordering_stream(device, stream);
