@@ -52,6 +52,9 @@ pub(crate) use repeat;
 /// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
 pub const LOOKS: u32 = 120;
 
+/// Slots in the first chunk of a table of handles.
+pub const FIRST_CHUNK: usize = 256;
+
 /// Orders what this thread does, for those who use [`heavy_fence`] alone.
 #[inline]
 pub fn light_fence() {

@@ -3,14 +3,13 @@
 #[path = "../../src/epoch.rs"]
 pub mod epoch;
 pub mod error;
+pub mod ffi;
 #[path = "../../src/lock.rs"]
 pub mod lock;
 #[path = "../../src/log.rs"]
 pub mod log;
 pub mod memory;
 pub mod rank;
-#[path = "../../src/ffi/slot.rs"]
-pub mod slot;
 pub mod sync;
 pub mod thread;
 pub mod twin;

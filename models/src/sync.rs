@@ -51,23 +51,41 @@ fn weakened(ordering: Ordering) -> Ordering {
 
 macro_rules! atomics {
     ($($name:ident $([$generic:ident])? of $value:ty),*) => { $(
-        pub struct $name$(<$generic>)?(atomic::$name$(<$generic>)?);
+        pub struct $name$(<$generic>)? {
+            value: atomic::$name$(<$generic>)?,
+            /// Written when it goes, read at each use: none may come after that, or beside it.
+            life: loom::cell::UnsafeCell<()>,
+            /// Changed at each load. Loom compares a store with the last access alone: where that is a
+            /// load, of the storing thread perhaps, it would not try the store before the loads of
+            /// others. So loads are made to depend on each other.
+            loads: atomic::AtomicUsize,
+        }
 
         impl$(<$generic>)? $name$(<$generic>)? {
             pub fn new(value: $value) -> Self {
-                Self(atomic::$name::new(value))
+                Self {
+                    value: atomic::$name::new(value),
+                    life: loom::cell::UnsafeCell::new(()),
+                    loads: atomic::AtomicUsize::new(0),
+                }
+            }
+
+            fn alive(&self) -> &atomic::$name$(<$generic>)? {
+                self.life.with(|_| ());
+                &self.value
             }
 
             pub fn load(&self, ordering: Ordering) -> $value {
-                self.0.load(weakened(ordering))
+                self.loads.fetch_add(0, Ordering::Relaxed);
+                self.alive().load(weakened(ordering))
             }
 
             pub fn store(&self, value: $value, ordering: Ordering) {
-                self.0.store(value, weakened(ordering));
+                self.alive().store(value, weakened(ordering));
             }
 
             pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
-                self.0.swap(value, weakened(ordering))
+                self.alive().swap(value, weakened(ordering))
             }
 
             pub fn compare_exchange(
@@ -77,16 +95,15 @@ macro_rules! atomics {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.0.compare_exchange(current, new, weakened(success), weakened(failure))
+                let (success, failure) = (weakened(success), weakened(failure));
+                self.alive().compare_exchange(current, new, success, failure)
             }
         }
 
-        // Where an atomic goes, whoever used it has to be done, and known to be.
         impl$(<$generic>)? Drop for $name$(<$generic>)? {
             fn drop(&mut self) {
                 if !std::thread::panicking() {
-                    // SAFETY: borrowed mutably; loom says so if another's store may still come.
-                    unsafe { self.0.unsync_load() };
+                    self.life.with_mut(|_| ());
                 }
             }
         }
@@ -102,15 +119,15 @@ macro_rules! arithmetic {
     ($($name:ident of $value:ty),*) => { $(
         impl $name {
             pub fn fetch_add(&self, value: $value, ordering: Ordering) -> $value {
-                self.0.fetch_add(value, weakened(ordering))
+                self.alive().fetch_add(value, weakened(ordering))
             }
 
             pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
-                self.0.fetch_sub(value, weakened(ordering))
+                self.alive().fetch_sub(value, weakened(ordering))
             }
 
             pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
-                self.0.fetch_or(value, weakened(ordering))
+                self.alive().fetch_or(value, weakened(ordering))
             }
         }
     )* };
@@ -165,6 +182,9 @@ pub fn spin_loop() {}
 /// One look, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
 
+/// One slot, so that tables grow.
+pub const FIRST_CHUNK: usize = 1;
+
 pub fn fence(ordering: Ordering) {
     if !planted(Bug::NoHeavyFence) {
         atomic::fence(ordering);
@@ -201,7 +221,7 @@ fn address(word: &AtomicU32) -> usize {
 pub fn sleep_while(word: &AtomicU32, value: u32) {
     let mut sleepers = SLEEPERS.lock().unwrap();
     atomic::fence(Ordering::SeqCst);
-    if word.0.load(Ordering::Relaxed) != value {
+    if word.alive().load(Ordering::Relaxed) != value {
         return;
     }
     let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(Condvar::new()));

@@ -2,7 +2,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::slot::Slot;
+use tcuda_models::ffi::slot::Slot;
 use tcuda_models::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
 use tcuda_models::twin::fails;
 
