@@ -5,11 +5,13 @@ pub mod boundary {
     use crate::thread::{self, Inside};
 
     /// A call that is inside the library.
-    pub struct Call(#[expect(dead_code, reason = "leaves when it is dropped")] Inside);
+    pub struct Call {
+        _inside: Inside,
+    }
 
     impl Call {
         pub fn begin() -> Call {
-            Call(thread::enter())
+            Call { _inside: thread::enter() }
         }
     }
 }

@@ -1,5 +1,8 @@
 //! The pieces under model, from the library's own files; `sync` is what differs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 #[path = "../../src/epoch.rs"]
 pub mod epoch;
 pub mod error;
@@ -14,12 +17,20 @@ pub mod sync;
 pub mod thread;
 pub mod twin;
 
-/// A search that interrupts threads where they could go on at most so often: `few` times as a part of
-/// the tests, `many` times with TCUDA_MODELS_FULL set.
-pub fn bounded(few: usize, many: usize) -> loom::model::Builder {
+/// Tries a model in every interleaving in which threads are interrupted where they could go on at most
+/// so often: `few` times as a part of the tests, `many` times with TCUDA_MODELS_FULL set.
+pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static) {
+    let runs = Arc::new(AtomicU64::new(0));
     let mut builder = loom::model::Builder::new();
     let full = std::env::var_os("TCUDA_MODELS_FULL").is_some();
     builder.preemption_bound = Some(if full { many } else { few });
     builder.max_branches = 10_000;
-    builder
+    let count = Arc::clone(&runs);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a model");
+    println!("{name}: {} interleavings", runs.load(Ordering::Relaxed));
 }

@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicI64, Ordering};
-use tcuda_models::bounded;
+use tcuda_models::explore;
 use tcuda_models::memory::arena_lock::ArenaLock;
 use tcuda_models::memory::books::{GuardedBooks, Member};
 use tcuda_models::memory::stats::{ALL, ALLOCATED_BYTES, Account, Class, LANES, Lanes};
@@ -129,7 +129,8 @@ type Body = fn(&Device);
 
 /// Runs bodies on threads of their own, and the last one here; then everything must add up.
 fn together(bodies: &'static [Body]) {
-    bounded(2, 3).check(move || {
+    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 5) };
+    explore(few, many, move || {
         let device = Device::new(&[Class::Small, Class::Large]);
         let (last, others) = bodies.split_last().unwrap();
         let others: Vec<_> = others

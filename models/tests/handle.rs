@@ -2,7 +2,7 @@
 //! its own, and stays until the calls that could see it are over.
 
 use loom::sync::Arc;
-use tcuda_models::bounded;
+use tcuda_models::explore;
 use tcuda_models::ffi::boundary::Call;
 use tcuda_models::ffi::handle::Table;
 use tcuda_models::sync::{AtomicUsize, Bug, Ordering, UnsafeCell};
@@ -79,7 +79,7 @@ fn inserts(world: &World, name: u32) -> usize {
 
 /// Two threads insert; the first slot is one's, and the second one's in a chunk that is new.
 fn two_insert() {
-    bounded(2, 3).check(|| {
+    explore(3, 5, || {
         thread::register();
         let world = World::new();
         let other = spawn(&world, |world| {
@@ -98,7 +98,7 @@ fn two_insert() {
 
 /// A handle goes from thread to thread by plain means, and leads to its object in a new chunk.
 fn tells(ordering: Ordering) {
-    bounded(2, 3).check(move || {
+    explore(3, 5, move || {
         thread::register();
         let world = World::new();
         let other = spawn(&world, move |world| {
@@ -120,7 +120,7 @@ fn tells(ordering: Ordering) {
 
 /// One thread destroys, another uses the handle and inserts again, into the same slot perhaps.
 fn destroys_beside_a_call() {
-    bounded(2, 3).check(|| {
+    explore(3, 5, || {
         thread::register();
         let world = World::new();
         let handle = inserts(&world, 1);

@@ -2,7 +2,7 @@
 
 use loom::sync::Arc;
 use std::fmt;
-use tcuda_models::bounded;
+use tcuda_models::explore;
 use tcuda_models::log::{self, Level, Listener, TakesLines};
 use tcuda_models::sync::{Bug, UnsafeCell};
 use tcuda_models::thread;
@@ -53,7 +53,8 @@ fn writes(level: Level) {
 
 /// One thread writes, others replace the sink.
 fn replaced(levels: &'static [i32]) {
-    bounded(2, 3).check(move || {
+    let (few, many) = if levels.len() > 1 { (2, 3) } else { (4, 6) };
+    explore(few, many, move || {
         thread::register();
         replaces(4);
         let others: Vec<_> = levels

@@ -3,8 +3,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::bounded;
 use tcuda_models::epoch::{Fence, Members, Presence};
+use tcuda_models::explore;
 use tcuda_models::memory::registry::Registry;
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
@@ -81,7 +81,7 @@ impl World {
 
 /// Two devices grow while a third thread looks for the addresses of both.
 fn grows() {
-    bounded(2, 3).check(|| {
+    explore(3, 5, || {
         let world = World::new();
         let other = Arc::clone(&world);
         let grower = thread::spawn(move || {
@@ -100,7 +100,7 @@ fn grows() {
 
 /// Shutdown, and another life in which the entry is another device's, of another size.
 fn ends_and_begins_anew() {
-    bounded(2, 3).check(|| {
+    explore(3, 5, || {
         let world = World::new();
         world.makes(0, FIRST, 0x100);
         world.runtime.store(some_runtime(), Ordering::Release);

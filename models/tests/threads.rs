@@ -2,8 +2,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::bounded;
 use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::explore;
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
 
@@ -67,7 +67,7 @@ fn barrier() -> bool {
 
 /// A shutdown while a thread begins, calls and ends.
 fn shutdown(leaves: bool) {
-    bounded(3, 4).check(move || {
+    explore(3, 4, move || {
         let world = World::new();
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || other.lives(leaves));
@@ -82,7 +82,7 @@ fn shutdown(leaves: bool) {
 
 /// The destruction of a handle while a thread begins, calls and ends.
 fn destruction(leaves: bool) {
-    bounded(3, 4).check(move || {
+    explore(3, 4, move || {
         let world = World::new();
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || other.lives(leaves));
