@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[path = "../../src/epoch.rs"]
 pub mod epoch;
 pub mod error;
+#[path = "../../src/farewell.rs"]
+pub mod farewell;
 pub mod ffi;
 #[path = "../../src/lock.rs"]
 pub mod lock;
