@@ -18,6 +18,8 @@ enum Side {
     Host(usize),
     /// At an offset of a block.
     Block(usize, usize),
+    /// At an offset of pinned memory.
+    Pinned(usize, usize),
     /// Somewhere in the range of device addresses, or NULL.
     Wild(usize),
 }
@@ -29,6 +31,14 @@ impl Side {
         if choice >= 252 {
             let base = w.blocks.first().map_or(0, |block| block.ptr);
             return Side::Wild(if base == 0 { 0 } else { base.wrapping_add(i.u32() as usize) });
+        }
+        // Another thread's shutdown would take the memory from under a copy.
+        let fits = |index: &usize| w.pinned[*index].bytes >= bytes;
+        let pinned: Vec<usize> = (0..w.pinned.len()).filter(fits).collect();
+        if choice < 32 && !pinned.is_empty() {
+            let index = pinned[usize::from(choice) % pinned.len()];
+            let room = w.pinned[index].bytes - bytes;
+            return Side::Pinned(index, i.one_of(&[0, 1, 16, 255, room]).min(room));
         }
         let fits = |index: &usize| w.blocks[*index].bytes >= bytes && w.blocks[*index].ptr != 0;
         let blocks: Vec<usize> = (0..w.blocks.len()).filter(fits).collect();
@@ -45,6 +55,7 @@ impl Side {
         match self {
             Side::Host(offset) => w.host.as_ptr().expose_provenance() + offset,
             Side::Block(index, offset) => w.blocks[index].ptr + offset,
+            Side::Pinned(index, offset) => w.pinned[index].ptr + offset,
             Side::Wild(address) => address,
         }
     }
@@ -54,6 +65,7 @@ impl Side {
         match self {
             Side::Host(offset) => Some(w.host[offset + at]),
             Side::Block(index, offset) => w.blocks[index].shadow.get(offset + at),
+            Side::Pinned(index, offset) => w.pinned[index].get(offset + at, w),
             Side::Wild(_) => None,
         }
     }
@@ -79,6 +91,13 @@ fn prepare(w: &mut World, dst: Side, src: Side, bytes: usize, e: &mut Expect) ->
     stays && bytes <= HOST && !overlap(w, dst, src, bytes)
 }
 
+/// What comes from a device, and work that is done at once, must be what the model knows.
+fn arrived(w: &World, src: Side, byte: Option<u8>, found: Option<u8>) {
+    let settled = !matches!(src, Side::Host(_)) && w.is_immediate() && !w.lost;
+    let (Some(byte), Some(found), true) = (byte, found, settled) else { return };
+    assert_eq!(byte, found, "a byte that was copied to the host");
+}
+
 /// Copies in the model: pairs of offsets.
 fn follow(w: &mut World, dst: Side, src: Side, before: &[Option<u8>], rows: &[(usize, usize)]) {
     if let Side::Wild(_) = dst {
@@ -93,11 +112,10 @@ fn follow(w: &mut World, dst: Side, src: Side, before: &[Option<u8>], rows: &[(u
                 Side::Block(index, offset) => w.blocks[index].shadow.set(offset + start + at, byte),
                 Side::Host(offset) => {
                     let found = w.host[offset + start + at];
-                    let from_device = matches!(src, Side::Block(..)) && w.is_immediate() && !w.lost;
-                    assert!(
-                        !from_device || byte.is_none_or(|byte| byte == found),
-                        "{byte:?} was written, {found} is read"
-                    );
+                    arrived(w, src, byte, Some(found));
+                }
+                Side::Pinned(index, offset) => {
+                    arrived(w, src, byte, w.pinned[index].get(offset + start + at, w));
                 }
                 Side::Wild(_) => (),
             }
@@ -169,7 +187,7 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
     let stream = w.stream(i, &mut e);
     let dst = match dst {
         // A fill of host memory is the driver's to refuse; only NULL is ours.
-        Side::Host(_) => Side::Wild(0),
+        Side::Host(_) | Side::Pinned(..) => Side::Wild(0),
         other => other,
     };
     match dst {
@@ -200,6 +218,6 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
             }
         }
         Side::Block(..) | Side::Wild(_) => w.forget_contents(),
-        Side::Host(_) => (),
+        Side::Host(_) | Side::Pinned(..) => (),
     }
 }
