@@ -439,8 +439,6 @@ fn kernels_after_release(bench: &Bench) {
     bench.write(function, 4096, 1, stream, 709);
     bench.write(function, 4096, 1, null_mut(), 709);
     cu!(bench, cuModuleGetFunction(&mut found, module, c"contract_write".as_ptr()) => 709);
-    let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
-    cu!(bench, cuFuncGetAttribute(&mut number, most, function) => 400);
     cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
         &mut number, function, 128, 0) => 709);
     cu!(bench, cuModuleUnload(module) => 709);

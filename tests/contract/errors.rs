@@ -12,7 +12,7 @@ pub const ROWS: &[Row] = crate::rows!["errors":
     callbacks_behind_it, other_streams_share_it, another_thread_sees_it, without_a_current_context,
     refused_launches_leave_none, released_and_retained, retained_twice_and_released_once,
     reset, reset_of_a_healthy_context, freed_memory_of_a_kernel, unmapped_memory_of_a_kernel,
-    another_device_is_unharmed,
+    it_is_of_the_whole_process,
 ];
 
 /// A kernel on `stream` writes where nothing is mapped.
@@ -291,20 +291,21 @@ fn unmapped_memory_of_a_kernel(bench: &Bench) {
     cu!(bench, cuStreamSynchronize(stream) => 700);
 }
 
-fn another_device_is_unharmed(bench: &Bench) {
+fn it_is_of_the_whole_process(bench: &Bench) {
     let context = bench.start();
     let mut count = 0;
     cu!(bench, cuDeviceGetCount(&mut count) => 0);
     if count < 2 {
         bench.skip("one device");
     }
-    let writer = bench.writer();
+    let (writer, pinned) = (bench.writer(), bench.pinned(64));
     bench.use_device(1);
     let (there, stream) = (bench.warm(64), bench.stream(1));
     cu!(bench, cuCtxSetCurrent(context) => 0);
     fail(bench, writer, bench.stream(1));
-    cu!(bench, cuMemsetD8Async(there, 4, 64, stream) => 0);
+    cu!(bench, cuMemsetD8Async(there, 4, 64, stream) => 700);
+    // The other device is broken as well.
     bench.use_device(1);
-    cu!(bench, cuStreamSynchronize(stream) => 0);
-    bench.is("bytes", bench.fetch(there, 1, stream), vec![4]);
+    cu!(bench, cuStreamSynchronize(stream) => 700);
+    cu!(bench, cuMemcpyAsync(host(pinned), there, 64, stream) => 700);
 }

@@ -31,7 +31,8 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
             && read(&machine.space).mapping(*address).is_some()
         {
             let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
-            is_mapped(machine, stream, *address, bytes, write)?;
+            let accessor = Accessor { device: stream.device, write, staged: true };
+            is_mapped(machine, accessor, *address, bytes)?;
         }
     }
     copy.source.place = source;
@@ -52,10 +53,9 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
 /// nothing is broken (580.159); what is unmapped later fails when the work runs.
 fn is_mapped(
     machine: &Machine,
-    stream: &Stream,
+    accessor: Accessor,
     address: usize,
     bytes: usize,
-    write: bool,
 ) -> Result<(), i32> {
     if let Some((reservation, block)) = machine.block(address)
         && reservation.purpose != Purpose::Virtual
@@ -63,7 +63,6 @@ fn is_mapped(
         let (start, block) = block.ok_or(code::INVALID_VALUE)?;
         require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;
     }
-    let accessor = Accessor { device: stream.device, write, staged: true };
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
@@ -251,7 +250,8 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
         require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
         let is_device = read(&machine.space).contains(fill.address);
         require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
-        is_mapped(machine, &stream, fill.address, bytes, true)?;
+        let accessor = Accessor { device: stream.device, write: true, staged: false };
+        is_mapped(machine, accessor, fill.address, bytes)?;
         schedule::submit(machine, &stream, Vec::new(), Action::Fill(fill)).map(drop)
     })
 }
