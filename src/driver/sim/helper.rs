@@ -95,6 +95,7 @@ impl Adversary {
     pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let start = Instant::now();
         let mut looks = 0;
+        self.turnstile.begin_nap();
         while state.callbacks > 0 && looks < 2 {
             let waited = self.progress.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -104,6 +105,7 @@ impl Adversary {
             let awaited = state.offered.is_some() || state.helpers.iter().any(Helper::is_awaited);
             looks = if awaited { 0 } else { looks + 1 };
         }
+        self.turnstile.end_nap();
         state
     }
 
@@ -119,6 +121,7 @@ impl Adversary {
         state = lock(&self.state);
         state.callbacks -= 1;
         state.finish(lane);
+        self.turnstile.stir();
         self.progress.notify_all();
         state
     }
@@ -133,9 +136,11 @@ impl Adversary {
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
+                self.turnstile.set_idle(id, false);
                 state = self.take_up(machine, state);
                 state.helpers[own] = Helper { id, busy: false, left_alone: false };
             } else {
+                self.turnstile.set_idle(id, true);
                 state = self.helpers.offer.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
@@ -143,6 +148,8 @@ impl Adversary {
 
     /// The body of the watcher.
     fn watch(&self, machine: &Arc<Machine>) {
+        // SAFETY: gettid has no preconditions.
+        self.turnstile.set_idle(unsafe { libc::gettid() }, true);
         let mut state = lock(&self.state);
         let (mut calls, mut patience) = (state.calls, FORGOTTEN);
         while !state.closed {
@@ -155,13 +162,14 @@ impl Adversary {
             let waited = self.helpers.watch.wait_timeout(state, patience);
             let (guard, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
-            if state.calls != calls {
+            if state.calls != calls || self.turnstile.has_callers() {
                 (calls, patience) = (state.calls, FORGOTTEN);
             } else if outcome.timed_out()
                 && let Some(index) = state.any()
             {
                 patience = STEP;
                 state = self.step(machine, state, index);
+                self.turnstile.stir();
                 self.progress.notify_all();
             }
         }
@@ -169,6 +177,7 @@ impl Adversary {
 
     /// Ends the threads; everything queued is over.
     pub(super) fn close(&self) {
+        self.turnstile.close();
         lock(&self.state).closed = true;
         self.helpers.offer.notify_all();
         self.helpers.watch.notify_all();

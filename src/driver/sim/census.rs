@@ -1,0 +1,261 @@
+//! What the threads of this process are at, as far as the system tells (/proc/self/task).
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, Instant};
+
+/// Ticks of /proc/self/task/*/stat (10 ms) that a thread may compute before it is left alone; half of
+/// it for the next one, since a host that spins will spin again.
+const PATIENCE: u64 = 5;
+const LEAST_PATIENCE: u64 = 2;
+/// So long at most, whatever the thread does.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Files of more threads are not kept open.
+const OPEN_THREADS: usize = 16;
+
+/// The threads.
+pub(super) struct Census {
+    /// The folder, whose links count the threads.
+    folder: Option<File>,
+    /// In order of their creation.
+    threads: Vec<Thread>,
+    patience: u64,
+}
+
+/// A thread.
+struct Thread {
+    id: i32,
+    /// Its files "stat" and "schedstat".
+    files: Option<(File, Option<File>)>,
+    /// It was first seen running then, having used so many ticks.
+    runs: Option<(Instant, u64)>,
+    /// It computes for long, and nobody waits for it any more until it sleeps.
+    left_alone: bool,
+}
+
+/// What a look at a thread shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// It has used so many ticks.
+    Running(u64),
+    /// It was given a processor so often, where the system counts it.
+    Asleep(Option<u64>),
+    Gone,
+}
+
+impl Default for Census {
+    fn default() -> Census {
+        Census { folder: None, threads: Vec::new(), patience: PATIENCE }
+    }
+}
+
+impl Census {
+    /// Does every thread sleep but for those that are `known` to do nothing?
+    ///
+    /// One after the other is looked at, and one may wake another meanwhile. So all are looked at
+    /// twice: who slept both times, without having run in between, slept in the middle.
+    pub(super) fn is_quiet(&mut self, known: &[i32]) -> bool {
+        let count = self.count();
+        if count == Some(known.len()) {
+            return true;
+        }
+        if count.is_none_or(|count| count != self.threads.len()) {
+            self.list();
+        }
+        let Some(first) = self.look(known) else { return false };
+        first.len() <= 1 || self.look(known).is_some_and(|second| first == second)
+    }
+
+    /// Puts threads in the order of their creation.
+    pub(super) fn sort<T>(&mut self, items: &mut [T], id: impl Fn(&T) -> i32) {
+        if items.len() > 1 {
+            self.list();
+            let place = |item: &T| self.threads.iter().position(|thread| thread.id == id(item));
+            items.sort_by_key(place);
+        }
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        if self.folder.is_none() {
+            self.folder = File::open("/proc/self/task").ok();
+        }
+        let links = self.folder.as_ref()?.metadata().ok()?.nlink() as usize;
+        links.checked_sub(2).filter(|count| *count > 0)
+    }
+
+    /// Reads the list anew.
+    fn list(&mut self) {
+        let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return };
+        let mut old = std::mem::take(&mut self.threads);
+        for entry in entries.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let known = old.iter().position(|thread| thread.id == id);
+            self.threads.push(match known {
+                Some(index) => old.swap_remove(index),
+                None => Thread { id, files: None, runs: None, left_alone: false },
+            });
+        }
+    }
+
+    /// How often each thread that is not known was given a processor; `None` if one is running.
+    fn look(&mut self, known: &[i32]) -> Option<Vec<(i32, Option<u64>)>> {
+        let mut seen = Vec::new();
+        let (mut is_quiet, mut is_stale) = (true, false);
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            if known.contains(&thread.id) {
+                (thread.runs, thread.left_alone) = (None, false);
+                continue;
+            }
+            match thread.look(index < OPEN_THREADS) {
+                Sight::Asleep(times) => {
+                    (thread.runs, thread.left_alone) = (None, false);
+                    seen.push((thread.id, times));
+                }
+                Sight::Gone => is_stale = true,
+                Sight::Running(_) if thread.left_alone => {}
+                Sight::Running(ticks) => {
+                    let (since, before) = *thread.runs.get_or_insert((Instant::now(), ticks));
+                    if ticks - before >= self.patience || since.elapsed() > LONGEST {
+                        thread.left_alone = true;
+                        self.patience = (self.patience / 2).max(LEAST_PATIENCE);
+                    } else {
+                        is_quiet = false;
+                    }
+                }
+            }
+        }
+        if is_stale {
+            // Another may have come in its place, so that the count is the same.
+            self.list();
+            return None;
+        }
+        is_quiet.then_some(seen)
+    }
+}
+
+impl Thread {
+    fn look(&mut self, keep: bool) -> Sight {
+        if self.files.is_none() {
+            let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id)).ok();
+            self.files = open("stat").map(|stat| (stat, open("schedstat")));
+        }
+        let sight = match &self.files {
+            Some((stat, times)) => Thread::read(stat, times.as_ref()),
+            None => None,
+        };
+        if !keep {
+            self.files = None;
+        }
+        sight.unwrap_or(Sight::Gone)
+    }
+
+    fn read(stat: &File, times: Option<&File>) -> Option<Sight> {
+        let mut text = [0; 512];
+        let length = stat.read_at(&mut text, 0).ok()?;
+        let text = text.get(..length)?;
+        // The name, in parentheses, may hold anything.
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let text = std::str::from_utf8(text.get(end + 1..)?).ok()?;
+        let mut fields = text.split_ascii_whitespace();
+        let state = fields.next()?;
+        if matches!(state, "R" | "D" | "t") {
+            let mut ticks = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
+            return Some(Sight::Running(ticks.next()? + ticks.next()?));
+        }
+        let times = times.and_then(|file| {
+            let mut text = [0; 96];
+            let length = file.read_at(&mut text, 0).ok()?;
+            let text = std::str::from_utf8(text.get(..length)?).ok()?;
+            text.split_ascii_whitespace().nth(2)?.parse().ok()
+        });
+        Some(Sight::Asleep(times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+
+    fn own_id() -> i32 {
+        // SAFETY: gettid has no preconditions.
+        unsafe { libc::gettid() }
+    }
+
+    #[test]
+    fn a_thread_that_computes_is_seen_until_it_is_left_alone() {
+        let (stop, (tell, told)) = (AtomicBool::new(false), channel());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tell.send(own_id()).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let id = told.recv().unwrap();
+            let mut census = Census::default();
+            census.list();
+            // Other tests have threads of their own.
+            census.threads.retain(|thread| thread.id == id);
+            assert!(census.look(&[]).is_none(), "it runs");
+            assert!(census.look(&[id]).is_some(), "it is known");
+            let start = Instant::now();
+            while census.look(&[]).is_none() {
+                assert!(start.elapsed() < 2 * LONGEST, "it is left alone in the end");
+            }
+            assert!(census.threads[0].left_alone);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_waits_sleeps_and_one_that_ended_is_gone() {
+        let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+        let thread = std::thread::spawn(move || {
+            tell.send(own_id()).unwrap();
+            ended.recv().unwrap_err();
+        });
+        let id = told.recv().unwrap();
+        let mut census = Census::default();
+        census.list();
+        census.threads.retain(|thread| thread.id == id);
+        while census.look(&[]).is_none() {
+            std::thread::yield_now();
+        }
+        let seen = census.look(&[]).unwrap();
+        assert_eq!(seen.len(), 1);
+        assert_eq!(census.look(&[]), Some(seen), "it did not run in between");
+        drop(end);
+        thread.join().unwrap();
+        census.threads.retain(|thread| thread.id == id);
+        while census.threads.iter().any(|thread| thread.id == id) {
+            assert!(census.look(&[]).is_none());
+            census.threads.retain(|thread| thread.id == id);
+        }
+    }
+
+    #[test]
+    fn threads_are_sorted_by_their_creation() {
+        let (end, ended) = channel::<()>();
+        let ended = std::sync::Mutex::new(ended);
+        std::thread::scope(|scope| {
+            let mut ids = Vec::new();
+            for _ in 0..4 {
+                let (tell, told) = channel();
+                let ended = &ended;
+                scope.spawn(move || {
+                    tell.send(own_id()).unwrap();
+                    let _ = ended.lock().map(|ended| ended.recv());
+                });
+                ids.push(told.recv().unwrap());
+            }
+            let mut shuffled = vec![ids[2], ids[0], ids[3], ids[1]];
+            Census::default().sort(&mut shuffled, |id| *id);
+            assert_eq!(shuffled, ids);
+            drop(end);
+        });
+    }
+}
