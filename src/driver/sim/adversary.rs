@@ -27,19 +27,20 @@ pub(super) struct Adversary {
 }
 
 impl Adversary {
+    /// `seed`: `None` where another schedule is in force.
     pub(super) fn new(
-        seed: u64,
+        seed: Option<u64>,
         late: Option<Vec<u64>>,
         trace: Option<&str>,
     ) -> Result<Adversary, ConfigError> {
         let trace = trace.map(Trace::open).transpose().map_err(ConfigError::Trace)?;
         Ok(Adversary {
-            strategy: Strategy::new(seed),
+            strategy: Strategy::new(seed.unwrap_or(0)),
             late,
             state: Mutex::new(State::new(trace)),
             progress: Condvar::new(),
             helpers: Helpers::default(),
-            turnstile: Turnstile::new(),
+            turnstile: Turnstile::new(seed.is_some()),
         })
     }
 

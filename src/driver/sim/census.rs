@@ -10,6 +10,11 @@ const PATIENCE: u64 = 5;
 const LEAST_PATIENCE: u64 = 2;
 /// So long at most, whatever the thread does.
 const LONGEST: Duration = Duration::from_secs(5);
+/// A thread that has made no call while it slept through so many of others is a stranger from then
+/// on, as those are that were there before the machine: nobody waits for it before its first call.
+const STRANGE: u32 = 1000;
+/// After so many looks the list is read anew: strangers may end unseen, and others come.
+const LOOKS: u32 = 64;
 /// Files of more threads are not kept open.
 const OPEN_THREADS: usize = 16;
 
@@ -20,11 +25,15 @@ pub(super) struct Census {
     /// In order of their creation.
     threads: Vec<Thread>,
     patience: u64,
+    /// Looks since the list was read.
+    looks: u32,
 }
 
 /// A thread.
 struct Thread {
     id: i32,
+    /// Looks at it while it slept, before its first call; [`CALLER`] after it.
+    slept: u32,
     /// Its files "stat" and "schedstat".
     files: Option<(File, Option<File>)>,
     /// It was first seen running then, having used so many ticks.
@@ -32,6 +41,9 @@ struct Thread {
     /// It computes for long, and nobody waits for it any more until it sleeps.
     left_alone: bool,
 }
+
+/// No stranger for ever.
+const CALLER: u32 = u32::MAX;
 
 /// What a look at a thread shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,11 +57,22 @@ enum Sight {
 
 impl Default for Census {
     fn default() -> Census {
-        Census { folder: None, threads: Vec::new(), patience: PATIENCE }
+        Census { folder: None, threads: Vec::new(), patience: PATIENCE, looks: 0 }
     }
 }
 
 impl Census {
+    /// All threads there are now but the calling one are strangers.
+    pub(super) fn begin(&mut self) {
+        self.list();
+        self.threads.iter_mut().for_each(|thread| thread.slept = STRANGE);
+    }
+
+    /// A thread makes its first call.
+    pub(super) fn add_caller(&mut self, id: i32) {
+        self.threads.push(Thread { slept: CALLER, ..Thread::new(id) });
+    }
+
     /// Does every thread sleep but for those that are `known` to do nothing?
     ///
     /// One after the other is looked at, and one may wake another meanwhile. So all are looked at
@@ -59,11 +82,16 @@ impl Census {
         if count == Some(known.len()) {
             return true;
         }
-        if count.is_none_or(|count| count != self.threads.len()) {
+        self.looks += 1;
+        if count.is_none_or(|count| count != self.threads.len()) || self.looks >= LOOKS {
             self.list();
         }
-        let Some(first) = self.look(known) else { return false };
-        first.len() <= 1 || self.look(known).is_some_and(|second| first == second)
+        let others = |thread: &&Thread| !known.contains(&thread.id) && thread.slept != STRANGE;
+        if self.threads.iter().filter(others).count() <= 1 {
+            return self.look(known, false).is_some();
+        }
+        let first = self.look(known, true);
+        first.is_some() && first == self.look(known, true)
     }
 
     /// Puts threads in the order of their creation.
@@ -87,6 +115,7 @@ impl Census {
     fn list(&mut self) {
         let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return };
         let mut old = std::mem::take(&mut self.threads);
+        self.looks = 0;
         for entry in entries.flatten() {
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
@@ -94,23 +123,29 @@ impl Census {
             let known = old.iter().position(|thread| thread.id == id);
             self.threads.push(match known {
                 Some(index) => old.swap_remove(index),
-                None => Thread { id, files: None, runs: None, left_alone: false },
+                None => Thread::new(id),
             });
         }
     }
 
     /// How often each thread that is not known was given a processor; `None` if one is running.
-    fn look(&mut self, known: &[i32]) -> Option<Vec<(i32, Option<u64>)>> {
+    fn look(&mut self, known: &[i32], counts: bool) -> Option<Vec<(i32, Option<u64>)>> {
         let mut seen = Vec::new();
         let (mut is_quiet, mut is_stale) = (true, false);
         for (index, thread) in self.threads.iter_mut().enumerate() {
             if known.contains(&thread.id) {
-                (thread.runs, thread.left_alone) = (None, false);
+                (thread.runs, thread.left_alone, thread.slept) = (None, false, CALLER);
                 continue;
             }
-            match thread.look(index < OPEN_THREADS) {
+            if thread.slept == STRANGE {
+                continue;
+            }
+            match thread.look(index < OPEN_THREADS, counts) {
                 Sight::Asleep(times) => {
                     (thread.runs, thread.left_alone) = (None, false);
+                    if thread.slept < STRANGE {
+                        thread.slept += 1;
+                    }
                     seen.push((thread.id, times));
                 }
                 Sight::Gone => is_stale = true,
@@ -136,13 +171,17 @@ impl Census {
 }
 
 impl Thread {
-    fn look(&mut self, keep: bool) -> Sight {
+    fn new(id: i32) -> Thread {
+        Thread { id, slept: 0, files: None, runs: None, left_alone: false }
+    }
+
+    fn look(&mut self, keep: bool, counts: bool) -> Sight {
         if self.files.is_none() {
             let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id)).ok();
             self.files = open("stat").map(|stat| (stat, open("schedstat")));
         }
         let sight = match &self.files {
-            Some((stat, times)) => Thread::read(stat, times.as_ref()),
+            Some((stat, times)) => Thread::read(stat, times.as_ref().filter(|_| counts)),
             None => None,
         };
         if !keep {
@@ -200,10 +239,10 @@ mod tests {
             census.list();
             // Other tests have threads of their own.
             census.threads.retain(|thread| thread.id == id);
-            assert!(census.look(&[]).is_none(), "it runs");
-            assert!(census.look(&[id]).is_some(), "it is known");
+            assert!(census.look(&[], true).is_none(), "it runs");
+            assert!(census.look(&[id], true).is_some(), "it is known");
             let start = Instant::now();
-            while census.look(&[]).is_none() {
+            while census.look(&[], true).is_none() {
                 assert!(start.elapsed() < 2 * LONGEST, "it is left alone in the end");
             }
             assert!(census.threads[0].left_alone);
@@ -222,19 +261,41 @@ mod tests {
         let mut census = Census::default();
         census.list();
         census.threads.retain(|thread| thread.id == id);
-        while census.look(&[]).is_none() {
+        while census.look(&[], true).is_none() {
             std::thread::yield_now();
         }
-        let seen = census.look(&[]).unwrap();
+        let seen = census.look(&[], true).unwrap();
         assert_eq!(seen.len(), 1);
-        assert_eq!(census.look(&[]), Some(seen), "it did not run in between");
+        assert_eq!(census.look(&[], true), Some(seen), "it did not run in between");
         drop(end);
         thread.join().unwrap();
         census.threads.retain(|thread| thread.id == id);
         while census.threads.iter().any(|thread| thread.id == id) {
-            assert!(census.look(&[]).is_none());
+            assert!(census.look(&[], true).is_none());
             census.threads.retain(|thread| thread.id == id);
         }
+    }
+
+    #[test]
+    fn strangers_are_not_waited_for_before_they_call() {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let ((tell, told), stop) = (channel(), &stop);
+            scope.spawn(move || {
+                tell.send(own_id()).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let id = told.recv().unwrap();
+            let mut census = Census::default();
+            census.begin();
+            census.threads.retain(|thread| thread.id == id);
+            assert_eq!(census.look(&[], true), Some(Vec::new()));
+            assert_eq!(census.look(&[id], true), Some(Vec::new()), "it makes a call");
+            assert!(census.look(&[], true).is_none());
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -147,8 +147,8 @@ impl Machine {
     fn new(config: Config) -> Result<Machine, ConfigError> {
         static GENERATION: AtomicU64 = AtomicU64::new(1);
         let seed = match config.schedule {
-            ScheduleKind::Adversarial(seed) => seed,
-            ScheduleKind::Immediate | ScheduleKind::Threads => 0,
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
         };
         let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
         let poison = adversary.poison();

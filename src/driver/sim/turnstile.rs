@@ -92,6 +92,10 @@ struct Place {
     wake: Condvar,
 }
 
+fn is_alone(alone: Option<&AtomicU8>) -> bool {
+    alone.is_some_and(|alone| alone.load(Ordering::Relaxed) != 0)
+}
+
 thread_local! {
     static PLACE: Arc<Place> = Place::new();
     /// The machine and the rank once more, for a quick look.
@@ -130,19 +134,25 @@ impl Place {
 }
 
 impl Turnstile {
-    pub(super) fn new() -> Turnstile {
+    /// `counts`: of a machine that keeps turns.
+    pub(super) fn new(counts: bool) -> Turnstile {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Looked up, since not every C library has it.
         // SAFETY: the name ends with NUL.
         let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        // SAFETY: a char of the C library, which is always there.
+        let alone = unsafe { alone.cast::<AtomicU8>().as_ref() };
+        let mut census = Census::default();
+        if counts && !is_alone(alone) {
+            census.begin();
+        }
         Turnstile {
             turns: Mutex::new(Turns { last: NONE, ranks: 1, ..Turns::default() }),
-            census: Mutex::default(),
+            census: Mutex::new(census),
             arriving: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             stamp: AtomicU64::new(0),
-            // SAFETY: a char of the C library, which is always there.
-            alone: unsafe { alone.cast::<AtomicU8>().as_ref() },
+            alone,
             has_first: AtomicBool::new(false),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         }
@@ -151,7 +161,7 @@ impl Turnstile {
     /// A thread makes a call: comes back when it is its turn.
     #[inline]
     pub(super) fn call(&self, strategy: &Strategy) {
-        if self.alone.is_some_and(|alone| alone.load(Ordering::Relaxed) != 0) {
+        if is_alone(self.alone) {
             if !self.has_first.load(Ordering::Relaxed) {
                 self.take_first();
             }
@@ -175,7 +185,9 @@ impl Turnstile {
     #[cold]
     fn take_first(&self) {
         self.has_first.store(true, Ordering::Relaxed);
-        Place::own().set_rank(self.number, 0);
+        let own = Place::own();
+        own.set_rank(self.number, 0);
+        lock(&self.census).add_caller(own.id);
         let _ = OWN.try_with(|own| own.set((self.number, 0)));
     }
 
