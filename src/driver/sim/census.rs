@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: u64 = 5;
 const LEAST_PATIENCE: u64 = 2;
 /// So long at most, whatever the thread does.
-const LONGEST: Duration = Duration::from_secs(5);
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 /// A thread that has made no call while it slept through so many of others is a stranger from then
 /// on, as those are that were there before the machine: nobody waits for it before its first call.
 const STRANGE: u32 = 1000;
@@ -77,9 +77,10 @@ impl Census {
     ///
     /// One after the other is looked at, and one may wake another meanwhile. So all are looked at
     /// twice: who slept both times, without having run in between, slept in the middle.
-    pub(super) fn is_quiet(&mut self, known: &[i32]) -> bool {
+    /// So many are just `starting`, to do nothing either.
+    pub(super) fn is_quiet(&mut self, known: &[i32], starting: usize) -> bool {
         let count = self.count();
-        if count == Some(known.len()) {
+        if count == Some(known.len() + starting) {
             return true;
         }
         self.looks += 1;
@@ -170,6 +171,14 @@ impl Census {
     }
 }
 
+/// The ticks that a thread has used, if it is running.
+pub(super) fn running(id: i32) -> Option<u64> {
+    match Thread::new(id).look(false, false) {
+        Sight::Running(ticks) => Some(ticks),
+        Sight::Asleep(_) | Sight::Gone => None,
+    }
+}
+
 impl Thread {
     fn new(id: i32) -> Thread {
         Thread { id, slept: 0, files: None, runs: None, left_alone: false }
@@ -178,7 +187,8 @@ impl Thread {
     fn look(&mut self, keep: bool, counts: bool) -> Sight {
         if self.files.is_none() {
             let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id)).ok();
-            self.files = open("stat").map(|stat| (stat, open("schedstat")));
+            let times = || (keep || counts).then(|| open("schedstat")).flatten();
+            self.files = open("stat").map(|stat| (stat, times()));
         }
         let sight = match &self.files {
             Some((stat, times)) => Thread::read(stat, times.as_ref().filter(|_| counts)),

@@ -41,6 +41,10 @@ pub(super) struct Turnstile {
     arriving: AtomicUsize,
     /// Threads in the middle of a call that sleep for a moment.
     busy: AtomicUsize,
+    /// Threads of the machine's own that were started and have not come to [`set_idle`].
+    ///
+    /// [`set_idle`]: Self::set_idle
+    starting: AtomicUsize,
     /// Changes with everything that a look at the threads can miss.
     stamp: AtomicU64,
     /// The process has had no other thread yet, if the C library knows.
@@ -151,6 +155,7 @@ impl Turnstile {
             census: Mutex::new(census),
             arriving: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
+            starting: AtomicUsize::new(0),
             stamp: AtomicU64::new(0),
             alone,
             has_first: AtomicBool::new(false),
@@ -220,7 +225,7 @@ impl Turnstile {
     ) -> bool {
         let mut pause = FIRST_PAUSE;
         loop {
-            turns = self.look(turns, strategy, pause == LAST_PAUSE);
+            turns = self.look(turns, strategy, place, pause == LAST_PAUSE);
             if turns.closed || place.is_let_go.load(Ordering::Relaxed) {
                 break;
             }
@@ -260,6 +265,7 @@ impl Turnstile {
         &'a self,
         turns: MutexGuard<'a, Turns>,
         strategy: &Strategy,
+        own: &Place,
         retry: bool,
     ) -> MutexGuard<'a, Turns> {
         let stamp = self.stamp.load(Ordering::SeqCst);
@@ -267,13 +273,13 @@ impl Turnstile {
         {
             return turns;
         }
-        let mut known: Vec<i32> = turns.standing.iter().map(|one| one.place.id).collect();
-        known.extend(&turns.idle);
+        let known = turns.known();
+        let starting = self.starting.load(Ordering::SeqCst);
         drop(turns);
-        let is_quiet = lock(&self.census).is_quiet(&known);
+        let is_quiet = lock(&self.census).is_quiet(&known, starting);
         let mut turns = lock(&self.turns);
         if is_quiet && stamp == self.stamp.load(Ordering::SeqCst) && self.may_give(&turns) {
-            self.give(&mut turns, strategy);
+            self.give(&mut turns, strategy, own);
         }
         turns
     }
@@ -286,7 +292,7 @@ impl Turnstile {
     }
 
     /// Lets one of the threads go.
-    fn give(&self, turns: &mut Turns, strategy: &Strategy) {
+    fn give(&self, turns: &mut Turns, strategy: &Strategy, own: &Place) {
         self.rank_newcomers(turns);
         turns.standing.sort_by_key(|one| one.place.rank(self.number));
         let mut free: Vec<usize> = (0..turns.standing.len()).collect();
@@ -315,7 +321,9 @@ impl Turnstile {
             turns.watcher = None;
         }
         place.is_let_go.store(true, Ordering::Relaxed);
-        place.wake.notify_one();
+        if !std::ptr::eq(own, Arc::as_ptr(&place)) {
+            place.wake.notify_one();
+        }
     }
 
     fn rank_newcomers(&self, turns: &mut Turns) {
@@ -350,6 +358,16 @@ impl Turnstile {
         self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// A thread of the machine is about to start, or could not.
+    pub(super) fn set_starting(&self, starts: bool) {
+        self.stamp.fetch_add(1, Ordering::SeqCst);
+        if starts {
+            self.starting.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.starting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     /// A thread of the machine has nothing to do, or has again.
     pub(super) fn set_idle(&self, id: i32, is_idle: bool) {
         let mut turns = lock(&self.turns);
@@ -358,6 +376,13 @@ impl Turnstile {
             turns.idle.push(id);
         }
         self.stamp.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Does every thread sleep that does not stand here?
+    pub(super) fn is_quiet(&self) -> bool {
+        let known = lock(&self.turns).known();
+        let starting = self.starting.load(Ordering::SeqCst);
+        lock(&self.census).is_quiet(&known, starting)
     }
 
     /// Does a thread stand here that will go on in any case?
@@ -374,6 +399,12 @@ impl Turnstile {
 }
 
 impl Turns {
+    /// The threads of which is known that they do nothing.
+    fn known(&self) -> Vec<i32> {
+        let standing = self.standing.iter().map(|one| one.place.id);
+        standing.chain(self.idle.iter().copied()).collect()
+    }
+
     /// May what it waits for have happened?
     fn may_go(&self, one: &Standing) -> bool {
         one.since.is_none_or(|since| since != self.activity)
