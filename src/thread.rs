@@ -3,7 +3,7 @@
 
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::{Error, Result};
-use crate::sync;
+use crate::{sync, turn};
 use once_cell::sync::OnceCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -76,6 +76,10 @@ pub fn enter() -> Result<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
+    }
+    if turn::are_kept() && !is_forked() {
+        // Outside still: nobody waits for a thread that waits for its turn.
+        turn::call();
     }
     match MODE.load(Ordering::Relaxed) {
         MODE_MEMBARRIER => block.presence.enter(Fence::Light),

@@ -7,6 +7,7 @@
 
 mod address_space;
 mod adversary;
+mod census;
 mod config;
 mod context;
 mod copy;
@@ -31,6 +32,7 @@ mod table;
 mod tests;
 mod trace;
 mod transfer;
+mod turnstile;
 mod virtual_memory;
 
 pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
@@ -38,6 +40,7 @@ pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::table;
 
 use super::{Table, code};
+use crate::turn;
 use address_space::{AddressSpace, PeerMasks, Purpose};
 use adversary::Adversary;
 use context::Context;
@@ -144,8 +147,8 @@ impl Machine {
     fn new(config: Config) -> Result<Machine, ConfigError> {
         static GENERATION: AtomicU64 = AtomicU64::new(1);
         let seed = match config.schedule {
-            ScheduleKind::Adversarial(seed) => seed,
-            ScheduleKind::Immediate | ScheduleKind::Threads => 0,
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
         };
         let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
         let poison = adversary.poison();
@@ -243,7 +246,9 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     if machine.is_some() {
         return Err(ConfigError::AlreadyOn);
     }
+    let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
+    turn::keep(keeps_turns.then_some(&KEEPER));
     Ok(table())
 }
 
@@ -254,6 +259,7 @@ pub fn power_off() {
         return;
     }
     let Some(machine) = write(&MACHINE).take() else { return };
+    turn::keep(None);
     machine.drain();
     for device in &machine.devices {
         device.context.streams().iter().for_each(|stream| stream.close());
@@ -283,6 +289,30 @@ pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
     guard
 }
 
+/// The machine that is on.
+#[inline]
+fn machine() -> Option<Arc<Machine>> {
+    read(&MACHINE).as_ref().map(Arc::clone)
+}
+
+/// What the library's calls meet while an adversarial machine is on.
+static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
+
+fn meet() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    // A callback is part of an operation.
+    if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
+        machine.adversary.call();
+    }
+}
+
+fn give_way() -> bool {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    machine().is_some_and(|machine| machine.adversary.give_way())
+}
+
 /// The frame of every call that works before cuInit.
 #[inline]
 fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
@@ -290,7 +320,10 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
         if schedule::in_callback() {
             return Err(code::NOT_PERMITTED);
         }
-        let machine = read(&MACHINE).as_ref().map(Arc::clone).ok_or(code::DEINITIALIZED)?;
+        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+            machine.adversary.call();
+        }
         body(&machine)
     };
     match catch_unwind(AssertUnwindSafe(call)) {
