@@ -148,7 +148,7 @@ driver_calls! {
     cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
     cuGraphGetNodes = cuGraphGetNodes(
         graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
-    cuGraphGetEdges = cuGraphGetEdges(
+    cuGraphGetEdges = cuGraphGetEdges @ 10000 (
         graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
 
