@@ -48,7 +48,13 @@ pub mod code {
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
     pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub const STREAM_CAPTURE_MERGE: i32 = 902;
+    pub const STREAM_CAPTURE_UNMATCHED: i32 = 903;
+    pub const STREAM_CAPTURE_UNJOINED: i32 = 904;
+    pub const STREAM_CAPTURE_ISOLATION: i32 = 905;
     pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
+    pub const STREAM_CAPTURE_EVENT: i32 = 907;
+    pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
     pub const UNKNOWN: i32 = 999;
 }
 

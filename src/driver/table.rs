@@ -151,6 +151,10 @@ driver_calls! {
     cuGraphGetEdges = cuGraphGetEdges @ 10000 (
         graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(
+        exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphLaunch = cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy = cuGraphExecDestroy(exec: CUgraphExec);
 
     // Events
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);
