@@ -121,6 +121,12 @@ impl Driver {
         self.name
     }
 
+    /// A function of the table, of an index of [`NAMES`].
+    pub fn function(&self, call: usize) -> Result<unsafe extern "C" fn(), CudaError> {
+        let name = NAMES.get(call).copied().unwrap_or_default();
+        self.table.get(call).ok_or(CudaError::missing(name))
+    }
+
     /// Calls so far of one driver function; `None`: of all.
     pub fn count(&self, call: Option<usize>) -> u64 {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -104,6 +104,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_backend_call_count", library::backend_call_count),
     ("tcuda_backend_inject", library::backend_inject),
     ("tcuda_shutdown", library::shutdown),
+    ("tcuda_backend_function", library::backend_function),
 ];
 
 /// More calls than this make an input slow, not better.
