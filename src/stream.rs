@@ -353,8 +353,7 @@ impl Streams {
         let mut external = self.external.lock();
         // Without a number, one that a handle keeps alive is known by its own.
         let is_alive = |stream: &Stream| {
-            driver_id.is_some()
-                || !stream.is_per_thread() && stream.handles.load(Ordering::Acquire) > 0
+            driver_id.is_some() || !stream.is_per_thread() && stream.farewell.has_handle()
         };
         if let Some(stream) = external.iter().find(|s| is_it(s) && is_alive(s)) {
             return Ok(self.lend(stream));
