@@ -18,6 +18,7 @@ pub const OK: i32 = 0;
 pub const INVALID_POINTER: i32 = 3;
 pub const NOT_READY: i32 = 6;
 pub const OUT_OF_MEMORY: i32 = 20;
+pub const DEVICE_LOST: i32 = 41;
 
 /// A status that is not OK, with its sentence.
 #[derive(Debug, Clone)]
@@ -76,13 +77,6 @@ pub fn shutdown() -> usize {
     let mut live = 0;
     call!(library::tcuda_shutdown; &mut live).unwrap();
     live
-}
-
-/// `name` may be "": any call.
-pub fn inject(name: &str, nth: u64, code: i32) {
-    let text = CString::new(name).unwrap();
-    let pointer = if name.is_empty() { ptr::null() } else { text.as_ptr() };
-    call!(library::tcuda_backend_inject; pointer, nth, code, 0).unwrap();
 }
 
 /// Rules of failures, instead of those that are set; "" takes them back.

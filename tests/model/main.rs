@@ -27,6 +27,7 @@ mod world;
 use ops::Op;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -102,11 +103,17 @@ fn agree(name: &str, few: u32, schedule: impl Strategy<Value = String>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(note_panic));
     let strategy = (machine(schedule), prop::collection::vec(ops::op(), 1..160));
-    let outcome =
-        runner.run(&strategy, |(machine, ops)| run(&machine, &ops).map_err(TestCaseError::fail));
+    let operations = Cell::new(0);
+    let outcome = runner.run(&strategy, |(machine, ops)| {
+        operations.set(operations.get() + ops.len());
+        run(&machine, &ops).map_err(TestCaseError::fail)
+    });
     std::panic::set_hook(before);
     match outcome {
-        Ok(()) => println!("{name}: {cases} programs, TCUDA_MODEL_SEED={seed}"),
+        Ok(()) => {
+            let operations = operations.get();
+            println!("{name}: {cases} programs, {operations} operations, TCUDA_MODEL_SEED={seed}");
+        }
         Err(TestError::Fail(why, _)) => {
             panic!("{name}: TCUDA_MODEL_SEED={seed}\n{}", why.message());
         }
