@@ -238,7 +238,14 @@ impl World {
             let view = View::take();
             self.may_be_out_of_memory(&view, &held);
         }
-        if has_retried { Settled::All { must: false } } else { Settled::Nothing }
+        if has_retried {
+            Settled::All { must: false }
+        } else if is_counted {
+            Settled::Nothing
+        } else {
+            // It looked at what waits before a call failed.
+            Settled::Arena { held, must: false }
+        }
     }
 
     /// Takes note of a block that was made in this step, and fills it.

@@ -112,7 +112,9 @@ fn agree(name: &str, few: u32, schedule: impl Strategy<Value = String>) {
     match outcome {
         Ok(()) => {
             let operations = operations.get();
-            println!("{name}: {cases} programs, {operations} operations, TCUDA_MODEL_SEED={seed}");
+            println!(
+                "model: {name}: {cases} programs, {operations} operations, TCUDA_MODEL_SEED={seed}"
+            );
         }
         Err(TestError::Fail(why, _)) => {
             panic!("{name}: TCUDA_MODEL_SEED={seed}\n{}", why.message());
@@ -141,7 +143,8 @@ fn meet(schedule: &str, few: u32) {
         let panic = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
         panic!("crowd, {schedule}: TCUDA_MODEL_SEED={seed}\n{why}\n{}", panic.unwrap_or_default());
     }
-    println!("crowd, {schedule}: {figures:?}, TCUDA_MODEL_SEED={first}");
+    let figures = format!("{figures:?}").replace("Figures ", "");
+    println!("model: crowd, {schedule}: {figures}, TCUDA_MODEL_SEED={first}");
 }
 
 #[test]

@@ -83,13 +83,14 @@ impl Hand {
     fn step(&mut self, square: &Square, round: &Round) {
         match self.choice.below(100) {
             0..=31 if round.flavour != Flavour::Free => self.allocate(square, round),
-            32..=51 if round.flavour != Flavour::Allocate => self.free(square, round),
+            0..=51 if round.flavour != Flavour::Allocate => self.free(square, round),
             52..=65 => self.hand_over(square, round),
             66..=74 => self.take(square, round),
             75..=79 => self.fill(square, round),
             80..=85 => self.check(square, round),
             86..=89 => self.copy(square, round),
-            90..=95 => self.record(square),
+            90..=94 => self.record(square),
+            95 => self.record_all(square),
             96 if round.flavour != Flavour::Allocate => {
                 self.note(|| "empty the cache".to_owned());
                 let outcome = api::empty_cache();
@@ -305,6 +306,17 @@ impl Hand {
             api::record_stream(address, square.streams[device][stream]).unwrap();
             item.is_recorded |= (device, stream) != (item.device, item.stream);
         });
+    }
+
+    /// All blocks in the hand are used on one stream: when they are freed, many wait together.
+    fn record_all(&mut self, square: &Square) {
+        let device = self.choice.below(square.streams.len());
+        let stream = self.stream(square, device);
+        self.note(|| format!("record stream {stream} of device {device} for all"));
+        for item in &mut self.items {
+            api::record_stream(item.address, square.streams[device][stream]).unwrap();
+            item.is_recorded |= (device, stream) != (item.device, item.stream);
+        }
     }
 
     fn hand_over(&mut self, square: &Square, round: &Round) {
