@@ -5,6 +5,7 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::farewell::{ENDED, Farewell, Standing};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::rank::Rank;
@@ -22,8 +23,6 @@ const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// No event, because the host waited for the stream when its last handle went.
-const ENDED: usize = 1;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -34,11 +33,8 @@ pub struct Stream {
     /// The driver's number for it, which is never recycled as handles are.
     driver_id: u64,
     external: bool,
-    /// Owned handles of an external stream; without any it may be destroyed by its owner.
-    handles: AtomicUsize,
-    /// An event recorded when the last handle went, which stands for the stream from then on; 0:
-    /// none yet, ENDED: none is needed.
-    farewell: AtomicUsize,
+    /// Owned handles; without any the owner of an external stream may destroy it.
+    farewell: Farewell,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -54,8 +50,7 @@ impl Stream {
             priority,
             driver_id,
             external: false,
-            handles: AtomicUsize::new(0),
-            farewell: AtomicUsize::new(0),
+            farewell: Farewell::new(),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -93,34 +88,25 @@ impl Stream {
         self.external
     }
 
-    /// The event that stands for the stream, if its owner may have destroyed it; NULL: it was waited
-    /// for, and nothing is left of it.
-    #[inline]
-    pub(crate) fn farewell(&self) -> Option<CUevent> {
-        if !self.external || self.handles.load(Ordering::Acquire) > 0 {
-            return None;
-        }
-        match self.farewell.load(Ordering::Acquire) {
-            0 => None,
-            ENDED => Some(std::ptr::null_mut()),
-            event => Some(event as CUevent),
-        }
+    /// May the stream be named to the driver by who has no handle of it?
+    pub(crate) fn standing(&self) -> Standing<'_> {
+        self.farewell.standing()
     }
 
     /// Counts an owned handle.
     pub fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::AcqRel);
+        self.farewell.add_handle();
     }
 
     /// An owned handle goes. With the last one of an external stream its present end is recorded,
     /// while the stream is alive: what waits for it later, waits for that.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
-        if !self.external || self.is_per_thread() {
-            self.handles.fetch_sub(1, Ordering::AcqRel);
-            return Ok(());
-        }
-        let outcome = self.record_farewell(runtime);
-        self.handles.fetch_sub(1, Ordering::AcqRel);
+        let outcome = if !self.external || self.is_per_thread() {
+            Ok(())
+        } else {
+            self.record_farewell(runtime)
+        };
+        self.farewell.drop_handle();
         outcome
     }
 
@@ -131,13 +117,13 @@ impl Stream {
         let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
         self.synchronize(runtime).map_err(|_| error)?;
-        let _ = self.farewell.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.farewell.replace_event(0, ENDED);
         Ok(())
     }
 
     fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
         let device = runtime.device(self.device)?;
-        let known = self.farewell.load(Ordering::Acquire);
+        let known = self.farewell.event();
         if known > ENDED {
             return self.record(runtime, known as CUevent);
         }
@@ -146,9 +132,8 @@ impl Stream {
             device.events.give_untimed(event);
             return Err(error);
         }
-        let new = event as usize;
-        match self.farewell.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
+        match self.farewell.replace_event(known, event as usize) {
+            Ok(()) => Ok(()),
             Err(first) => {
                 device.events.give_untimed(event);
                 self.record(runtime, first as CUevent)
@@ -452,7 +437,7 @@ impl Streams {
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         for stream in self.external.lock().iter() {
-            let farewell = stream.farewell.swap(0, Ordering::AcqRel);
+            let farewell = stream.farewell.take_event();
             if farewell > ENDED {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };

@@ -9,6 +9,7 @@ pub mod expect;
 pub mod input;
 mod options;
 pub mod outputs;
+pub mod pinned;
 pub mod shadow;
 pub mod text;
 mod threads;

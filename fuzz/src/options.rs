@@ -62,7 +62,7 @@ pub fn simulator(data: &[u8]) {
     assert_eq!(named, status::OK);
     // SAFETY: NUL-terminated, since the call succeeded.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    assert_eq!(name.to_str(), Ok(config.name.as_str()));
+    assert_eq!(name.to_str(), Ok(&*config.name));
     shut_down();
 }
 

@@ -1,8 +1,10 @@
 //! What a program has made so far: live and dead handles, blocks, callbacks, and what the library
 //! must know about them.
 
+use crate::abi::snapshot::SnapshotEntry;
 use crate::expect::{Expect, Statuses, status};
 use crate::input::Input;
+use crate::pinned::Pinned;
 use crate::shadow::Shadow;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,6 +118,10 @@ pub struct World {
     pub events: Vec<usize>,
     /// Live memory.
     pub blocks: Vec<Block>,
+    /// Live pinned memory, of this thread alone.
+    pub pinned: Vec<Pinned>,
+    /// Live snapshots.
+    pub snapshots: Vec<SnapshotEntry>,
     /// Handles and addresses that were live once.
     pub dead: Vec<usize>,
     /// Native handles of streams and events.
@@ -125,6 +131,8 @@ pub struct World {
     /// May other threads shut down? Then no address is known to be device memory for the time of a
     /// copy, and what is not is taken for host memory.
     pub may_be_shut_down: bool,
+    /// Faults that fired so far.
+    pub fired: u64,
     /// Did a shutdown run in the middle?
     pub was_shut_down: bool,
     /// Host memory for copies.
@@ -144,10 +152,13 @@ impl World {
             streams: Vec::new(),
             events: Vec::new(),
             blocks: Vec::new(),
+            pinned: Vec::new(),
+            snapshots: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
             counted: 0,
             may_be_shut_down: mode != Mode::Threads,
+            fired: tcuda::driver::inject::fired(),
             was_shut_down: false,
             host: Box::new([0x5A; HOST]),
         }
@@ -159,6 +170,7 @@ impl World {
             streams: self.streams.clone(),
             events: self.events.clone(),
             blocks: self.blocks.clone(),
+            snapshots: self.snapshots.clone(),
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -288,10 +300,35 @@ impl World {
         handle as *mut tcuda_allocation
     }
 
+    /// A snapshot; NULL is wrong.
+    pub fn snapshot(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let live: Vec<usize> = self.snapshots.iter().map(|snapshot| snapshot.handle).collect();
+        let handle = self.handle(input, &live, &self.events);
+        if !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
+    /// The address of live pinned memory, or something else: wrong unless it is NULL.
+    pub fn pinned_address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
+        let live: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();
+        let others: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
+        let mut address = self.handle(input, &live, &others);
+        if input.rarely(16) {
+            address = address.wrapping_add(input.one_of(&[1, 64, 4096, 1 << 20]));
+        }
+        if address != 0 && !live.contains(&address) {
+            expect.wrong(status::INVALID_POINTER);
+        }
+        address as *mut c_void
+    }
+
     /// The address of a live block, or something else: wrong unless it is NULL.
     pub fn address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
         let live: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
-        let mut address = self.handle(input, &live, &self.events);
+        let others: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();
+        let mut address = self.handle(input, &live, &others);
         if input.rarely(16) {
             address = address.wrapping_add(input.one_of(&[1, 256, 512, 4096, 1 << 20, 1 << 32]));
         }
@@ -386,6 +423,8 @@ impl World {
         for block in self.blocks.drain(..) {
             self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
         }
+        self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
+        self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
         // A native handle of one machine may name another object of the next.
         self.natives.clear();
         self.counted = 0;

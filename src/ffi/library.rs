@@ -154,17 +154,18 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 allowed: "use TCUDA_LOG_OFF to TCUDA_LOG_DEBUG",
             });
         }
-        let sink = match callback {
+        let listener = match callback {
             None => None,
             Some(callback) => {
                 let registered = AtomicBool::new(false);
                 let host = HostSink { callback, user_data, destroy, registered };
                 let host = try_box(host, "the log callback")?;
                 let address: *const HostSink = &*host;
-                let sink = try_box(host as log::Sink, "the log callback")?;
+                let listener = log::Listener { level, sink: host };
+                let listener = try_box(listener, "the log callback")?;
                 // SAFETY: boxed, so it stayed where it was.
                 unsafe { &*address }.registered.store(true, Ordering::Relaxed);
-                Some(sink)
+                Some(listener)
             }
         };
         if callback.is_none()
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
             // SAFETY: the host's own function: nothing keeps its data.
             unsafe { destroy(user_data) };
         }
-        log::set_sink(level, sink);
+        log::set_listener(listener);
         thread::collect();
         Ok(())
     })

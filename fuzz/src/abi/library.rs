@@ -145,6 +145,66 @@ pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
     w.judge(status_of!(tcuda_backend_inject(name, nth, code, forever)), &e);
 }
 
+/// Texts with rules: none that ever fires, then some that do, then wrong ones.
+const RULES: [&[u8]; 22] = [
+    b"",
+    b" , ,",
+    b"cuMemMap@18446744073709551615=2",
+    b"*@18446744073709551614=999!, cuInit@18446744073709551615=lost:700",
+    b"*@3=2",
+    b"cuMemMap@1=2!",
+    b"*@2=lost",
+    b"*@9=lost:700,cuEventRecord@1=999",
+    b"cuMemCreate@1=slow:1us",
+    b"cuStreamCreateWithPriority@1=1,cuMemHostAlloc@1=2,cuEventCreate@2=2",
+    b"*@1=0",
+    b"*@0=2",
+    b"cuMemMap",
+    b"cuMemMap@1",
+    b"cuMemMap=1",
+    b"cuNothing@1=2",
+    b"*@1=lost!",
+    b"*@1=lost:2",
+    b"*@1=slow:61s",
+    b"*@18446744073709551616=2",
+    b"malloc@1=fail",
+    b"\xff@1=2",
+];
+const QUIET_RULES: usize = 4;
+const RIGHT_RULES: usize = 10;
+
+pub(super) fn backend_faults(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (text, known) = text_argument(i, &RULES, RIGHT_RULES);
+    let bytes = text.as_ref().map_or(&b""[..], |text| text.to_bytes());
+    let quiet = bytes.is_empty() || RULES[..QUIET_RULES].contains(&bytes);
+    // Rules that fire are for those who expect failures. Nobody waits for a slow call.
+    let fires = w.mode == Mode::Faults && (known == Some(true) || !bytes.contains(&b'w'));
+    if known != Some(false) && !quiet && !fires {
+        return;
+    }
+    match known {
+        // NULL takes all rules back.
+        Some(false) if text.is_some() => e.wrong(status::INVALID_ARGUMENT),
+        Some(_) => (),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let pointer = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    let ok = w.judge(status_of!(tcuda_backend_faults(pointer)), &e);
+    w.lost |= ok && bytes.contains(&b'l');
+}
+
+pub(super) fn backend_fault_count(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = Out::<u64>::required(i, &mut e);
+    let status = status_of!(tcuda_backend_fault_count(out.ptr()));
+    if let Some(fired) = out.check(w.judge(status, &e)) {
+        assert!(fired >= w.fired, "{fired} faults after {}", w.fired);
+        assert!(w.mode == Mode::Faults || fired == w.fired, "a fault that nobody asked for");
+        w.fired = fired;
+    }
+}
+
 /// CUresults: of every kind that the library tells apart, and some that nobody knows.
 pub const FAILURE_CODES: [i32; 20] =
     [2, 1, 999, 3, 4, 100, 101, 201, 214, 400, 500, 600, 700, 709, 719, 801, 901, 906, 12345, -7];

@@ -3,8 +3,10 @@
 mod copy;
 mod device;
 mod event;
+mod host;
 mod library;
 mod memory;
+pub mod snapshot;
 mod statistics;
 mod stream;
 
@@ -104,6 +106,15 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_backend_call_count", library::backend_call_count),
     ("tcuda_backend_inject", library::backend_inject),
     ("tcuda_shutdown", library::shutdown),
+    ("tcuda_backend_faults", library::backend_faults),
+    ("tcuda_backend_fault_count", library::backend_fault_count),
+    ("tcuda_host_malloc", host::malloc),
+    ("tcuda_host_free", host::free),
+    ("tcuda_memory_snapshot_create", snapshot::create),
+    ("tcuda_memory_snapshot_destroy", snapshot::destroy),
+    ("tcuda_memory_snapshot_counts", snapshot::counts),
+    ("tcuda_memory_snapshot_segment", snapshot::segment),
+    ("tcuda_memory_snapshot_block", snapshot::block),
 ];
 
 /// More calls than this make an input slow, not better.

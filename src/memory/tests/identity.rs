@@ -63,6 +63,36 @@ fn a_stream_that_goes_leaves_an_event_behind() {
     });
 }
 
+/// One thread empties the cache, which records an event on a foreign stream; meanwhile the stream's last
+/// handle goes on another thread, whose host then destroys the stream.
+#[test]
+fn a_stream_goes_when_nobody_names_it_any_more() {
+    on_machine("memory=1GiB", |bench| {
+        let (own, handle) = (bench.stream(), native(bench));
+        let foreign = wrap(bench, handle);
+        let block = bench.malloc(own, 3 * MIB);
+        record_stream(block, foreign).unwrap();
+        bench.free(block);
+        // The call is counted first, and made after the pause.
+        inject::replace(&inject::parse("cuEventRecord@1=slow:200ms").unwrap());
+        let records = bench.calls(Call::cuEventRecord);
+        std::thread::scope(|scope| {
+            let emptying = scope.spawn(|| {
+                let _inside = thread::enter().unwrap();
+                bench.memory().empty_cache(bench.runtime)
+            });
+            while bench.calls(Call::cuEventRecord) == records {
+                std::thread::yield_now();
+            }
+            foreign.remove_handle(bench.runtime).unwrap();
+            destroy(bench, handle);
+            emptying.join().unwrap().unwrap();
+        });
+        bench.check();
+        assert_eq!(bench.reserved(), 0);
+    });
+}
+
 #[test]
 fn a_recycled_handle_is_another_stream() {
     on_machine("memory=1GiB", |bench| {
