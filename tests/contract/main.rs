@@ -11,10 +11,15 @@ mod aftermath;
 mod arguments;
 mod bench;
 mod callbacks;
+mod capture;
+mod capture_calls;
+mod capture_forks;
+mod capture_nodes;
 mod contexts;
 mod copies;
 mod errors;
 mod events;
+mod graphs;
 mod kernels;
 mod launches;
 mod memory;
@@ -70,6 +75,11 @@ pub const TOPICS: &[&[Row]] = &[
     arguments::memory::ROWS,
     arguments::virtual_memory::ROWS,
     arguments::modules::ROWS,
+    capture::ROWS,
+    capture_calls::ROWS,
+    capture_forks::ROWS,
+    capture_nodes::ROWS,
+    graphs::ROWS,
 ];
 
 fn main() {

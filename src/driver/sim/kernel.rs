@@ -3,7 +3,7 @@
 use super::address_space::{Accessor, Chunks};
 use super::journal::Journal;
 use super::queue::Action;
-use super::{Machine, code, entry, lock, parameters, read, require, schedule, stream};
+use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -180,6 +180,12 @@ impl Launch {
         Ok(chunks)
     }
 
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Launch {
+        let (running, parameters) = (OnceLock::new(), self.parameters.clone());
+        Launch { running, parameters, journal: None, ..*self }
+    }
+
     /// Keeps a journal of what the kernel writes from now on.
     pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
         Arc::clone(self.journal.insert(Arc::default()))
@@ -206,26 +212,33 @@ pub(super) unsafe extern "C" fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> c_int {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
         machine.usable()?;
-        let function = read(&machine.modules).functions.get(function.addr()).copied();
-        let function = function.ok_or(code::INVALID_HANDLE)?;
-        require(function.device == stream.device, code::INVALID_HANDLE)?;
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
-            sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+        let prepare = || {
+            let function = read(&machine.modules).functions.get(function.addr()).copied();
+            let kernel = function.filter(|found| found.device == stream.device);
+            let kernel = kernel.ok_or(code::INVALID_HANDLE)?.kernel;
+            check_shape(grid, block, shared_bytes)?;
+            let parameters = parameters::read(kernel.parameters, parameters, extra)?;
+            let running = OnceLock::new();
+            Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
         };
-        require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
-        let threads = block.iter().map(|size| *size as usize).product::<usize>();
-        require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
-        require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
-        let kernel = function.kernel;
-        let parameters = parameters::read(kernel.parameters, parameters, extra)?;
-        let running = OnceLock::new();
-        let launch =
-            Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None };
+        // A capture does not survive a launch that is wrong (580.159).
+        let launch = prepare().inspect_err(|_: &i32| capture::spoil(machine, &stream))?;
         let action = Action::Kernel(Box::new(launch));
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
     })
+}
+
+/// Is this grid within the limits?
+fn check_shape(grid: [c_uint; 3], block: [c_uint; 3], shared_bytes: c_uint) -> Result<(), i32> {
+    let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
+        sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+    };
+    require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
+    let threads = block.iter().map(|size| *size as usize).product::<usize>();
+    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
+    require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)
 }

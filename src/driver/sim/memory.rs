@@ -3,7 +3,9 @@
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
 use super::physical::SPOILED;
-use super::{Machine, code, entry, pool, put, read, require, schedule, write};
+use super::{
+    Machine, capture, code, entry, graph_memory, pool, put, read, require, schedule, write,
+};
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -126,6 +128,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_i
 pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         put!(ptr, machine.allocate_block(device, bytes)? as CUdeviceptr)
     })
@@ -134,6 +137,7 @@ pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) ->
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr == 0 {
             return Ok(());
         }
@@ -149,7 +153,13 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let context = &machine.devices[device].context;
         context.check()?;
         schedule::drain(machine, [context]);
-        if pooled { pool::free_now(machine, address) } else { machine.free_block(address) }
+        if !pooled {
+            return machine.free_block(address);
+        }
+        match graph_memory::find(machine, address) {
+            Some(block) => block.free(machine),
+            None => pool::free_now(machine, address),
+        }
     })
 }
 
@@ -160,6 +170,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
         if bytes == 0 {
@@ -192,6 +203,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -215,6 +227,7 @@ pub(super) unsafe extern "C" fn host_register(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
@@ -234,6 +247,7 @@ pub(super) unsafe extern "C" fn host_register(
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(!read(&machine.space).contains(ptr.addr()), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {

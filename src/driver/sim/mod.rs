@@ -7,11 +7,16 @@
 
 mod address_space;
 mod adversary;
+mod capture;
+mod capture_calls;
+mod census;
 mod config;
 mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
+mod graph_memory;
 mod handles;
 mod helper;
 mod hostility;
@@ -26,13 +31,16 @@ mod pointer;
 mod pool;
 mod ptx;
 mod queue;
+mod replay;
 mod schedule;
+mod segment;
 mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod transfer;
+mod turnstile;
 mod unit;
 mod virtual_memory;
 
@@ -41,17 +49,22 @@ pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::table;
 
 use super::{Table, code};
+use crate::turn;
 use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
+use capture::Captures;
 use context::Context;
 use device::Device;
 use event::Event;
+use graph::Graphs;
+use graph_memory::GraphMemory;
 use handles::Handles;
 use memory::HostMemory;
 use module::Modules;
 use physical::{Allocation, Physical};
 use pool::Pool;
 use queue::Stream;
+use replay::Exec;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,6 +118,11 @@ struct Machine {
     streams: RwLock<Handles<Arc<Stream>>>,
     events: RwLock<Handles<Arc<Event>>>,
     modules: RwLock<Modules>,
+    captures: Captures,
+    graphs: RwLock<Graphs>,
+    graph_memory: GraphMemory,
+    /// Destroyed ones of which a launch is not over.
+    retired_execs: Mutex<Vec<Arc<Exec>>>,
     pools: RwLock<Handles<Arc<Pool>>>,
     /// Destroyed pools of which blocks are still used, or were used by work that is not over.
     retired_pools: Mutex<Vec<Arc<Pool>>>,
@@ -137,6 +155,8 @@ pub struct LiveObjects {
     pub pools: usize,
     /// Modules.
     pub modules: usize,
+    /// Graphs, and what was made of them to be launched.
+    pub graphs: usize,
     /// Pinned ranges of the host, allocated or registered.
     pub host_allocations: usize,
     /// Worker threads.
@@ -147,8 +167,8 @@ impl Machine {
     fn new(config: Config) -> Result<Machine, ConfigError> {
         static GENERATION: AtomicU64 = AtomicU64::new(1);
         let seed = match config.schedule {
-            ScheduleKind::Adversarial(seed) => seed,
-            ScheduleKind::Immediate | ScheduleKind::Threads => 0,
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
         };
         let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
         let poison = adversary.poison();
@@ -176,6 +196,10 @@ impl Machine {
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            captures: Captures::default(),
+            graphs: RwLock::new(Graphs::new()),
+            graph_memory: GraphMemory::default(),
+            retired_execs: Mutex::default(),
             pools: RwLock::new(pools),
             host: RwLock::default(),
             retired_pools: Mutex::default(),
@@ -194,6 +218,8 @@ impl Machine {
     /// Destroys what belongs to a context that nobody retains any more.
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
+        capture::forget_device(self, device);
+        replay::forget_device(self, device);
         for stream in write(&self.streams).retire(|stream| stream.device != device) {
             stream.destroy();
         }
@@ -225,6 +251,7 @@ impl Machine {
             reservations,
             pools: read(&self.pools).len() - self.devices.len(),
             modules: read(&self.modules).modules.len(),
+            graphs: read(&self.graphs).len(),
             host_allocations: read(&self.host).len(),
             workers: lock(&self.workers).iter().filter(|worker| !worker.is_finished()).count(),
         }
@@ -245,7 +272,9 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     if machine.is_some() {
         return Err(ConfigError::AlreadyOn);
     }
+    let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
+    turn::keep(keeps_turns.then_some(&KEEPER));
     Ok(table())
 }
 
@@ -256,6 +285,7 @@ pub fn power_off() {
         return;
     }
     let Some(machine) = write(&MACHINE).take() else { return };
+    turn::keep(None);
     machine.drain();
     for device in &machine.devices {
         device.context.streams().iter().for_each(|stream| stream.close());
@@ -285,6 +315,30 @@ pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
     guard
 }
 
+/// The machine that is on.
+#[inline]
+fn machine() -> Option<Arc<Machine>> {
+    read(&MACHINE).as_ref().map(Arc::clone)
+}
+
+/// What the library's calls meet while an adversarial machine is on.
+static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
+
+fn meet() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    // A callback is part of an operation.
+    if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
+        machine.adversary.call();
+    }
+}
+
+fn give_way() -> bool {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    machine().is_some_and(|machine| machine.adversary.give_way())
+}
+
 /// The frame of every call that works before cuInit.
 #[inline]
 fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
@@ -292,7 +346,10 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
         if schedule::in_callback() {
             return Err(code::NOT_PERMITTED);
         }
-        let machine = read(&MACHINE).as_ref().map(Arc::clone).ok_or(code::DEINITIALIZED)?;
+        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+            machine.adversary.call();
+        }
         body(&machine)
     };
     match catch_unwind(AssertUnwindSafe(call)) {

@@ -3,7 +3,7 @@
 use super::address_space::{Access, Purpose, Reservation};
 use super::config::GRANULARITY;
 use super::physical::{insert_merged, next_id};
-use super::{Machine, code, read, write};
+use super::{Machine, code, graph_memory, read, write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -118,11 +118,16 @@ impl Machine {
             Purpose::Allocation(_) => space.blocks.around(address),
             Purpose::Virtual => None,
             Purpose::Pool => {
-                let Access::Pool(pool) = &space.mapping(address)?.1.access else { return None };
-                let pool = Arc::clone(pool);
+                let (_, mapping) = space.mapping(address)?;
+                let Access::Pool(pool) = &mapping.access else { return None };
+                let (pool, id) = (Arc::clone(pool), mapping.allocation.id);
                 // A pool that grows takes the two locks in the other order.
                 drop(space);
-                pool.block(address)
+                let of_graph = || {
+                    let (start, bytes) = graph_memory::around(self, address)?;
+                    Some((start, Block { bytes, id }))
+                };
+                pool.block(address).or_else(of_graph)
             }
         };
         Some((reservation, block))
