@@ -246,6 +246,48 @@ static void what_is_recorded_runs_at_each_launch(void)
     CHECK_OK(tcuda_stream_destroy(branch));
 }
 
+/* Copies between devices name contexts, which would break a capture; with peer access they need not. */
+static void copies_between_devices_are_recorded(void)
+{
+    bool possible = false;
+    if (num_devices() < 2) return;
+    CHECK_OK(tcuda_device_can_access_peer(0, 1, &possible));
+    if (!possible) return;
+    tcuda_stream *stream = create_stream(0), *other = create_stream(1);
+    struct CUstream_st *native = native_of(stream);
+    unsigned char *here = allocate(4096, 0, stream), *there = allocate(4096, 1, other);
+    fill_bytes(here, 1, 4096, stream);
+    fill_bytes(there, 2, 4096, other);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_stream_synchronize(other));
+
+    begin(native, GLOBAL);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(there, here, 4096, stream));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+        tcuda_copy_2d(there, 64, here, 64, 32, 8, stream));
+    end_empty(native);
+
+    CHECK_OK(tcuda_device_enable_peer_access(0, 1));
+    begin(native, GLOBAL);
+    CHECK_OK(tcuda_copy(there, here, 2048, stream));
+    CHECK_OK(tcuda_copy_2d(there + 2048, 64, here, 64, 32, 8, stream));
+    graph *made = end(native, 2);
+    executable *exec;
+    CHECK_EQ(driver.instantiate(&exec, made, 0), 0);
+    CHECK_EQ(count_other_bytes(there, 2, 4096, other), 0);
+    CHECK_EQ(driver.launch(exec, native), 0);
+    CHECK_OK(tcuda_stream_wait_stream(other, stream));
+    CHECK_EQ(count_other_bytes(there, 1, 2048, other), 0);
+    CHECK_EQ(count_other_bytes(there + 2048, 1, 32, other), 0);
+    CHECK_EQ(count_other_bytes(there + 2080, 2, 32, other), 0);
+    CHECK_EQ(driver.destroy_exec(exec), 0);
+    CHECK_EQ(driver.destroy_graph(made), 0);
+    CHECK_OK(tcuda_free(here));
+    CHECK_OK(tcuda_free(there));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(other));
+}
+
 static void functions_have_names(void)
 {
     void *address = &driver;
@@ -268,5 +310,6 @@ int main(void)
     captured_streams_are_known_by_their_handles();
     illegal_calls_have_a_status_of_their_own();
     what_is_recorded_runs_at_each_launch();
+    copies_between_devices_are_recorded();
     return finish();
 }
