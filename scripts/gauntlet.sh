@@ -29,15 +29,17 @@ step() {
     [ -z "$only" ] || [[ $only == *",$name,"* ]] || return 0
     [ -z "$list" ] || { printf '%-14s %s\n' "$name" "$*"; return 0; }
     echo "==== $name: $*"
-    if ! "$@" >"$out/$name.log" 2>&1; then
+    if ! ("$@") >"$out/$name.log" 2>&1; then
         outcome=FAILED
         failures=$((failures + 1))
         tail -20 "$out/$name.log"
     fi
-    local told=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
-    text+=("$(python3 scripts/figures.py "${told[@]}")")
-    json+=("$(python3 scripts/figures.py "${told[@]}" --json)")
-    echo "${text[-1]}"
+step contract cargo test --locked --test contract
+step model scripts/model.sh
+step differential scripts/differential.sh --fetch --operations "$(full 1000000 20000)"
+step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
+step faults faults
+step fuzz scripts/fuzz.sh "$(full 60 5)"
 }
 
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
@@ -47,13 +49,12 @@ races() {
         --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json
 }
 
-# In full unless it is a quick one.
-whole() { if [ -z "$quick" ]; then TCUDA_GAUNTLET=1 "$@"; else "$@"; fi; }
+model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --test model; fi; }
 
 # Its own directory: with the feature on, everything would be built twice in the common one.
 faults() {
-    CARGO_TARGET_DIR=$root/target/faults whole \
-        cargo test --locked --features host_faults --test faults
+    [ -n "$quick" ] || export TCUDA_GAUNTLET=1
+    CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
 }
 
 step clippy scripts/lint.sh
@@ -61,7 +62,9 @@ step deny scripts/deny.sh
 step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
 step contract cargo test --locked --test contract
-step model whole cargo test --locked --test model
+step model model
+step differential scripts/differential.sh --fetch --operations "$(full 1000000 20000)"
+step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
 step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
 step models scripts/models.sh

@@ -53,6 +53,11 @@ impl Lock {
 
     #[cold]
     fn wait(&self) {
+        while sync::give_way() {
+            if self.try_word() {
+                return;
+            }
+        }
         let mut pauses = 1;
         for _ in 0..LOOKS {
             for _ in 0..pauses {
@@ -113,6 +118,14 @@ impl<T> Mutex<T> {
     /// Takes it, waiting as long as it takes.
     pub fn lock(&self) -> Held<'_, T> {
         self.rank.before();
+        while sync::turns_are_kept() {
+            if let Some(held) = self.try_lock() {
+                return held;
+            }
+            if !sync::give_way() {
+                break;
+            }
+        }
         self.held(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

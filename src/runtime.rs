@@ -10,6 +10,7 @@ use crate::memory::host::HostMemory;
 use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
+use crate::turn;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -87,6 +88,7 @@ fn life() -> Result<Held<'static, ()>> {
                     "another thread shuts the library down or selects its backend; try again",
                 ));
             }
+            None if turn::give_way() => {}
             None => std::thread::sleep(Duration::from_micros(50)),
         }
     }

@@ -4,7 +4,7 @@
 use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::{Error, Result};
-use crate::{runtime, sync};
+use crate::{runtime, sync, turn};
 use once_cell::sync::OnceCell;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_void};
@@ -104,6 +104,10 @@ pub fn enter() -> Result<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
+    }
+    if turn::are_kept() && !is_forked() {
+        // Outside still: nobody waits for a thread that waits for its turn.
+        turn::call();
     }
     match MODE.load(Ordering::Relaxed) {
         MODE_MEMBARRIER => block.presence.enter(Fence::Light),
