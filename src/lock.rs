@@ -138,6 +138,17 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// Takes it by trying, for a fork, which holds several leaves at once: only where whoever has it
+    /// waits for nothing.
+    pub fn hold(&self) -> Held<'_, T> {
+        loop {
+            match self.try_lock() {
+                Some(held) => return held,
+                None => sync::yield_now(),
+            }
+        }
+    }
+
     fn held<'a>(&self, guard: sync::MutexGuard<'a, T>) -> Held<'a, T> {
         self.rank.taken();
         Held { guard, rank: self.rank }

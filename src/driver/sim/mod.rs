@@ -7,12 +7,16 @@
 
 mod address_space;
 mod adversary;
+mod capture;
+mod capture_calls;
 mod census;
 mod config;
 mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
+mod graph_memory;
 mod handles;
 mod helper;
 mod hostility;
@@ -25,6 +29,7 @@ mod physical;
 mod pointer;
 mod pool;
 mod queue;
+mod replay;
 mod schedule;
 mod stream;
 mod table;
@@ -43,15 +48,19 @@ use super::{Table, code};
 use crate::turn;
 use address_space::{AddressSpace, PeerMasks, Purpose};
 use adversary::Adversary;
+use capture::Captures;
 use context::Context;
 use device::Device;
 use event::Event;
+use graph::Graphs;
+use graph_memory::GraphMemory;
 use handles::Handles;
 use memory::HostMemory;
 use module::Modules;
 use physical::{Allocation, Physical};
 use pool::Pool;
 use queue::Stream;
+use replay::Exec;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,6 +114,11 @@ struct Machine {
     streams: RwLock<Handles<Arc<Stream>>>,
     events: RwLock<Handles<Arc<Event>>>,
     modules: RwLock<Modules>,
+    captures: Captures,
+    graphs: RwLock<Graphs>,
+    graph_memory: GraphMemory,
+    /// Destroyed ones of which a launch is not over.
+    retired_execs: Mutex<Vec<Arc<Exec>>>,
     pools: RwLock<Handles<Arc<Pool>>>,
     /// Destroyed pools of which blocks are still used, or were used by work that is not over.
     retired_pools: Mutex<Vec<Arc<Pool>>>,
@@ -137,6 +151,8 @@ pub struct LiveObjects {
     pub pools: usize,
     /// Modules.
     pub modules: usize,
+    /// Graphs, and what was made of them to be launched.
+    pub graphs: usize,
     /// Pinned ranges of the host, allocated or registered.
     pub host_allocations: usize,
     /// Worker threads.
@@ -176,6 +192,10 @@ impl Machine {
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            captures: Captures::default(),
+            graphs: RwLock::new(Graphs::new()),
+            graph_memory: GraphMemory::default(),
+            retired_execs: Mutex::default(),
             pools: RwLock::new(pools),
             host: RwLock::default(),
             retired_pools: Mutex::default(),
@@ -194,6 +214,8 @@ impl Machine {
     /// Destroys what belongs to a context that nobody retains any more.
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
+        capture::forget_device(self, device);
+        replay::forget_device(self, device);
         for stream in write(&self.streams).extract(|stream| stream.device != device) {
             stream.destroy();
         }
@@ -226,6 +248,7 @@ impl Machine {
             reservations,
             pools: read(&self.pools).len() - self.devices.len(),
             modules: read(&self.modules).modules.len(),
+            graphs: read(&self.graphs).len(),
             host_allocations: read(&self.host).len(),
             workers: lock(&self.workers).iter().filter(|worker| !worker.is_finished()).count(),
         }
