@@ -96,7 +96,9 @@ pub(super) fn free(w: &mut World, i: &mut Input) {
     tell(format_args!("{ptr:?}"));
     let status = status_of!(tcuda_free(ptr));
     w.judge(status, &e);
-    if status != status::INVALID_POINTER && !ptr.is_null() {
+    // Without host memory for its place in line a block stays where it is.
+    let stays = [status::INVALID_POINTER, status::OUT_OF_HOST_MEMORY].contains(&status);
+    if !stays && !ptr.is_null() {
         w.remove_block(|block| block.ptr == ptr as usize);
     }
 }
