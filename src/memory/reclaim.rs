@@ -203,14 +203,20 @@ impl DeviceMemory {
         waited
     }
 
-    /// Frees a block that other streams use. The caller holds the arena's lock.
-    pub(super) fn free_used(&self, arena: &Arena, id: u32) -> Result<()> {
+    /// Makes room so that a block that other streams use can be freed. The caller holds the arena's
+    /// lock.
+    pub(super) fn prepare_free(&self, arena: &Arena, id: u32) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let head = state.blocks[id].uses;
+        state.uses.iter(head).try_for_each(|stream| state.limbo.prepare(stream))
+    }
+
+    /// Frees such a block, for which there is room. The caller still holds the arena's lock.
+    pub(super) fn free_used(&self, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let mut head = state.blocks[id].uses;
-        for stream in state.uses.iter(head) {
-            state.limbo.prepare(stream)?;
-        }
         let mut waits = 0;
         while let Some((stream, rest)) = state.uses.pop(head) {
             head = rest;
@@ -222,7 +228,6 @@ impl DeviceMemory {
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         self.count(arena, &change);
-        Ok(())
     }
 
     /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that

@@ -138,7 +138,8 @@ pub(super) fn allocation_destroy(w: &mut World, i: &mut Input) {
     tell(format_args!("{handle:?}"));
     let status = status_of!(tcuda_allocation_destroy(handle));
     w.judge(status, &e);
-    if status != status::INVALID_HANDLE && !handle.is_null() {
+    let stays = [status::INVALID_HANDLE, status::OUT_OF_HOST_MEMORY].contains(&status);
+    if !stays && !handle.is_null() {
         w.remove_block(|block| block.handle == handle as usize);
     }
 }
