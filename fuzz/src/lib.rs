@@ -6,6 +6,7 @@
 
 pub mod abi;
 pub mod expect;
+mod fault_rules;
 pub mod input;
 pub mod left;
 mod options;
@@ -73,6 +74,12 @@ pub fn faults(data: &[u8]) {
     left::steady(|| options::faults(data));
 }
 
+/// Texts with faults to inject.
+pub fn fault_rules(data: &[u8]) {
+    let _alone = alone();
+    left::steady(|| fault_rules::run(data));
+}
+
 /// Raw driver calls on the simulated machine.
 pub fn virtual_memory(data: &[u8]) {
     let _alone = alone();
@@ -96,5 +103,6 @@ pub const TARGETS: &[Target] = &[
     ("trace", trace),
     ("sim_options", sim_options),
     ("faults", faults),
+    ("fault_rules", fault_rules),
     ("virtual_memory", virtual_memory),
 ];

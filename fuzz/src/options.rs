@@ -17,13 +17,13 @@ use tcuda::ffi::memory::*;
 use tcuda::ffi::stream::*;
 
 /// A text as C would pass it.
-fn text_of(data: &[u8]) -> CString {
+pub(super) fn text_of(data: &[u8]) -> CString {
     let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     CString::new(&data[..end]).unwrap_or_default()
 }
 
 /// `was_lost`: the driver may have refused what it was asked.
-fn shut_down(was_lost: bool) {
+pub(super) fn shut_down(was_lost: bool) {
     let mut live = Out::<usize>::new();
     assert_eq!(status_of!(tcuda_shutdown(live.ptr())), status::OK, "{}", last_error());
     live.check(true);
@@ -69,7 +69,7 @@ pub fn simulator(data: &[u8]) {
 }
 
 /// The driver calls of a host that does a little of everything.
-fn work() {
+pub(super) fn work() {
     let (mut stream, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut ptr = std::ptr::null_mut();
     let made = status_of!(tcuda_stream_create(-1, 0, &mut stream)) == status::OK;
@@ -94,7 +94,6 @@ fn work() {
 /// Rules of failures: a name, a number, a code, for ever or once. Any name and number is accepted or
 /// refused with a sentence, the library survives what it does, and works again afterwards.
 pub fn faults(data: &[u8]) {
-    // The place for texts: "cuMemMap@3=2,*@17=999!", once there is a function that reads them.
     let mut input = Input::new(data);
     let options = c"devices=1,memory=64MiB";
     let selected = status_of!(tcuda_backend_select(c"sim".as_ptr(), options.as_ptr()));
