@@ -145,12 +145,6 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     /// Takes a handle out of use; its object goes when nobody can see it any more.
     pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
-        thread::retire(self.take(handle, name)?);
-        Ok(())
-    }
-
-    /// Takes a handle out of use. Others may still see its object: it must be retired.
-    pub fn take(&self, handle: usize, name: &'static str) -> Result<Box<T>> {
         let generation = (handle >> INDEX_BITS) as u32;
         let found = self.slot_of(handle).and_then(|slot| slot.empty(generation));
         let Some(object) = found else { return Err(self.refuse(handle, name)) };
@@ -161,7 +155,8 @@ impl<T: Send + Sync + 'static> Table<T> {
             self.vacant.lock().0.push(index as u32);
         }
         // SAFETY: from Box::into_raw in `insert`, and now unreachable.
-        Ok(unsafe { Box::from_raw(object) })
+        thread::retire(unsafe { Box::from_raw(object) });
+        Ok(())
     }
 
     /// Takes all handles out of use that `body` does not except, and gives how many it counts: `body`

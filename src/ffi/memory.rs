@@ -9,7 +9,6 @@ use crate::device::CURRENT;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::stream::Stream;
-use crate::thread;
 use std::ffi::c_void;
 
 /// A block as an object.
@@ -166,27 +165,9 @@ pub unsafe extern "C" fn tcuda_allocation_destroy(
         if allocation.is_null() {
             return Ok(());
         }
-        let handle = allocation as usize;
-        let address = ALLOCATIONS.get(handle, "allocation", call)?.address;
-        if address == 0 {
-            return ALLOCATIONS.remove(handle, "allocation");
-        }
-        // The handle goes together with its block: not before it is sure that the block does, or
-        // nobody could free it, and not after it, or another thread could free what comes there next.
-        let mut taken = None;
-        let freed = memory::free_if(call.runtime()?, address, || {
-            taken = Some(ALLOCATIONS.take(handle, "allocation")?);
-            Ok(())
-        });
-        match (taken, &freed) {
-            (Some(object), _) => thread::retire(object),
-            // The block was freed by its address.
-            (None, Err(Error::InvalidPointer { .. })) => {
-                ALLOCATIONS.remove(handle, "allocation")?
-            }
-            (None, _) => (),
-        }
-        freed
+        let address = ALLOCATIONS.get(allocation as usize, "allocation", call)?.address;
+        ALLOCATIONS.remove(allocation as usize, "allocation")?;
+        if address == 0 { Ok(()) } else { memory::free(call.runtime()?, address) }
     })
 }
 

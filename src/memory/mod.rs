@@ -436,27 +436,14 @@ fn lock_block(address: u64) -> Result<Locked<'static>> {
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
-    free_if(runtime, address, || Ok(()))
-}
-
-/// The same if `last` succeeds: it is asked when nothing else can fail any more, with the arena's lock
-/// held.
-#[inline]
-pub fn free_if(runtime: &Runtime, address: u64, last: impl FnOnce() -> Result<()>) -> Result<()> {
     let block = lock_block(address)?;
-    let memory = &runtime.device(block.arena.device)?.memory;
     // SAFETY: the lock is held, and this is the only reference.
-    let is_used = unsafe { block.arena.state() }.blocks[block.id].uses != 0;
-    if is_used {
-        memory.prepare_free(block.arena, block.id)?;
-    }
-    last()?;
-    if is_used {
+    let state = unsafe { block.arena.state() };
+    let memory = &runtime.device(block.arena.device)?.memory;
+    if state.blocks[block.id].uses != 0 {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { block.arena.state() };
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);

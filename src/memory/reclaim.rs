@@ -203,27 +203,13 @@ impl DeviceMemory {
         waited
     }
 
-    /// Makes room so that a block that other streams use can be freed. The caller holds the arena's
-    /// lock.
-    pub(super) fn prepare_free(&self, arena: &Arena, id: u32) -> Result<()> {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        let head = state.blocks[id].uses;
-        state.uses.iter(head).try_for_each(|stream| state.limbo.prepare(stream))
-    }
-
-    /// Frees such a block, for which there is room. The caller still holds the arena's lock.
+    /// Frees a block that other streams use; freeing does not fail. The caller holds the arena's lock.
     pub(super) fn free_used(&self, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let mut head = state.blocks[id].uses;
-        let mut waits = 0;
-        while let Some((stream, rest)) = state.uses.pop(head) {
-            head = rest;
-            waits += u16::from(state.limbo.join(stream, id));
+        if state.line_up(id).is_err() {
+            state.limbo.left_out += 1;
         }
-        state.blocks[id].uses = 0;
-        state.blocks[id].waits = waits;
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
@@ -237,6 +223,8 @@ impl DeviceMemory {
         if unsafe { arena.state() }.limbo.is_empty() {
             return Ok(());
         }
+        // SAFETY: as above.
+        unsafe { arena.state() }.line_up_the_left_out();
         let _relaxed = Relaxed::enter(self.driver);
         let mut index = 0;
         loop {

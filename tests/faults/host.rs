@@ -143,15 +143,24 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if call!(tcuda_free(self.0)).is_err() {
+        if let Err(failed) = call!(tcuda_free(self.0)) {
+            freeing_wants_no_memory(&failed);
             lock(&NOT_FREED).push(self.0 as usize);
         }
     }
 }
 
+/// A finalizer has nobody to whom it could tell that it found no host memory.
+fn freeing_wants_no_memory(Failed(status): &Failed) {
+    if *status == tcuda_status::OutOfHostMemory {
+        problem(format!("freeing fails for want of host memory: {}", last_failure()));
+    }
+}
+
 /// Destroys an allocation, now or once nothing fails any more.
 pub fn destroy(allocation: *mut tcuda_allocation) {
-    if call!(tcuda_allocation_destroy(allocation)).is_err() {
+    if let Err(failed) = call!(tcuda_allocation_destroy(allocation)) {
+        freeing_wants_no_memory(&failed);
         lock(&NOT_DESTROYED).push(allocation as usize);
     }
 }
