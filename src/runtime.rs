@@ -284,7 +284,8 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
 /// Waits for all work, frees everything, and forgets the backend's state. Gives the number of
 /// objects that `destroy_handles` still found alive.
 pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize) -> Result<usize> {
-    if !inside.is_outermost() {
+    // On a thread of the driver's it would wait for itself.
+    if !inside.is_outermost() || crate::callback::is_running_here() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let _life = life()?;

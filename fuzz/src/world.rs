@@ -452,12 +452,19 @@ pub fn last_error() -> String {
     unsafe { CStr::from_ptr(tcuda_last_error()) }.to_string_lossy().into_owned()
 }
 
+/// A host's function cannot shut down what calls it.
+fn is_turned_away() {
+    let status = status_of!(tcuda_shutdown(std::ptr::null_mut()));
+    assert!([status::INVALID_STATE, status::OUT_OF_HOST_MEMORY].contains(&status), "{status}");
+}
+
 /// Counts a run of a host function.
 ///
 /// # Safety
 /// For the library alone.
 pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    is_turned_away();
     CALLS.ran.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -467,6 +474,7 @@ pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
 /// For the library alone.
 pub unsafe extern "C" fn destructor(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    is_turned_away();
     CALLS.destroyed.fetch_add(1, Ordering::Relaxed);
 }
 
