@@ -6,8 +6,7 @@ use crate::lock::Mutex;
 use crate::rank::{Rank, nothing_is_held};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::try_box;
-use std::cell::Cell;
+use crate::thread::{self, try_box};
 use std::ffi::c_void;
 
 /// A host's function with its data.
@@ -30,16 +29,6 @@ impl Callback {
             unsafe { destroy(self.user_data) };
         }
     }
-}
-
-thread_local! {
-    /// Is this thread in a host's function?
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Does a function of the host's, in a stream, run on this thread?
-pub(crate) fn is_running_here() -> bool {
-    IN_CALLBACK.get()
 }
 
 /// Addresses of the callbacks that have not run yet.
@@ -88,11 +77,10 @@ unsafe extern "C" fn call(address: *mut c_void) {
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
     nothing_is_held();
-    IN_CALLBACK.set(true);
+    let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };
     callback.finish();
-    IN_CALLBACK.set(false);
 }
 
 /// Frees the data of callbacks that will never run: the device is gone or idle.

@@ -11,6 +11,7 @@ pub mod environment;
 pub mod epoch;
 pub mod error;
 pub mod event;
+pub mod farewell;
 pub mod ffi;
 pub mod fill;
 #[cfg(any(test, feature = "host_faults"))]
@@ -25,3 +26,4 @@ pub mod stream;
 pub mod sync;
 pub mod text;
 pub mod thread;
+pub mod turn;

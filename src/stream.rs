@@ -5,6 +5,7 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::farewell::{ENDED, Farewell, Standing};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::rank::Rank;
@@ -22,8 +23,6 @@ const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// No event, because the host waited for the stream when its last handle went.
-const ENDED: usize = 1;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -34,11 +33,8 @@ pub struct Stream {
     /// The driver's number for it, which is never recycled as handles are.
     driver_id: u64,
     external: bool,
-    /// Owned handles of an external stream; without any it may be destroyed by its owner.
-    handles: AtomicUsize,
-    /// An event recorded when the last handle went, which stands for the stream from then on; 0:
-    /// none yet, ENDED: none is needed.
-    farewell: AtomicUsize,
+    /// Owned handles; without any the owner of an external stream may destroy it.
+    farewell: Farewell,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -54,8 +50,7 @@ impl Stream {
             priority,
             driver_id,
             external: false,
-            handles: AtomicUsize::new(0),
-            farewell: AtomicUsize::new(0),
+            farewell: Farewell::new(),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -93,34 +88,25 @@ impl Stream {
         self.external
     }
 
-    /// The event that stands for the stream, if its owner may have destroyed it; NULL: it was waited
-    /// for, and nothing is left of it.
-    #[inline]
-    pub(crate) fn farewell(&self) -> Option<CUevent> {
-        if !self.external || self.handles.load(Ordering::Acquire) > 0 {
-            return None;
-        }
-        match self.farewell.load(Ordering::Acquire) {
-            0 => None,
-            ENDED => Some(std::ptr::null_mut()),
-            event => Some(event as CUevent),
-        }
+    /// May the stream be named to the driver by who has no handle of it?
+    pub(crate) fn standing(&self) -> Standing<'_> {
+        self.farewell.standing()
     }
 
     /// Counts an owned handle.
     pub fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::AcqRel);
+        self.farewell.add_handle();
     }
 
     /// An owned handle goes. With the last one of an external stream its present end is recorded,
     /// while the stream is alive: what waits for it later, waits for that.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
-        if !self.external || self.is_per_thread() {
-            self.handles.fetch_sub(1, Ordering::AcqRel);
-            return Ok(());
-        }
-        let outcome = self.record_farewell(runtime);
-        self.handles.fetch_sub(1, Ordering::AcqRel);
+        let outcome = if !self.external || self.is_per_thread() {
+            Ok(())
+        } else {
+            self.record_farewell(runtime)
+        };
+        self.farewell.drop_handle();
         outcome
     }
 
@@ -131,13 +117,13 @@ impl Stream {
         let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
         self.synchronize(runtime).map_err(|_| error)?;
-        let _ = self.farewell.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.farewell.replace_event(0, ENDED);
         Ok(())
     }
 
     fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
         let device = runtime.device(self.device)?;
-        let known = self.farewell.load(Ordering::Acquire);
+        let known = self.farewell.event();
         if known > ENDED {
             return self.record(runtime, known as CUevent);
         }
@@ -146,9 +132,8 @@ impl Stream {
             device.events.give_untimed(event);
             return Err(error);
         }
-        let new = event as usize;
-        match self.farewell.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
+        match self.farewell.replace_event(known, event as usize) {
+            Ok(()) => Ok(()),
             Err(first) => {
                 device.events.give_untimed(event);
                 self.record(runtime, first as CUevent)
@@ -226,23 +211,22 @@ impl Stream {
 
     /// Is it being captured into a graph?
     pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
-        let driver = runtime.driver();
         let _context = self.enter(runtime)?;
-        let mut status: i32 = 0;
-        // SAFETY: the driver writes an enum of this size; it is read as an integer.
-        let asked = unsafe {
-            driver.cuStreamIsCapturing(
-                self.native(),
-                std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>(),
-            )
-        };
-        match asked {
-            Ok(()) => Ok(status != 0),
-            // The default stream while a stream that it waits for is captured: hands off as well.
-            Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
-            Err(error) if error.code == CudaError::MISSING => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        is_capturing(runtime.driver(), self.native())
+    }
+}
+
+/// Is a stream of the driver's being captured? The question harms no capture.
+fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
+    let mut status: i32 = 0;
+    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
+    // SAFETY: the driver writes an enum of this size; it is read as an integer.
+    match unsafe { driver.cuStreamIsCapturing(native, out) } {
+        Ok(()) => Ok(status != 0),
+        // The default stream while a stream that it waits for is captured: hands off as well.
+        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
+        Err(error) if error.code == CudaError::MISSING => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -352,20 +336,34 @@ impl Streams {
         if native as usize != PER_THREAD {
             self.check_context(device, native)?;
         }
-        let driver_id = self.driver_id(native)?;
+        // Asking a captured stream for its number would break the capture.
+        let driver_id = match is_capturing(self.driver, native)? {
+            true => None,
+            false => Some(self.driver_id(native)?),
+        };
+        let is_it = |stream: &Stream| {
+            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
+            is_same && stream.native == native as usize
+        };
         for level in &self.pool {
-            for stream in level.iter().filter_map(OnceCell::get) {
-                if stream.native == native as usize && stream.driver_id == driver_id {
-                    return Ok(stream);
-                }
+            if let Some(stream) = level.iter().filter_map(OnceCell::get).find(|s| is_it(s)) {
+                return Ok(stream);
             }
         }
         let mut external = self.external.lock();
-        let known =
-            external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
-        if let Some(stream) = known {
+        // Without a number, one that a handle keeps alive is known by its own.
+        let is_alive = |stream: &Stream| {
+            driver_id.is_some() || !stream.is_per_thread() && stream.farewell.has_handle()
+        };
+        if let Some(stream) = external.iter().find(|s| is_it(s) && is_alive(s)) {
             return Ok(self.lend(stream));
         }
+        let Some(driver_id) = driver_id else {
+            return Err(Error::InvalidState(
+                "the stream is being captured, and tcuda does not know it yet: call \
+                 tcuda_stream_from_external before the capture begins",
+            ));
+        };
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
@@ -452,7 +450,7 @@ impl Streams {
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         for stream in self.external.lock().iter() {
-            let farewell = stream.farewell.swap(0, Ordering::AcqRel);
+            let farewell = stream.farewell.take_event();
             if farewell > ENDED {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };

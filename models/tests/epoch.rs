@@ -4,6 +4,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::explore;
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering};
 use tcuda_models::twin::fails;
 
@@ -75,9 +76,7 @@ fn barrier() -> bool {
 
 /// As shutdown does: takes away, waits for all, ends it.
 fn waits_for_others(how: Fence, calls: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(4, 5, move || {
         let world = World::new();
         let other = Arc::clone(&world);
         let reader = thread::spawn(move || (0..calls).for_each(|_| other.reads(0, how)));
@@ -93,9 +92,8 @@ fn waits_for_others(how: Fence, calls: usize) {
 
 /// As the destruction of a handle does: takes away, retires, and some later calls collect.
 fn retires(how: Fence, readers: usize, collections: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(if readers > 1 { 2 } else { 3 });
-    builder.check(move || {
+    let (few, many) = if readers > 1 { (3, 4) } else { (4, 6) };
+    explore(few, many, move || {
         let world = World::new();
         let others: Vec<_> = (0..readers)
             .map(|reader| {
@@ -119,9 +117,7 @@ fn retires(how: Fence, readers: usize, collections: usize) {
 
 /// Both threads destroy and collect: what one retires, the other may drop.
 fn two_collect() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(|| {
+    explore(3, 4, || {
         let world = World::new();
         let other = Arc::clone(&world);
         let collector = thread::spawn(move || {

@@ -154,17 +154,18 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 allowed: "use TCUDA_LOG_OFF to TCUDA_LOG_DEBUG",
             });
         }
-        let sink = match callback {
+        let listener = match callback {
             None => None,
             Some(callback) => {
                 let registered = AtomicBool::new(false);
                 let host = HostSink { callback, user_data, destroy, registered };
                 let host = try_box(host, "the log callback")?;
                 let address: *const HostSink = &*host;
-                let sink = try_box(host as log::Sink, "the log callback")?;
+                let listener = log::Listener { level, sink: host };
+                let listener = try_box(listener, "the log callback")?;
                 // SAFETY: boxed, so it stayed where it was.
                 unsafe { &*address }.registered.store(true, Ordering::Relaxed);
-                Some(sink)
+                Some(listener)
             }
         };
         if callback.is_none()
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
             // SAFETY: the host's own function: nothing keeps its data.
             unsafe { destroy(user_data) };
         }
-        log::set_sink(level, sink);
+        log::set_listener(listener);
         thread::collect();
         Ok(())
     })
@@ -241,6 +242,29 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
         count.set(
             runtime::existing_driver(call.inside()).map_or(0, |driver| driver.count(function)),
         );
+        Ok(())
+    })
+}
+
+/// A driver function as the library calls it: of the driver, or of the simulated machine. So a host
+/// that makes calls of its own, to capture a stream say, runs on both. It is to be cast to its own
+/// type, in the form that the library uses: cuStreamGetCaptureInfo is that of CUDA 11.3,
+/// cuGraphGetEdges that of 10.0. What the host calls through it is not counted, and not made to fail
+/// by tcuda_backend_inject or tcuda_backend_faults.
+///
+/// @param name  "cuStreamBeginCapture": without the suffix of a version
+/// @param[out] function  the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_function(
+    name: *const c_char,
+    function: *mut Option<unsafe extern "C" fn()>,
+) -> tcuda_status {
+    boundary(|call| {
+        let function = out(function, "function")?;
+        let index = driver_function(name)?.ok_or(Error::Null { name: "name" })?;
+        let found = call.runtime()?.driver().function(index)?;
+        function.set(Some(found));
         Ok(())
     })
 }

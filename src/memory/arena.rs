@@ -8,6 +8,7 @@
 use super::arena_lock::ArenaLock;
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
+use super::books::Member;
 use super::limbo::{Limbo, Uses};
 use super::region::Region;
 use super::segment::Segment;
@@ -147,6 +148,24 @@ impl Arena {
     pub fn stream(&self) -> Option<&Stream> {
         // SAFETY: NULL or a stream of the runtime to which the arena belongs.
         unsafe { self.stream.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+impl Member for Arena {
+    #[inline]
+    fn lock(&self) -> &ArenaLock {
+        &self.lock
+    }
+
+    #[inline]
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    #[inline]
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
+        // SAFETY: the caller's promise.
+        body(unsafe { self.account() })
     }
 }
 

@@ -9,6 +9,7 @@ use super::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
+use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
@@ -181,26 +182,26 @@ impl DeviceMemory {
     fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
-        if let Some(farewell) = stream.farewell() {
-            if farewell.is_null() {
-                return Ok(true);
+        let event = match stream.standing() {
+            Standing::Alive(_named) => record_end(runtime, device, stream)?,
+            Standing::Gone(farewell) => {
+                if let Some(farewell) = farewell {
+                    // SAFETY: our event, recorded.
+                    let wait = || unsafe { self.driver.cuEventSynchronize(farewell as CUevent) };
+                    self.books.wait_parked(arena, wait)?;
+                }
+                // The default stream may have used its memory since: a stream that blocks comes after
+                // that without being told, unmapping does not.
+                record_end(runtime, device, device.streams.default())?
             }
-            // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
-            return Ok(true);
-        }
-        let stream = ordering_stream(device, stream);
-        if stream.is_capturing(runtime)? {
-            return Ok(false);
-        }
-        let event = device.events.take_untimed(device)?;
-        let waited = stream.record(runtime, event).and_then(|()| {
-            // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
-            Ok(true)
-        });
+        };
+        let Some(event) = event else { return Ok(false) };
+        // SAFETY: our event, recorded.
+        let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+        let waited = self.books.wait_parked(arena, wait);
         device.events.give_untimed(event);
-        waited
+        waited?;
+        Ok(true)
     }
 
     /// Frees a block that other streams use; freeing does not fail. The caller holds the arena's lock.
@@ -288,35 +289,43 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         let mut event = event;
-        if event.is_null()
-            && let Some(farewell) = stream.farewell()
-        {
-            // The stream may be gone; what was queued on it while we knew it ends here.
-            if farewell.is_null() {
-                return Ok(true);
-            }
-            event = farewell;
-        } else if event.is_null() {
-            let stream = ordering_stream(device, stream);
-            // An event recorded in a capture would pull its waiters into it.
-            if stream.is_capturing(runtime)? {
-                return Ok(false);
-            }
-            event = device.events.take_untimed(device)?;
-            if let Err(error) = stream.record(runtime, event) {
-                device.events.give_untimed(event);
-                return Err(error);
-            }
-            closed(event);
+        if event.is_null() {
+            event = match stream.standing() {
+                // The stream may be gone; what was queued on it while we knew it ends here.
+                Standing::Gone(None) => return Ok(true),
+                Standing::Gone(Some(farewell)) => farewell as CUevent,
+                Standing::Alive(_named) => {
+                    let Some(event) = record_end(runtime, device, stream)? else {
+                        return Ok(false);
+                    };
+                    closed(event);
+                    event
+                }
+            };
         }
         if wait {
             // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
         // SAFETY: our event, recorded.
         finished(unsafe { self.driver.cuEventQuery(event) })
     }
+}
+
+/// An event recorded at the present end of a stream; none while it is captured: an event recorded in
+/// a capture would pull its waiters into it. The caller names the stream.
+fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+    let stream = ordering_stream(device, stream);
+    if stream.is_capturing(runtime)? {
+        return Ok(None);
+    }
+    let event = device.events.take_untimed(device)?;
+    if let Err(error) = stream.record(runtime, event) {
+        device.events.give_untimed(event);
+        return Err(error);
+    }
+    Ok(Some(event))
 }
 
 /// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
