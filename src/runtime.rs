@@ -304,6 +304,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     if !runtime.is_null() {
         // SAFETY: it came from Box::into_raw, and nobody is inside any more.
         let runtime = unsafe { Box::from_raw(runtime) };
+        // All of them before any gives memory back: another device may be about to use it.
+        runtime.devices.iter().for_each(Device::settle);
         runtime.devices.iter().for_each(Device::close);
         runtime.host.close(&runtime.devices);
         #[cfg(any(test, feature = "host_faults"))]

@@ -272,7 +272,7 @@ pub unsafe extern "C" fn tcuda_backend_function(
 ///
 /// @param function  "cuMemMap"; may be NULL: any
 /// @param nth       its nth call from now fails; 0 takes the rule for this function back
-/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY
+/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0 unless nth is
 /// @param forever   1: every later call fails as well
 #[unsafe(no_mangle)]
 #[must_use]
@@ -285,6 +285,13 @@ pub unsafe extern "C" fn tcuda_backend_inject(
     boundary(|_| {
         let function = driver_function(function)?;
         let forever = flag(forever, "forever")?;
+        if result == 0 && nth != 0 {
+            return Err(Error::OutOfRange {
+                name: "result",
+                value: 0,
+                allowed: "a call that is not made cannot succeed; use a CUresult such as 2",
+            });
+        }
         if inject::set(function, nth, result, forever) {
             Ok(())
         } else {
@@ -369,9 +376,8 @@ fn destroy_all_handles(_call: &Call) -> usize {
 pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {
     boundary(|call| {
         let live = runtime::shutdown(call.inside(), |_| destroy_all_handles(call))?;
-        // SAFETY: NULL, or writable by the caller's promise.
-        if let Some(live_handles) = unsafe { live_handles.as_mut() } {
-            *live_handles = live;
+        if !live_handles.is_null() {
+            out(live_handles, "live_handles")?.set(live);
         }
         Ok(())
     })
