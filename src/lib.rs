@@ -17,6 +17,7 @@ pub mod fill;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod kernels;
+pub mod life;
 pub mod lock;
 pub mod log;
 pub mod memory;

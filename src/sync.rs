@@ -55,6 +55,11 @@ pub const LOOKS: u32 = 120;
 /// Slots in the first chunk of a table of handles.
 pub const FIRST_CHUNK: usize = 256;
 
+/// Lets some time pass, for what takes long and rarely happens.
+pub fn nap() {
+    std::thread::sleep(std::time::Duration::from_micros(50));
+}
+
 /// Orders what this thread does, for those who use [`heavy_fence`] alone.
 #[inline]
 pub fn light_fence() {

@@ -9,6 +9,8 @@ pub mod error;
 #[path = "../../src/farewell.rs"]
 pub mod farewell;
 pub mod ffi;
+#[path = "../../src/life.rs"]
+pub mod life;
 #[path = "../../src/lock.rs"]
 pub mod lock;
 #[path = "../../src/log.rs"]
@@ -23,6 +25,9 @@ pub mod twin;
 /// so often: `few` times as a part of the tests, `many` times with TCUDA_MODELS_FULL set.
 pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(AtomicU64::new(0));
+    if std::env::var_os("TCUDA_MODELS_KEEP").is_some() {
+        twin::keep_memory();
+    }
     let mut builder = loom::model::Builder::new();
     let full = std::env::var_os("TCUDA_MODELS_FULL").is_some();
     builder.preemption_bound = Some(if full { many } else { few });

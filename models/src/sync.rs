@@ -179,6 +179,11 @@ pub(crate) use repeat;
 /// Lets nobody else go first: a model would then never see a lock held at the second look.
 pub fn spin_loop() {}
 
+/// As long as another needs.
+pub fn nap() {
+    yield_now();
+}
+
 /// One look, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
 
