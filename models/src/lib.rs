@@ -35,6 +35,7 @@ pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static
     let count = Arc::clone(&runs);
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
+        sync::begin_run();
         model();
     });
     let thread = std::thread::current();

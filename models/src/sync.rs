@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 pub use atomic::Ordering;
 pub use loom::sync::{Mutex, MutexGuard};
-pub use loom::thread::yield_now;
 
 /// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +24,15 @@ pub enum Bug {
     NoWake,
 }
 
+const MOST_YIELDS: usize = 8;
+
+/// Before each run of a model.
+pub fn begin_run() {
+    YIELDS.set(0);
+}
+
 thread_local! {
+    static YIELDS: Cell<usize> = const { Cell::new(0) };
     static PLANTED: Cell<Bug> = const { Cell::new(Bug::None) };
 }
 
@@ -178,6 +185,15 @@ pub(crate) use repeat;
 
 /// Lets nobody else go first: a model would then never see a lock held at the second look.
 pub fn spin_loop() {}
+
+/// Lets others go first. Who looks again and again could do so for ever: a run with many looks is run
+/// to its end, but its variants are not tried.
+pub fn yield_now() {
+    if YIELDS.replace(YIELDS.get() + 1) >= MOST_YIELDS {
+        loom::skip_branch();
+    }
+    loom::thread::yield_now();
+}
 
 /// As long as another needs.
 pub fn nap() {

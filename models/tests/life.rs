@@ -108,6 +108,15 @@ impl World {
         }
     }
 
+    /// An object that waits for this call alone: the next to collect drops it.
+    fn leaves_one_to_drop(&self) {
+        let _call = Call::begin();
+        if let Some(runtime) = self.get() {
+            thread::retire(Box::new(Object(runtime)));
+            thread::collect_in_callback();
+        }
+    }
+
     /// As `runtime::shutdown` does.
     fn ends(&self) -> bool {
         let _call = Call::begin();
@@ -145,6 +154,7 @@ fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
             ended: AtomicUsize::new(0),
         });
         let handle = world.makes();
+        world.leaves_one_to_drop();
         let others: Vec<_> = bodies
             .iter()
             .map(|body| {
@@ -214,6 +224,11 @@ fn two_calls_begin_one_runtime() {
 #[test]
 fn a_destruction_beside_a_shutdown() {
     beside_a_shutdown(0, &[destroys]);
+}
+
+#[test]
+fn a_collection_beside_a_shutdown() {
+    beside_a_shutdown(0, &[collects]);
 }
 
 #[test]
