@@ -5,14 +5,14 @@
 //! for the lock while its holder waits for them.
 
 use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
+use crate::lock::{Guard, Lock};
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, AtomicPtr, Ordering};
 
 /// Runtime and driver, each there or not.
 pub struct Life<R, D> {
     /// Serialises beginnings and ends; taken before every other lock.
-    lock: Mutex<()>,
+    lock: Lock,
     runtime: AtomicPtr<R>,
     driver: AtomicPtr<D>,
     /// Set while the lock's holder waits for others to leave: those must not wait for it in turn.
@@ -20,7 +20,7 @@ pub struct Life<R, D> {
 }
 
 /// The lock, held.
-pub type Holder<'a> = Held<'a, ()>;
+pub type Holder<'a> = Guard<'a>;
 
 /// Says, while it lives, that the lock's holder waits for other threads to leave the library.
 struct Closing<'a>(&'a AtomicBool);
@@ -43,7 +43,7 @@ impl<R, D> Life<R, D> {
         /// Nothing is there.
         pub fn new() -> Life<R, D> {
             Life {
-                lock: Mutex::new(Rank::LIFE, ()),
+                lock: Lock::new(Rank::LIFE),
                 runtime: AtomicPtr::new(std::ptr::null_mut()),
                 driver: AtomicPtr::new(std::ptr::null_mut()),
                 closing: AtomicBool::new(false),
@@ -56,7 +56,7 @@ impl<R, D> Life<R, D> {
         // Its own rank is left out: a line of log under it may come back here, and is turned away.
         Rank::ARENA.before();
         loop {
-            match self.lock.try_lock() {
+            match self.lock.try_guard() {
                 Some(held) => return Ok(held),
                 None if self.closing.load(Ordering::Acquire) => {
                     return Err(Error::InvalidState(
@@ -70,7 +70,7 @@ impl<R, D> Life<R, D> {
 
     /// Could nobody take the lock now?
     pub fn is_held(&self) -> bool {
-        self.lock.try_lock().is_none()
+        self.lock.try_guard().is_none()
     }
 
     /// The runtime, if it is there.
