@@ -5,7 +5,7 @@ use std::sync::atomic;
 
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
-pub use std::sync::{Mutex, MutexGuard};
+pub use std::sync::{Condvar, Mutex, MutexGuard};
 pub use std::thread::yield_now;
 
 /// A cell whose users keep out of each other's way; the models check that they do.

@@ -17,6 +17,7 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod rank;
+pub mod sim;
 pub mod sync;
 pub mod thread;
 pub mod twin;

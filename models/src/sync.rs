@@ -1,9 +1,10 @@
 //! What `src/sync.rs` offers, over loom's types, and weakened on request: a model that
 //! cannot fail proves nothing, so each runs again with a bug planted here.
 
-use loom::sync::{Arc, Condvar, atomic};
+use loom::sync::{Arc, atomic};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::LockResult;
 
 pub use atomic::Ordering;
 pub use loom::sync::{Mutex, MutexGuard};
@@ -206,6 +207,32 @@ pub const LOOKS: u32 = 1;
 /// One slot, so that tables grow.
 pub const FIRST_CHUNK: usize = 1;
 
+/// The standard one, which wakes nobody with [`Bug::NoWake`].
+pub struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    #[expect(clippy::new_without_default, reason = "as the standard one is used")]
+    pub fn new() -> Condvar {
+        Condvar(loom::sync::Condvar::new())
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.0.wait(guard)
+    }
+
+    pub fn notify_one(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_one();
+        }
+    }
+
+    pub fn notify_all(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_all();
+        }
+    }
+}
+
 pub fn fence(ordering: Ordering) {
     if !planted(Bug::NoHeavyFence) {
         atomic::fence(ordering);
@@ -232,7 +259,7 @@ pub fn heavy_fence() -> bool {
 loom::lazy_static! {
     /// The kernel's table of who sleeps on which word. Its lock makes looking at the word and falling
     /// asleep one step, as the kernel's does.
-    static ref SLEEPERS: Mutex<HashMap<usize, Arc<Condvar>>> = Mutex::new(HashMap::new());
+    static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> = Mutex::new(HashMap::new());
 }
 
 fn address(word: &AtomicU32) -> usize {
@@ -245,7 +272,7 @@ pub fn sleep_while(word: &AtomicU32, value: u32) {
     if word.alive().load(Ordering::Relaxed) != value {
         return;
     }
-    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(Condvar::new()));
+    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(loom::sync::Condvar::new()));
     let bed = Arc::clone(bed);
     drop(bed.wait(sleepers).unwrap());
 }
