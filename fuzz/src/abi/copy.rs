@@ -7,6 +7,8 @@ use crate::status_of;
 use crate::world::{HOST, Mode, World};
 use std::ffi::c_void;
 use tcuda::ffi::copy::*;
+use tcuda::ffi::memory::tcuda_record_stream;
+use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_current};
 
 /// Bytes of a row, or of all that is copied.
 const LENGTHS: [usize; 12] = [16, 1, 0, 3, 64, 100, 255, 256, 511, 512, 4096, 8000];
@@ -123,6 +125,26 @@ fn follow(w: &mut World, dst: Side, src: Side, before: &[Option<u8>], rows: &[(u
     }
 }
 
+/// Says on which stream blocks were used, as a host must: what is freed may be unmapped before work
+/// of another stream than its own got there.
+fn recorded(w: &World, sides: &[Side], stream: *mut tcuda_stream) {
+    let blocks = || {
+        sides.iter().filter_map(|side| match side {
+            Side::Block(index, _) => w.blocks.get(*index),
+            _ => None,
+        })
+    };
+    let (Some(first), false) = (blocks().next(), w.is_immediate()) else { return };
+    let mut used = stream;
+    if used.is_null() && status_of!(tcuda_stream_current(first.device, &mut used)) != status::OK {
+        return;
+    }
+    for block in blocks() {
+        // Before the first call, or on a lost device, there is nothing to be kept.
+        let _ = status_of!(tcuda_record_stream(block.ptr as *mut c_void, used));
+    }
+}
+
 pub(super) fn copy(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let bytes = i.one_of(&LENGTHS);
@@ -134,6 +156,7 @@ pub(super) fn copy(w: &mut World, i: &mut Input) {
     let before: Vec<_> = (0..bytes).map(|at| src.get(w, at)).collect();
     let (to, from) = (dst.address(w) as *mut c_void, src.address(w) as *const c_void);
     let status = status_of!(tcuda_copy(to, from, bytes, stream));
+    recorded(w, &[dst, src], stream);
     if w.judge(status, &e) {
         follow(w, dst, src, &before, &[(0, bytes)]);
     } else if e.wrong.is_empty() {
@@ -165,6 +188,7 @@ pub(super) fn copy_2d(w: &mut World, i: &mut Input) {
         .collect();
     let (to, from) = (dst.address(w) as *mut c_void, src.address(w) as *const c_void);
     let status = status_of!(tcuda_copy_2d(to, dst_pitch, from, src_pitch, width, rows, stream));
+    recorded(w, &[dst, src], stream);
     if w.judge(status, &e) {
         let places: Vec<_> = (0..rows).map(|row| (at(dst_pitch, row), width)).collect();
         follow(w, dst, src, &before, &places);
@@ -205,6 +229,7 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
     }
     let address = dst.address(w) as *mut c_void;
     let status = status_of!(tcuda_fill(address, from, value_bytes, count, stream));
+    recorded(w, &[dst], stream);
     if !w.judge(status, &e) {
         if e.wrong.is_empty() {
             w.forget_contents();
