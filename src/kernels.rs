@@ -5,18 +5,19 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::error::{Error, Result};
 use crate::fill;
-use once_cell::sync::OnceCell;
+use crate::once::Once;
+use crate::rank::Rank;
 use std::ffi::c_void;
 
 /// The kernels of a device.
 pub struct Kernels {
     driver: &'static Driver,
-    fill: OnceCell<(usize, usize)>,
+    fill: Once<(usize, usize)>,
 }
 
 impl Kernels {
     pub(crate) fn new(driver: &'static Driver) -> Kernels {
-        Kernels { driver, fill: OnceCell::new() }
+        Kernels { driver, fill: Once::new(Rank::ONCE) }
     }
 
     /// The fill kernel; the device's context is current.

@@ -21,6 +21,7 @@ pub mod life;
 pub mod lock;
 pub mod log;
 pub mod memory;
+pub mod once;
 pub mod rank;
 pub mod runtime;
 pub mod stream;

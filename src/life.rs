@@ -54,7 +54,7 @@ impl<R, D> Life<R, D> {
     /// Waits for the lock, unless its holder is waiting for this very thread.
     pub fn hold(&self) -> Result<Holder<'_>> {
         // Its own rank is left out: a line of log under it may come back here, and is turned away.
-        Rank::ARENA.before();
+        Rank::ONCE.before();
         loop {
             match self.lock.try_guard() {
                 Some(held) => return Ok(held),
