@@ -31,7 +31,9 @@ step() {
     # What cargo and ctest count, added up.
     figures=$(awk '/^test result:/ { passed += $4; failed += $6 }
         /tests passed,|tests failed out of/ { ctest = $0 }
-        END { if (passed + failed) printf "%d passed, %d failed", passed, failed
+        /^(differential|model): / { sub(/^[a-z]*: /, ""); told = told (told ? "; " : "") $0 }
+        END { if (told) printf "%s", told
+              else if (passed + failed) printf "%d passed, %d failed", passed, failed
               else if (ctest) printf "%s", ctest }' "$out/$name.log")
     note "$name" "$outcome" $((SECONDS - start)) "$figures"
     echo "$outcome"
@@ -40,6 +42,9 @@ step() {
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
 
 step tests cargo test --locked --no-fail-fast
+step model scripts/model.sh
+step differential scripts/differential.sh --fetch --operations 1000000
+step differential-tight scripts/differential.sh --tight --operations 1000000
 step models scripts/models.sh
 step rust-asan scripts/sanitize_rust.sh
 step c-debug suite dev

@@ -84,6 +84,13 @@ else
     skip "C tests under valgrind" "it is not installed"
 fi
 step "C tests, release; installed and consumed" suite release
+if [ -e target/c10/torch/lib/libc10_cuda.so ]; then
+    step "differential against PyTorch's allocator, a share" scripts/differential.sh
+    step "differential, when memory is short" scripts/differential.sh --tight
+else
+    skip "differential against PyTorch's allocator" \
+        "it is not in target/c10: scripts/differential.sh --fetch gets it (530 MB)"
+fi
 step "exports of the release library" env TCUDA_TEST_LIBRARY=build/release/lib/libtcuda.so \
     cargo test --locked --test exports
 

@@ -28,3 +28,4 @@ pub mod stream;
 pub mod sync;
 pub mod text;
 pub mod thread;
+pub mod turn;

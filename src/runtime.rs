@@ -6,7 +6,7 @@ use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
-use crate::lock::Mutex;
+use crate::lock::{Held, Mutex};
 use crate::memory::host::HostMemory;
 use crate::rank::Rank;
 use crate::text::Text;
@@ -260,7 +260,7 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
 /// Waits for all work, frees everything, and forgets the backend's state. Gives the number of
 /// objects that `destroy_handles` still found alive.
 pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize) -> Result<usize> {
-    if !inside.is_outermost() {
+    if !inside.is_outermost() || thread::is_in_callback() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
@@ -297,10 +297,17 @@ fn stop_driver(driver: Box<Driver>) {
 /// In the child of a fork: is the library unusable here? It is when the driver was started, or when
 /// another thread was in the middle of starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
-    CUDA_STARTED.load(Ordering::Acquire)
-        || LIFE.has_driver()
-        || LIFE.is_held()
-        || SELECTION.try_lock().is_none()
+    CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver() || LIFE.is_held()
+}
+
+/// What was selected, held still while it lives.
+pub(crate) struct Still {
+    _selection: Held<'static, Selection>,
+}
+
+/// Holds still what was selected, for a fork.
+pub(crate) fn hold() -> Still {
+    Still { _selection: SELECTION.hold() }
 }
 
 impl Runtime {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 mod queue;
 
 mod copy {
+    #[derive(Clone)]
     pub struct Copy;
+    #[derive(Clone, Copy)]
     pub struct Fill;
 }
 
@@ -19,6 +21,12 @@ mod journal {
 
 mod kernel {
     pub struct Launch;
+
+    impl Launch {
+        pub fn again(&self) -> Launch {
+            Launch
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

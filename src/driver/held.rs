@@ -18,6 +18,8 @@ fn allowed(call: Call) -> &'static [Rank] {
         cuStreamSynchronize
         | cuCtxSynchronize
         | cuLaunchHostFunc
+        | cuGraphLaunch
+        | cuGraphExecDestroy
         | cuMemFree
         | cuMemFreeHost
         | cuMemHostUnregister

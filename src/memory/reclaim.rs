@@ -182,20 +182,24 @@ impl DeviceMemory {
     fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
-        let (event, is_ours) = match stream.standing() {
-            Standing::Gone(None) => return Ok(true),
-            Standing::Gone(Some(farewell)) => (farewell as CUevent, false),
-            Standing::Alive(_named) => match record_end(runtime, device, stream)? {
-                Some(event) => (event, true),
-                None => return Ok(false),
-            },
+        let event = match stream.standing() {
+            Standing::Alive(_named) => record_end(runtime, device, stream)?,
+            Standing::Gone(farewell) => {
+                if let Some(farewell) = farewell {
+                    // SAFETY: our event, recorded.
+                    let wait = || unsafe { self.driver.cuEventSynchronize(farewell as CUevent) };
+                    self.books.wait_parked(arena, wait)?;
+                }
+                // The default stream may have used its memory since: a stream that blocks comes after
+                // that without being told, unmapping does not.
+                record_end(runtime, device, device.streams.default())?
+            }
         };
+        let Some(event) = event else { return Ok(false) };
         // SAFETY: our event, recorded.
         let wait = || unsafe { self.driver.cuEventSynchronize(event) };
         let waited = self.books.wait_parked(arena, wait);
-        if is_ours {
-            device.events.give_untimed(event);
-        }
+        device.events.give_untimed(event);
         waited?;
         Ok(true)
     }
