@@ -5,19 +5,22 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::error::{Error, Result};
 use crate::fill;
+use crate::once::Once;
+use crate::rank::Rank;
 use once_cell::sync::OnceCell;
 use std::ffi::c_void;
 
 /// The kernels of a device.
 pub struct Kernels {
     driver: &'static Driver,
+    /// Loaded by whoever makes `fill`, so that nobody waits for it alone.
     module: OnceCell<usize>,
-    fill: OnceCell<usize>,
+    fill: Once<usize>,
 }
 
 impl Kernels {
     pub(crate) fn new(driver: &'static Driver) -> Kernels {
-        Kernels { driver, module: OnceCell::new(), fill: OnceCell::new() }
+        Kernels { driver, module: OnceCell::new(), fill: Once::new(Rank::ONCE) }
     }
 
     /// The fill kernel; the device's context is current.

@@ -2,6 +2,8 @@
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
 pub mod cuda;
+#[cfg(debug_assertions)]
+mod held;
 pub mod inject;
 pub mod library;
 pub mod sim;

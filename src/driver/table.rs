@@ -84,6 +84,8 @@ macro_rules! driver_calls {
                 let Some(function) = self.table.$name else {
                     return Err(super::CudaError::missing(stringify!($name)));
                 };
+                #[cfg(debug_assertions)]
+                super::held::check(Call::$name);
                 self.count_call(Call::$name);
                 if inject::armed() {
                     let arguments = [$((stringify!($arg), super::word(&$arg))),*];

@@ -9,6 +9,7 @@ use super::stream::STREAMS;
 use crate::driver::inject;
 use crate::error::{Error, Result};
 use crate::log::{self, Level};
+use crate::rank::before_host_function;
 use crate::text::Text;
 use crate::thread::try_box;
 use crate::{runtime, thread};
@@ -118,6 +119,7 @@ impl log::TakesLines for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
         let mut buffer = [0u8; LINE];
         write_text(&mut buffer, line);
+        before_host_function();
         // SAFETY: the host's own function with its own data.
         unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
     }
@@ -128,6 +130,7 @@ impl Drop for HostSink {
         if let Some(destroy) = self.destroy
             && self.registered.load(Ordering::Relaxed)
         {
+            before_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -171,6 +174,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
         if callback.is_none()
             && let Some(destroy) = destroy
         {
+            before_host_function();
             // SAFETY: the host's own function: nothing keeps its data.
             unsafe { destroy(user_data) };
         }
