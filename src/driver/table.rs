@@ -116,6 +116,7 @@ driver_calls! {
         value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset_v2(device: CUdevice);
     cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState(
         device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     cuDeviceCanAccessPeer = cuDeviceCanAccessPeer(
