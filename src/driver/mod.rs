@@ -2,11 +2,14 @@
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
 pub mod cuda;
+#[cfg(debug_assertions)]
+mod held;
 pub mod inject;
 pub mod library;
 pub mod sim;
 pub mod table;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use table::{Call, NAMES, Table};
@@ -126,10 +129,10 @@ impl Driver {
         self.name
     }
 
-    /// A function of the table, of an index of [`NAMES`].
-    pub fn function(&self, call: usize) -> Result<unsafe extern "C" fn(), CudaError> {
+    /// The address of a call of the table, of an index of [`NAMES`].
+    pub fn address(&self, call: usize) -> Result<*mut c_void, CudaError> {
         let name = NAMES.get(call).copied().unwrap_or_default();
-        self.table.get(call).ok_or(CudaError::missing(name))
+        self.table.address(call).ok_or(CudaError::missing(name))
     }
 
     /// Calls so far of one driver function; `None`: of all.

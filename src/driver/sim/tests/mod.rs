@@ -11,6 +11,7 @@ mod random;
 mod speed;
 mod streams;
 mod transfers;
+mod turns;
 mod virtual_memory;
 
 use super::config::GRANULARITY;
