@@ -169,6 +169,8 @@ fn access_is_granted_per_device() {
 fn an_illegal_address_is_sticky_and_never_a_crash() {
     for schedule in ["immediate", "threads"] {
         let bench = Bench::new(&format!("devices=2,memory=64MiB,schedule={schedule}"));
+        let other = bench.use_device(1);
+        bench.use_device(0);
         let stream = bench.stream();
         let event = bench.event(0);
         let freed = bench.allocate(G);
@@ -195,9 +197,9 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         assert_eq!(cu!(bench, cuEventQuery(event)), code::ILLEGAL_ADDRESS);
         assert_eq!(cu!(bench, cuMemAlloc(&mut 0, 1)), code::ILLEGAL_ADDRESS);
         assert_eq!(cu!(bench, cuCtxSynchronize()), code::ILLEGAL_ADDRESS);
-        // The other device goes on.
-        bench.use_device(1);
-        ok!(bench, cuStreamSynchronize(bench.stream()));
+        // So is the other device: the process has failed.
+        ok!(bench, cuCtxSetCurrent(other));
+        assert_eq!(cu!(bench, cuCtxSynchronize()), code::ILLEGAL_ADDRESS);
         drop(bench);
         let bench = Bench::new("");
         ok!(bench, cuCtxSynchronize());
