@@ -1,4 +1,5 @@
-//! How fast calls are: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture`.
+//! How fast calls are: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture
+//! --test-threads=1`, since a second thread is asked for at each call of an adversarial schedule.
 
 use super::*;
 use std::time::Instant;
