@@ -1,5 +1,4 @@
-//! How fast calls are: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture
-//! --test-threads=1`, since a second thread is asked for at each call of an adversarial schedule.
+//! How fast calls are: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture`.
 
 use super::*;
 use std::time::Instant;
