@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::event::EventPool;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
+use crate::once::Once;
+use crate::rank::Rank;
 use crate::stream::Streams;
-use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Stands for the thread's current device.
@@ -23,7 +24,7 @@ pub struct Device {
     ordinal: i32,
     driver: &'static Driver,
     handle: CUdevice,
-    context: OnceCell<usize>,
+    context: Once<usize>,
     /// The same, readable without a call: 0 until it is retained.
     known_context: AtomicUsize,
     peers: [AtomicBool; MAX_DEVICES],
@@ -58,7 +59,7 @@ impl Device {
             ordinal,
             driver,
             handle,
-            context: OnceCell::new(),
+            context: Once::new(Rank::CONTEXT),
             known_context: AtomicUsize::new(0),
             peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
             streams: Streams::new(driver, ordinal, generation),

@@ -137,9 +137,9 @@ pub(super) fn backend_function(w: &mut World, i: &mut Input) {
         Some(_) => e.wrong(status::INVALID_ARGUMENT),
         None => e.also(&[status::INVALID_ARGUMENT]),
     }
-    let mut out = Out::<usize>::required(i, &mut e);
+    let mut out = Out::<*mut c_void>::required(i, &mut e);
     let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
-    let status = status_of!(tcuda_backend_function(name, out.ptr().cast()));
+    let status = status_of!(tcuda_backend_function(name, out.ptr()));
     out.check(w.judge(status, &e));
 }
 
