@@ -45,7 +45,7 @@ step tests cargo test --locked --no-fail-fast
 step model scripts/model.sh
 step differential scripts/differential.sh --fetch --operations 1000000
 step differential-tight scripts/differential.sh --tight --operations 1000000
-step models scripts/models.sh
+step models scripts/models.sh --full
 step rust-asan scripts/sanitize_rust.sh
 step c-debug suite dev
 step c-asan suite asan

@@ -11,5 +11,6 @@ fi
 CARGO_TARGET_DIR=$root/target/models cargo test --locked --release --no-fail-fast \
     --manifest-path models/Cargo.toml --tests -- --show-output "$@" |
     awk '/: [0-9]+ interleavings$/ { print; total += $(NF - 1); next }
-        /^(test|running|error|thread|assertion)|panicked|Causality|found/ { print }
-        END { printf "%d interleavings tried\n", total }'
+        /^test result:/ { passed += $4; failed += $6 }
+        /^(test|error|thread|assertion)|panicked|Causality|not found|found otherwise/ { print }
+        END { printf "model: %d passed, %d failed, %d interleavings\n", passed, failed, total }'
