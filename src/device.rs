@@ -221,15 +221,18 @@ impl Device {
         self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
     }
 
-    /// Waits for its work and gives back what it holds. Errors are the driver's last words: nothing
-    /// can be done about them here; what we know of it goes in any case. Its context stays: another
-    /// device may still hold events of it.
+    /// Waits for its work before the end. Errors are the driver's last words: nothing can be done
+    /// about them here.
+    pub(crate) fn settle(&self) {
+        if self.has_context() {
+            let _ = self.synchronize();
+        }
+    }
+
+    /// Gives back what it holds, once every device has settled; what we know of it goes in any case.
+    /// Its context stays: another device may still hold events of it.
     pub(crate) fn close(&self) {
         let context = if self.has_context() { self.enter().ok() } else { None };
-        if context.is_some() {
-            // SAFETY: its context is current.
-            let _ = unsafe { self.driver.cuCtxSynchronize() };
-        }
         self.memory.close();
         self.kernels.close();
         self.events.close();

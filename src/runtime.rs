@@ -277,6 +277,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
 
 /// Gives back what the runtime holds; nobody uses it any more.
 fn close(runtime: &Runtime) {
+    // All of them before any gives memory back: another device may be about to use it.
+    runtime.devices.iter().for_each(Device::settle);
     runtime.devices.iter().for_each(Device::close);
     runtime.host.close(&runtime.devices);
     #[cfg(any(test, feature = "host_faults"))]
