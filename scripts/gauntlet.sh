@@ -67,7 +67,7 @@ step differential scripts/differential.sh --fetch --operations "$(full 1000000 2
 step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
 step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
-step models scripts/models.sh
+step models scripts/models.sh "$(full --full --quick)"
 step c-debug suite dev
 step c-asan suite asan
 step c-release suite release

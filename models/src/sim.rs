@@ -5,6 +5,7 @@ use queue::{Action, Kind, Operation, Point, Stream};
 use std::sync::Arc;
 
 #[allow(dead_code, reason = "the machine's calls use more of it")]
+#[allow(clippy::arc_with_non_send_sync, reason = "loom's threads are no threads of the machine")]
 #[path = "../../src/driver/sim/queue.rs"]
 mod queue;
 

@@ -134,7 +134,7 @@ fn together(bodies: &'static [Body]) {
 
 /// The same with arenas of some classes.
 fn together_of(classes: &'static [Class], bodies: &'static [Body]) {
-    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 5) };
+    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
     explore(few, many, move || {
         let device = Device::new(classes);
         let (last, others) = bodies.split_last().unwrap();

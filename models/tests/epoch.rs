@@ -139,7 +139,7 @@ fn two_collect() {
 /// A shutdown drains while another thread collects: what was retired is gone then, or in the hands of
 /// that thread, which is waited for.
 fn drains_beside_a_collection() {
-    explore(3, 5, || {
+    explore(3, 4, || {
         let world = World::new();
         let other = Arc::clone(&world);
         let collector = thread::spawn(move || {

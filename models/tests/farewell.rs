@@ -69,7 +69,7 @@ impl Stream {
 
 /// Some threads wait for what the stream holds while its last handle goes.
 fn ends_beside(waiters: usize, wait: fn(&Stream)) {
-    let (few, many) = if waiters > 1 { (3, 5) } else { (5, 8) };
+    let (few, many) = if waiters > 1 { (3, 4) } else { (5, 8) };
     explore(few, many, move || {
         let stream = Stream::new(1);
         let others: Vec<_> = (0..waiters)

@@ -79,7 +79,7 @@ fn inserts(world: &World, name: u32) -> usize {
 
 /// Two threads insert; the first slot is one's, and the second one's in a chunk that is new.
 fn two_insert() {
-    explore(3, 5, || {
+    explore(3, 4, || {
         thread::register();
         let world = World::new();
         let other = spawn(&world, |world| {
@@ -98,7 +98,7 @@ fn two_insert() {
 
 /// A handle goes from thread to thread by plain means, and leads to its object in a new chunk.
 fn tells(ordering: Ordering) {
-    explore(3, 5, move || {
+    explore(3, 4, move || {
         thread::register();
         let world = World::new();
         let other = spawn(&world, move |world| {
@@ -120,7 +120,7 @@ fn tells(ordering: Ordering) {
 
 /// One thread destroys, another uses the handle and inserts again, into the same slot perhaps.
 fn destroys_beside_a_call() {
-    explore(3, 5, || {
+    explore(3, 4, || {
         thread::register();
         let world = World::new();
         let handle = inserts(&world, 1);

@@ -143,7 +143,7 @@ type Body = fn(&World, usize);
 
 /// Runs some bodies beside a shutdown; they are given the handle of an object.
 fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
-    let (few, many) = if bodies.len() > 1 { (1, 2) } else { (2, 4) };
+    let (few, many) = if bodies.len() > 1 { (1, 2) } else { (2, 3) };
     explore(few, many, move || {
         thread::register();
         let world = Arc::new(World {
