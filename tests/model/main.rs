@@ -102,7 +102,7 @@ fn agree(name: &str, few: u32, schedule: impl Strategy<Value = String>) {
     let mut runner = TestRunner::new_with_rng(config, rng);
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(note_panic));
-    let strategy = (machine(schedule), prop::collection::vec(ops::op(), 1..160));
+    let strategy = (machine(schedule), ops::program());
     let operations = Cell::new(0);
     let outcome = runner.run(&strategy, |(machine, ops)| {
         operations.set(operations.get() + ops.len());
