@@ -6,7 +6,7 @@ use crate::lock::Mutex;
 use crate::rank::{Rank, nothing_is_held};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::try_box;
+use crate::thread::{self, try_box};
 use std::ffi::c_void;
 
 /// A host's function with its data.
@@ -77,6 +77,7 @@ unsafe extern "C" fn call(address: *mut c_void) {
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
     nothing_is_held();
+    let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };
     callback.finish();

@@ -43,6 +43,11 @@ impl Farewell {
         self.word.fetch_add(HANDLE, Ordering::AcqRel);
     }
 
+    /// Is there a handle, so that the stream lives?
+    pub fn has_handle(&self) -> bool {
+        self.word.load(Ordering::Acquire) >= HANDLE
+    }
+
     /// A handle goes. When it was the last, whoever still names the stream has done so afterwards.
     pub fn drop_handle(&self) {
         let before = self.word.fetch_sub(HANDLE, Ordering::AcqRel);

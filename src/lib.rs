@@ -26,3 +26,4 @@ pub mod stream;
 pub mod sync;
 pub mod text;
 pub mod thread;
+pub mod turn;

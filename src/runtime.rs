@@ -10,6 +10,7 @@ use crate::memory::host::HostMemory;
 use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
+use crate::turn;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -87,6 +88,7 @@ fn life() -> Result<Held<'static, ()>> {
                     "another thread shuts the library down or selects its backend; try again",
                 ));
             }
+            None if turn::give_way() => {}
             None => std::thread::sleep(Duration::from_micros(50)),
         }
     }
@@ -284,7 +286,7 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
 /// Waits for all work, frees everything, and forgets the backend's state. Gives the number of
 /// objects that `destroy_handles` still found alive.
 pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize) -> Result<usize> {
-    if !inside.is_outermost() {
+    if !inside.is_outermost() || thread::is_in_callback() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let _life = life()?;
@@ -353,7 +355,16 @@ pub(crate) fn is_lost_by_fork() -> bool {
     CUDA_STARTED.load(Ordering::Acquire)
         || !DRIVER.load(Ordering::Acquire).is_null()
         || LIFE.try_lock().is_none()
-        || SELECTION.try_lock().is_none()
+}
+
+/// What was selected, held still while it lives.
+pub(crate) struct Still {
+    _selection: Held<'static, Selection>,
+}
+
+/// Holds still what was selected, for a fork.
+pub(crate) fn hold() -> Still {
+    Still { _selection: SELECTION.hold() }
 }
 
 impl Runtime {

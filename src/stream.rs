@@ -211,23 +211,22 @@ impl Stream {
 
     /// Is it being captured into a graph?
     pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
-        let driver = runtime.driver();
         let _context = self.enter(runtime)?;
-        let mut status: i32 = 0;
-        // SAFETY: the driver writes an enum of this size; it is read as an integer.
-        let asked = unsafe {
-            driver.cuStreamIsCapturing(
-                self.native(),
-                std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>(),
-            )
-        };
-        match asked {
-            Ok(()) => Ok(status != 0),
-            // The default stream while a stream that it waits for is captured: hands off as well.
-            Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
-            Err(error) if error.code == CudaError::MISSING => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        is_capturing(runtime.driver(), self.native())
+    }
+}
+
+/// Is a stream of the driver's being captured? The question harms no capture.
+fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
+    let mut status: i32 = 0;
+    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
+    // SAFETY: the driver writes an enum of this size; it is read as an integer.
+    match unsafe { driver.cuStreamIsCapturing(native, out) } {
+        Ok(()) => Ok(status != 0),
+        // The default stream while a stream that it waits for is captured: hands off as well.
+        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
+        Err(error) if error.code == CudaError::MISSING => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -337,20 +336,34 @@ impl Streams {
         if native as usize != PER_THREAD {
             self.check_context(device, native)?;
         }
-        let driver_id = self.driver_id(native)?;
+        // Asking a captured stream for its number would break the capture.
+        let driver_id = match is_capturing(self.driver, native)? {
+            true => None,
+            false => Some(self.driver_id(native)?),
+        };
+        let is_it = |stream: &Stream| {
+            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
+            is_same && stream.native == native as usize
+        };
         for level in &self.pool {
-            for stream in level.iter().filter_map(OnceCell::get) {
-                if stream.native == native as usize && stream.driver_id == driver_id {
-                    return Ok(stream);
-                }
+            if let Some(stream) = level.iter().filter_map(OnceCell::get).find(|s| is_it(s)) {
+                return Ok(stream);
             }
         }
         let mut external = self.external.lock();
-        let known =
-            external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
-        if let Some(stream) = known {
+        // Without a number, one that a handle keeps alive is known by its own.
+        let is_alive = |stream: &Stream| {
+            driver_id.is_some() || !stream.is_per_thread() && stream.farewell.has_handle()
+        };
+        if let Some(stream) = external.iter().find(|s| is_it(s) && is_alive(s)) {
             return Ok(self.lend(stream));
         }
+        let Some(driver_id) = driver_id else {
+            return Err(Error::InvalidState(
+                "the stream is being captured, and tcuda does not know it yet: call \
+                 tcuda_stream_from_external before the capture begins",
+            ));
+        };
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;

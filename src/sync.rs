@@ -3,10 +3,17 @@
 
 use std::sync::atomic;
 
+pub use crate::turn::{are_kept as turns_are_kept, give_way};
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
 pub use std::sync::{Mutex, MutexGuard};
-pub use std::thread::yield_now;
+
+/// Lets other threads run.
+pub fn yield_now() {
+    if !give_way() {
+        std::thread::yield_now();
+    }
+}
 
 /// A cell whose users keep out of each other's way; the models check that they do.
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

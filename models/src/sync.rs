@@ -199,6 +199,15 @@ pub fn light_fence() {
     }
 }
 
+/// Nobody keeps turns here.
+pub fn turns_are_kept() -> bool {
+    false
+}
+
+pub fn give_way() -> bool {
+    false
+}
+
 pub fn register_heavy_fence() -> bool {
     true
 }

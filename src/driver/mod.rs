@@ -48,7 +48,13 @@ pub mod code {
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
     pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub const STREAM_CAPTURE_MERGE: i32 = 902;
+    pub const STREAM_CAPTURE_UNMATCHED: i32 = 903;
+    pub const STREAM_CAPTURE_UNJOINED: i32 = 904;
+    pub const STREAM_CAPTURE_ISOLATION: i32 = 905;
     pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
+    pub const STREAM_CAPTURE_EVENT: i32 = 907;
+    pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
     pub const UNKNOWN: i32 = 999;
 }
 
@@ -113,6 +119,12 @@ impl Driver {
     /// "cuda" or "sim".
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// A function of the table, of an index of [`NAMES`].
+    pub fn function(&self, call: usize) -> Result<unsafe extern "C" fn(), CudaError> {
+        let name = NAMES.get(call).copied().unwrap_or_default();
+        self.table.get(call).ok_or(CudaError::missing(name))
     }
 
     /// Calls so far of one driver function; `None`: of all.

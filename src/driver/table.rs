@@ -46,6 +46,20 @@ macro_rules! driver_calls {
         $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
 
         impl Table {
+            /// The call of an index of [`NAMES`], to be cast to its own type.
+            pub fn get(&self, index: usize) -> Option<unsafe extern "C" fn()> {
+                let calls = [$(self.$name.map(|call| {
+                    // SAFETY: function pointers are alike; it is called as what it is.
+                    unsafe {
+                        std::mem::transmute::<
+                            unsafe extern "C" fn($($ty),*) -> c_int,
+                            unsafe extern "C" fn(),
+                        >(call)
+                    }
+                })),*];
+                calls.get(index).copied().flatten()
+            }
+
             /// Fills the table: `resolve(name, symbol, level)` gives an address, or NULL.
             pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
                 Table {
@@ -148,9 +162,13 @@ driver_calls! {
     cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
     cuGraphGetNodes = cuGraphGetNodes(
         graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
-    cuGraphGetEdges = cuGraphGetEdges(
+    cuGraphGetEdges = cuGraphGetEdges @ 10000 (
         graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(
+        exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphLaunch = cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy = cuGraphExecDestroy(exec: CUgraphExec);
 
     // Events
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);

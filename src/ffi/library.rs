@@ -246,6 +246,29 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
     })
 }
 
+/// A driver function as the library calls it: of the driver, or of the simulated machine. So a host
+/// that makes calls of its own, to capture a stream say, runs on both. It is to be cast to its own
+/// type, in the form that the library uses: cuStreamGetCaptureInfo is that of CUDA 11.3,
+/// cuGraphGetEdges that of 10.0. What the host calls through it is not counted, and not made to fail
+/// by tcuda_backend_inject or tcuda_backend_faults.
+///
+/// @param name  "cuStreamBeginCapture": without the suffix of a version
+/// @param[out] function  the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_function(
+    name: *const c_char,
+    function: *mut Option<unsafe extern "C" fn()>,
+) -> tcuda_status {
+    boundary(|call| {
+        let function = out(function, "function")?;
+        let index = driver_function(name)?.ok_or(Error::Null { name: "name" })?;
+        let found = call.runtime()?.driver().function(index)?;
+        function.set(Some(found));
+        Ok(())
+    })
+}
+
 /// Makes a driver function fail, for tests of hosts.
 ///
 /// @param function  "cuMemMap"; may be NULL: any

@@ -158,6 +158,10 @@ pub(super) fn record(error: &Error) {
     block.native.store(error.native() as u32, Ordering::Relaxed);
     let mut message = block.message.load(Ordering::Relaxed);
     if message.is_null() {
+        if thread::has_left() {
+            // Nobody would free it.
+            return;
+        }
         // SAFETY: asks for memory; the thread frees it when it ends.
         message = unsafe { libc::malloc(MESSAGE) };
         block.message.store(message, Ordering::Relaxed);
@@ -181,7 +185,11 @@ pub(super) fn write_text(bytes: &mut [u8], text: fmt::Arguments<'_>) {
 /// This thread's last sentence; "" if there is none.
 pub(super) fn last_message() -> *const c_char {
     let message = thread::block().message.load(Ordering::Relaxed);
-    if message.is_null() { c"".as_ptr() } else { message.cast::<c_char>().cast_const() }
+    match message.is_null() {
+        false => message.cast::<c_char>().cast_const(),
+        true if thread::has_left() => thread::ENDING.as_ptr(),
+        true => c"".as_ptr(),
+    }
 }
 
 /// The code behind this thread's last failure.

@@ -55,6 +55,15 @@ impl Bench {
         Bench { driver }
     }
 
+    /// Another bench over the driver that this process has started.
+    pub fn again() -> Bench {
+        let table = match &*backend() {
+            "sim" => sim::table(),
+            _ => cuda::table().unwrap(),
+        };
+        Bench { driver: Driver::new("again", table) }
+    }
+
     fn note(&self, line: &str, what: &str, expected: &str, seen: &str) {
         let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut out = std::io::stdout().lock();

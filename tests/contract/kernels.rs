@@ -114,6 +114,15 @@ impl Bench {
         ) => expected);
     }
 
+    pub fn launch_of_no_thread(&self, writer: CUfunction, stream: CUstream) {
+        let (mut at, mut value) = (0u64, 0u32);
+        let mut parameters: [*mut c_void; 2] =
+            [ptr::from_mut(&mut at).cast(), ptr::from_mut(&mut value).cast()];
+        cu!(self, cuLaunchKernel(
+            writer, 0, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut(),
+        ) => 1);
+    }
+
     /// Launches a kernel without parameters.
     pub fn launch(&self, function: CUfunction, stream: CUstream, expected: i32) {
         cu!(self, cuLaunchKernel(

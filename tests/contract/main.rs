@@ -8,9 +8,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod bench;
+mod capture;
+mod capture_calls;
+mod capture_forks;
+mod capture_nodes;
 mod contexts;
 mod copies;
 mod events;
+mod graphs;
 mod kernels;
 mod memory;
 mod order;
@@ -54,6 +59,11 @@ pub const TOPICS: &[&[Row]] = &[
     streams::ROWS,
     order::ROWS,
     events::ROWS,
+    capture::ROWS,
+    capture_calls::ROWS,
+    capture_forks::ROWS,
+    capture_nodes::ROWS,
+    graphs::ROWS,
 ];
 
 fn main() {

@@ -128,6 +128,20 @@ pub(super) fn backend_call_count(w: &mut World, i: &mut Input) {
     out.check(w.judge(status, &e));
 }
 
+pub(super) fn backend_function(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);
+    match known {
+        Some(true) if name.is_some() => (),
+        Some(_) => e.wrong(status::INVALID_ARGUMENT),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let mut out = Out::<usize>::required(i, &mut e);
+    let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+    let status = status_of!(tcuda_backend_function(name, out.ptr().cast()));
+    out.check(w.judge(status, &e));
+}
+
 pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);

@@ -115,6 +115,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_counts", snapshot::counts),
     ("tcuda_memory_snapshot_segment", snapshot::segment),
     ("tcuda_memory_snapshot_block", snapshot::block),
+    ("tcuda_backend_function", library::backend_function),
 ];
 
 /// More calls than this make an input slow, not better.

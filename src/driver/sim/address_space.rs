@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Addresses are taken from the host in pieces of this size where it allows, so that a stale
 /// device address stays recognisable as one.
 const ARENA: usize = 4 << 40;
+/// Where they are taken from if that is free: device addresses are the same in each run then, in
+/// traces and in decisions of the host. Far from where systems and sanitizers put anything.
+const FIRST: usize = 32 << 40;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 
@@ -115,11 +118,12 @@ impl AddressSpace {
     fn grow(&mut self, least: usize) -> Result<(), i32> {
         let least = least.checked_add(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
         let mut bytes = ARENA.max(least);
+        let last = self.arenas.last().map_or(FIRST, |(start, bytes)| start + bytes);
         loop {
-            // SAFETY: reserves addresses of the system's choice.
+            // SAFETY: reserves addresses that are not in use; the wish is no more than that.
             let start = unsafe {
                 libc::mmap(
-                    ptr::null_mut(),
+                    ptr::without_provenance_mut(last),
                     bytes,
                     libc::PROT_NONE,
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,

@@ -1,7 +1,7 @@
 //! Primary contexts, and each thread's stack of current ones.
 
 use super::queue::{Kind, Stream};
-use super::{Machine, code, device, entry, lock, put, require, schedule, write};
+use super::{Machine, capture, code, device, entry, lock, put, require, schedule, write};
 use crate::driver::sys::{CUcontext, CUdevice};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -280,6 +280,7 @@ pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice) -> c_int {
 pub(super) unsafe extern "C" fn synchronize() -> c_int {
     entry(|machine| {
         let context = machine.current()?;
+        capture::refuse_wait_for_all(machine, context.device)?;
         schedule::drain(machine, [context]);
         context.check()?;
         machine.release_idle_pool_memory();

@@ -3,7 +3,7 @@
 use super::address_space::{Accessor, Chunks};
 use super::journal::Journal;
 use super::queue::Action;
-use super::{Machine, code, entry, lock, read, require, schedule, stream};
+use super::{Machine, capture, code, entry, lock, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -180,6 +180,12 @@ impl Launch {
         Ok(chunks)
     }
 
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Launch {
+        let (running, parameters) = (OnceLock::new(), self.parameters.clone());
+        Launch { running, parameters, journal: None, ..*self }
+    }
+
     /// Keeps a journal of what the kernel writes from now on.
     pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
         Arc::clone(self.journal.insert(Arc::default()))
@@ -221,28 +227,43 @@ pub(super) unsafe extern "C" fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> c_int {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     entry(|machine| {
         machine.usable()?;
         let stream = stream::get(machine, stream)?;
-        let function = read(&machine.modules).functions.get(function.addr()).copied();
-        let function = function.ok_or(code::INVALID_HANDLE)?;
-        require(function.device == stream.device, code::INVALID_HANDLE)?;
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
-            sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+        let prepare = || {
+            // Parameters in one buffer are for hosts that compile at run time; ours do not use them.
+            require(extra.is_null(), code::INVALID_VALUE)?;
+            prepare(machine, stream.device, function, grid, block, shared_bytes, parameters)
         };
-        require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
-        let threads = block.iter().map(|size| *size as usize).product::<usize>();
-        require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
-        require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
-        // Parameters in one buffer are for hosts that compile at run time; ours do not use them.
-        require(extra.is_null(), code::INVALID_VALUE)?;
-        let kernel = function.kernel;
-        let parameters = gather(kernel, parameters)?;
-        let running = OnceLock::new();
-        let launch =
-            Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None };
+        // A capture does not survive a launch that is wrong (580.159).
+        let launch = prepare().inspect_err(|_| capture::spoil(machine, &stream))?;
         let action = Action::Kernel(Box::new(launch));
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
     })
+}
+
+fn prepare(
+    machine: &Machine,
+    device: usize,
+    function: CUfunction,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    parameters: *mut *mut c_void,
+) -> Result<Launch, i32> {
+    let function = read(&machine.modules).functions.get(function.addr()).copied();
+    let function = function.ok_or(code::INVALID_HANDLE)?;
+    require(function.device == device, code::INVALID_HANDLE)?;
+    let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
+        sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+    };
+    require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
+    let threads = block.iter().map(|size| *size as usize).product::<usize>();
+    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
+    require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
+    let kernel = function.kernel;
+    let parameters = gather(kernel, parameters)?;
+    let running = OnceLock::new();
+    Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
 }

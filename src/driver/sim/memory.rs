@@ -3,7 +3,9 @@
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
 use super::physical::SPOILED;
-use super::{Machine, code, entry, pool, put, read, require, schedule, write};
+use super::{
+    Machine, capture, code, entry, graph_memory, pool, put, read, require, schedule, write,
+};
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -125,6 +127,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_i
 pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         let purpose = Purpose::Allocation(device);
         let address = machine.allocate_mapped(device, bytes, purpose, Access::Peers)?;
@@ -135,6 +138,7 @@ pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) ->
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr == 0 {
             return Ok(());
         }
@@ -146,6 +150,9 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
                 // CUDA waits for the work of the device first.
                 let owner = pool::device_of(machine, ptr as usize)?;
                 schedule::drain(machine, [&machine.devices[owner].context]);
+                if let Some(block) = graph_memory::find(machine, ptr as usize) {
+                    return block.free(machine);
+                }
                 return pool::free_now(machine, ptr as usize);
             }
             Purpose::Virtual => return Err(code::INVALID_VALUE),
@@ -163,6 +170,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
         if bytes == 0 {
@@ -195,6 +203,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -218,6 +227,7 @@ pub(super) unsafe extern "C" fn host_register(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
@@ -237,6 +247,7 @@ pub(super) unsafe extern "C" fn host_register(
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {
             Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),

@@ -2,7 +2,7 @@
 
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
-use super::{code, entry, put, read, require, write};
+use super::{capture, code, entry, put, read, require, write};
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -88,6 +88,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         let mut modules = write(&machine.modules);
         let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
         for handle in removed.functions.values() {

@@ -8,7 +8,8 @@ use super::physical::SPOILED;
 use super::queue::{Action, Point, Stream};
 use super::virtual_memory::{location, rights};
 use super::{
-    Machine, code, device, entry, lock, peek, put, read, require, schedule, stream, write,
+    Machine, capture, code, device, entry, graph_memory, lock, peek, put, read, replay, require,
+    schedule, stream, write,
 };
 use crate::driver::sys::{
     CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
@@ -207,6 +208,7 @@ impl Machine {
         if !self.pools_in_use.load(Ordering::Relaxed) {
             return;
         }
+        replay::let_go(self);
         for pool in read(&self.pools).iter() {
             // What the host waited for is known to be over, opportunistic or not.
             lock(&pool.state).free.values_mut().for_each(Free::settle);
@@ -219,7 +221,7 @@ impl Machine {
     }
 }
 
-fn get(machine: &Machine, pool: CUmemoryPool) -> Result<Arc<Pool>, i32> {
+pub(super) fn get(machine: &Machine, pool: CUmemoryPool) -> Result<Arc<Pool>, i32> {
     read(&machine.pools).get(pool.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
 }
 
@@ -265,6 +267,28 @@ fn allocate(
         schedule::submit(machine, stream, waits, Action::Nothing)?;
     }
     Ok(start)
+}
+
+/// Allocates in the order of a stream, or records that where the stream is captured.
+fn allocate_or_record(
+    machine: &Arc<Machine>,
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: &Arc<Stream>,
+) -> Result<(), i32> {
+    let records = capture::records(machine, stream)?;
+    require(!ptr.is_null(), code::INVALID_VALUE)?;
+    if bytes == 0 {
+        return put!(ptr, 0);
+    }
+    let address = if records {
+        graph_memory::allocate(machine, stream, pool, bytes)?
+    } else {
+        capture::caution(machine)?;
+        allocate(machine, pool, bytes, stream)?
+    };
+    put!(ptr, address as CUdeviceptr)
 }
 
 /// The pool that an address was allocated from.
@@ -319,6 +343,7 @@ pub(super) unsafe extern "C" fn create(
     properties: *const CUmemPoolProps,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         require(!pool.is_null(), code::INVALID_VALUE)?;
         let properties = peek!(properties)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
@@ -331,6 +356,7 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let found = get(machine, pool)?;
         require(!found.default, code::INVALID_VALUE)?;
         write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
@@ -347,6 +373,7 @@ pub(super) unsafe extern "C" fn set_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
         let mut state = lock(&pool.state);
         match attribute as usize {
@@ -370,6 +397,7 @@ pub(super) unsafe extern "C" fn get_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
         let state = lock(&pool.state);
         let number = match attribute as usize {
@@ -391,6 +419,7 @@ pub(super) unsafe extern "C" fn set_access(
     count: usize,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
         let rights = rights(machine, access, count)?;
         for (device, right) in &rights {
@@ -416,6 +445,7 @@ pub(super) unsafe extern "C" fn set_access(
 
 pub(super) unsafe extern "C" fn trim_to(pool: CUmemoryPool, bytes_to_keep: usize) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         get(machine, pool)?.trim(machine, Some(bytes_to_keep as u64));
         Ok(())
     })
@@ -428,12 +458,8 @@ pub(super) unsafe extern "C" fn allocate_async(
 ) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return put!(ptr, 0);
-        }
         let pool = ptr::without_provenance_mut(machine.devices[stream.device].default_pool);
-        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+        allocate_or_record(machine, ptr, bytes, pool, &stream)
     })
 }
 
@@ -445,11 +471,7 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
 ) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return put!(ptr, 0);
-        }
-        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+        allocate_or_record(machine, ptr, bytes, pool, &stream)
     })
 }
 
@@ -457,6 +479,9 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
         if ptr == 0 {
+            return Ok(());
+        }
+        if graph_memory::frees(machine, &stream, ptr as usize)? {
             return Ok(());
         }
         let plain = read(&machine.space).reservation(ptr as usize);

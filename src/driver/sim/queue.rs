@@ -83,6 +83,7 @@ pub(super) enum Action {
 }
 
 /// A callback of the host.
+#[derive(Clone, Copy)]
 pub(super) struct HostFunction {
     pub(super) function: unsafe extern "C" fn(*mut c_void),
     pub(super) user_data: *mut c_void,
@@ -90,12 +91,28 @@ pub(super) struct HostFunction {
 
 // SAFETY: the host passed the pointer to be used on a thread of the driver's choice.
 unsafe impl Send for HostFunction {}
+// SAFETY: it is only copied.
+unsafe impl Sync for HostFunction {}
 
 /// An entry of a queue; it may run when the entries before it are over and `waits` are reached.
 pub(super) struct Operation {
     pub(super) position: u64,
     pub(super) waits: Vec<Point>,
     pub(super) action: Action,
+}
+
+impl Action {
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Action {
+        match self {
+            Action::Copy(copy) => Action::Copy(copy.clone()),
+            Action::Fill(fill) => Action::Fill(*fill),
+            Action::HostFunction(host) => Action::HostFunction(*host),
+            Action::Kernel(launch) => Action::Kernel(Box::new(launch.again())),
+            // They are made as others run, and never recorded.
+            Action::Nothing | Action::Record(_) | Action::Writes(_) => Action::Nothing,
+        }
+    }
 }
 
 impl Point {

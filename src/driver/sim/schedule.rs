@@ -5,7 +5,7 @@ use super::config::ScheduleKind;
 use super::context::Context;
 use super::journal::Write;
 use super::queue::{Action, Kind, Point, Stream};
-use super::{Machine, code, copy, lock};
+use super::{Machine, capture, code, copy, lock};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,13 +22,17 @@ pub(super) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Queues an operation; gives its position in the stream.
+/// Queues an operation, or records it where the stream is captured; gives its position in the stream.
 pub(super) fn submit(
     machine: &Arc<Machine>,
     stream: &Arc<Stream>,
     mut waits: Vec<Point>,
     action: Action,
 ) -> Result<Point, i32> {
+    let Some(action) = capture::divert(machine, stream, action)? else {
+        // Nothing runs: whoever waits for it has waited.
+        return Ok(Point { stream: Arc::clone(stream), position: 0 });
+    };
     add_default_stream_waits(machine, stream, &mut waits);
     let position = match machine.config.schedule {
         ScheduleKind::Immediate => {

@@ -1,12 +1,10 @@
 //! Streams: the calls.
 
+use super::event::Recorded;
+use super::graph::Work;
 use super::queue::{Action, HostFunction, Kind, Stream};
-use super::{Machine, code, device, entry, peek, put, read, require, schedule, write};
-use crate::driver::sys::{
-    CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, cuuint64_t,
-};
-use std::cell::Cell;
+use super::{Machine, capture, code, device, entry, put, read, require, schedule, write};
+use crate::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -14,12 +12,8 @@ use std::sync::Arc;
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// The first and the last capture mode.
-const GLOBAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as c_uint;
-const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
 
 /// The stream of a handle. The fixed handles mean a stream of the current context; the others know
 /// their own, and are taken without a current one, as by the driver (580.159).
@@ -60,6 +54,7 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
         machine.usable()?;
         // The default streams are not found in the table either.
         let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        capture::forget_stream(machine, &removed);
         removed.destroy();
         Ok(())
     })
@@ -77,6 +72,7 @@ fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse_wait(machine, &stream)?;
         let mut before = ordered_before(machine, &stream);
         before.push(Arc::clone(&stream));
         if let Some(busy) = before.iter().find(|before| !before.is_idle()) {
@@ -90,6 +86,7 @@ pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
 pub(super) unsafe extern "C" fn synchronize(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse_wait(machine, &stream)?;
         for before in ordered_before(machine, &stream) {
             schedule::wait(machine, &before.tail())?;
         }
@@ -105,11 +102,17 @@ pub(super) unsafe extern "C" fn wait_event(
     entry(|machine| {
         let stream = get(machine, stream)?;
         let event = super::event::get(machine, event)?;
-        // CU_EVENT_WAIT_EXTERNAL is for captures only.
-        require(flags != 1, code::ILLEGAL_STATE)?;
-        require(flags == 0, code::INVALID_VALUE)?;
-        match event.mark() {
-            Some(mark) if !mark.is_reached() => {
+        require(flags <= 1, code::INVALID_VALUE)?;
+        if flags == 1 {
+            // CU_EVENT_WAIT_EXTERNAL is for captures only.
+            require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
+            return capture::add(machine, &stream, Work::Wait(event));
+        }
+        if capture::wait(machine, &stream, &event)? {
+            return Ok(());
+        }
+        match event.recorded() {
+            Recorded::At(mark) if !mark.is_reached() => {
                 let waits = vec![mark.point()];
                 schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
             }
@@ -125,6 +128,7 @@ pub(super) unsafe extern "C" fn wait_event(
 pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_int) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::records(machine, &stream)?;
         put!(priority, stream.priority)
     })
 }
@@ -132,6 +136,7 @@ pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_
 pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUcontext) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::records(machine, &stream)?;
         put!(context, machine.context_of(&stream).handle())
     })
 }
@@ -139,6 +144,7 @@ pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUco
 pub(super) unsafe extern "C" fn get_id(stream: CUstream, id: *mut c_ulonglong) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse(machine, &stream)?;
         put!(id, stream.id)
     })
 }
@@ -153,44 +159,5 @@ pub(super) unsafe extern "C" fn launch_host_function(
         let function = function.ok_or(code::INVALID_VALUE)?;
         let action = Action::HostFunction(HostFunction { function, user_data });
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
-    })
-}
-
-pub(super) unsafe extern "C" fn is_capturing(
-    stream: CUstream,
-    status: *mut CUstreamCaptureStatus,
-) -> c_int {
-    entry(|machine| {
-        get(machine, stream)?;
-        put!(status, NO_CAPTURE)
-    })
-}
-
-pub(super) unsafe extern "C" fn capture_info(
-    stream: CUstream,
-    status: *mut CUstreamCaptureStatus,
-    _id: *mut cuuint64_t,
-    _graph: *mut CUgraph,
-    _dependencies: *mut *const CUgraphNode,
-    _count: *mut usize,
-) -> c_int {
-    entry(|machine| {
-        get(machine, stream)?;
-        // CUDA writes the other results only for a stream that captures.
-        put!(status, NO_CAPTURE)
-    })
-}
-
-thread_local! {
-    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
-}
-
-pub(super) unsafe extern "C" fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> c_int {
-    entry(|_| {
-        // A number, since a host may pass any.
-        let mode = mode.cast::<c_uint>();
-        let new = peek!(mode)?;
-        require(new <= RELAXED, code::INVALID_VALUE)?;
-        put!(mode, CAPTURE_MODE.replace(new))
     })
 }

@@ -2,6 +2,7 @@
 
 mod contexts;
 mod events;
+mod graphs;
 mod kernels;
 mod memory;
 mod pools;
@@ -264,6 +265,7 @@ fn power_off_frees_everything_and_the_machine_goes_on_again() {
             reservations: 1,
             pools: 0,
             modules: 1,
+            graphs: 0,
             host_allocations: 1,
             workers: 1,
         };
