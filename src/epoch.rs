@@ -291,9 +291,12 @@ impl Retired {
     /// Drops all; the caller has waited for everyone who could see them.
     pub fn drain(&self) {
         loop {
-            let old = std::mem::take(&mut self.old.lock().objects);
+            // Under one lock: between the two a collection could make the young ones old.
+            let mut retired = self.old.lock();
+            let old = std::mem::take(&mut retired.objects);
             let young = std::mem::take(&mut *self.young.lock());
             let spare = self.spare.lock().each_mut().map(Option::take);
+            drop(retired);
             if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
                 return;
             }

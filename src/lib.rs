@@ -17,9 +17,11 @@ pub mod fill;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod kernels;
+pub mod life;
 pub mod lock;
 pub mod log;
 pub mod memory;
+pub mod once;
 pub mod rank;
 pub mod runtime;
 pub mod stream;

@@ -82,6 +82,11 @@ impl Lock {
         }
     }
 
+    /// Takes it for the life of the guard, if it is free.
+    pub fn try_guard(&self) -> Option<Guard<'_>> {
+        self.try_lock().then(|| Guard(self))
+    }
+
     /// Takes it for the life of the guard.
     #[inline]
     pub fn guard(&self) -> Guard<'_> {

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
+use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::thread::{self, Block, try_box};
-use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
@@ -246,13 +246,13 @@ pub struct Streams {
     ordinal: i32,
     generation: u64,
     default: Stream,
-    range: OnceCell<(i32, i32)>,
-    pool: [[OnceCell<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
+    range: Once<(i32, i32)>,
+    pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
     #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
     external: Mutex<Vec<Box<Stream>>>,
     /// For work of other devices' streams on this device's memory; see `in_order_of`.
-    side: OnceCell<Box<Stream>>,
+    side: Once<Box<Stream>>,
 }
 
 impl Streams {
@@ -262,11 +262,11 @@ impl Streams {
             ordinal,
             generation,
             default: Stream::new(ordinal, 0, 0, 0, 0),
-            range: OnceCell::new(),
-            pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
+            range: Once::new(Rank::ONCE),
+            pool: [const { [const { Once::new(Rank::ONCE) }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
             external: Mutex::new(Rank::LEAF, Vec::new()),
-            side: OnceCell::new(),
+            side: Once::new(Rank::ONCE),
         }
     }
 
@@ -347,7 +347,7 @@ impl Streams {
             is_same && stream.native == native as usize
         };
         for level in &self.pool {
-            if let Some(stream) = level.iter().filter_map(OnceCell::get).find(|s| is_it(s)) {
+            if let Some(stream) = level.iter().filter_map(Once::get).find(|s| is_it(s)) {
                 return Ok(stream);
             }
         }
@@ -446,7 +446,7 @@ impl Streams {
 
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
-        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(OnceCell::get) {
+        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(Once::get) {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }

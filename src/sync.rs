@@ -6,7 +6,7 @@ use std::sync::atomic;
 pub use crate::turn::{are_kept as turns_are_kept, give_way};
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
-pub use std::sync::{Mutex, MutexGuard};
+pub use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Lets other threads run.
 pub fn yield_now() {
@@ -61,6 +61,13 @@ pub const LOOKS: u32 = 120;
 
 /// Slots in the first chunk of a table of handles.
 pub const FIRST_CHUNK: usize = 256;
+
+/// Lets some time pass, for what takes long and rarely happens.
+pub fn nap() {
+    if !give_way() {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
 
 /// Orders what this thread does, for those who use [`heavy_fence`] alone.
 #[inline]

@@ -9,12 +9,15 @@ pub mod error;
 #[path = "../../src/farewell.rs"]
 pub mod farewell;
 pub mod ffi;
+#[path = "../../src/life.rs"]
+pub mod life;
 #[path = "../../src/lock.rs"]
 pub mod lock;
 #[path = "../../src/log.rs"]
 pub mod log;
 pub mod memory;
 pub mod rank;
+pub mod sim;
 pub mod sync;
 pub mod thread;
 pub mod twin;
@@ -23,6 +26,9 @@ pub mod twin;
 /// so often: `few` times as a part of the tests, `many` times with TCUDA_MODELS_FULL set.
 pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(AtomicU64::new(0));
+    if std::env::var_os("TCUDA_MODELS_KEEP").is_some() {
+        twin::keep_memory();
+    }
     let mut builder = loom::model::Builder::new();
     let full = std::env::var_os("TCUDA_MODELS_FULL").is_some();
     builder.preemption_bound = Some(if full { many } else { few });
@@ -30,6 +36,7 @@ pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static
     let count = Arc::clone(&runs);
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
+        sync::begin_run();
         model();
     });
     let thread = std::thread::current();

@@ -1,13 +1,13 @@
 //! What `src/sync.rs` offers, over loom's types, and weakened on request: a model that
 //! cannot fail proves nothing, so each runs again with a bug planted here.
 
-use loom::sync::{Arc, Condvar, atomic};
+use loom::sync::{Arc, atomic};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::LockResult;
 
 pub use atomic::Ordering;
 pub use loom::sync::{Mutex, MutexGuard};
-pub use loom::thread::yield_now;
 
 /// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,15 @@ pub enum Bug {
     NoWake,
 }
 
+const MOST_YIELDS: usize = 8;
+
+/// Before each run of a model.
+pub fn begin_run() {
+    YIELDS.set(0);
+}
+
 thread_local! {
+    static YIELDS: Cell<usize> = const { Cell::new(0) };
     static PLANTED: Cell<Bug> = const { Cell::new(Bug::None) };
 }
 
@@ -179,11 +187,51 @@ pub(crate) use repeat;
 /// Lets nobody else go first: a model would then never see a lock held at the second look.
 pub fn spin_loop() {}
 
+/// Lets others go first. Who looks again and again could do so for ever: a run with many looks is run
+/// to its end, but its variants are not tried.
+pub fn yield_now() {
+    if YIELDS.replace(YIELDS.get() + 1) >= MOST_YIELDS {
+        loom::skip_branch();
+    }
+    loom::thread::yield_now();
+}
+
+/// As long as another needs.
+pub fn nap() {
+    yield_now();
+}
+
 /// One look, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
 
 /// One slot, so that tables grow.
 pub const FIRST_CHUNK: usize = 1;
+
+/// The standard one, which wakes nobody with [`Bug::NoWake`].
+pub struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    #[expect(clippy::new_without_default, reason = "as the standard one is used")]
+    pub fn new() -> Condvar {
+        Condvar(loom::sync::Condvar::new())
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.0.wait(guard)
+    }
+
+    pub fn notify_one(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_one();
+        }
+    }
+
+    pub fn notify_all(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_all();
+        }
+    }
+}
 
 pub fn fence(ordering: Ordering) {
     if !planted(Bug::NoHeavyFence) {
@@ -220,7 +268,7 @@ pub fn heavy_fence() -> bool {
 loom::lazy_static! {
     /// The kernel's table of who sleeps on which word. Its lock makes looking at the word and falling
     /// asleep one step, as the kernel's does.
-    static ref SLEEPERS: Mutex<HashMap<usize, Arc<Condvar>>> = Mutex::new(HashMap::new());
+    static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> = Mutex::new(HashMap::new());
 }
 
 fn address(word: &AtomicU32) -> usize {
@@ -233,7 +281,7 @@ pub fn sleep_while(word: &AtomicU32, value: u32) {
     if word.alive().load(Ordering::Relaxed) != value {
         return;
     }
-    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(Condvar::new()));
+    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(loom::sync::Condvar::new()));
     let bed = Arc::clone(bed);
     drop(bed.wait(sleepers).unwrap());
 }

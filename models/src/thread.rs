@@ -65,6 +65,11 @@ pub fn collect() {
     RETIRED.collect(&MEMBERS, Some(presence()), barrier);
 }
 
+/// As inside a callback of a call, whose own thread counts too.
+pub fn collect_in_callback() {
+    RETIRED.collect(&MEMBERS, None, barrier);
+}
+
 pub fn drain() {
     RETIRED.drain();
 }

@@ -14,6 +14,11 @@ struct Keeping;
 
 static KEEPS: AtomicBool = AtomicBool::new(false);
 
+/// Keeps all memory from now on, to see what a model that crashes does.
+pub fn keep_memory() {
+    KEEPS.store(true, Ordering::Relaxed);
+}
+
 #[global_allocator]
 static ALLOCATOR: Keeping = Keeping;
 
@@ -36,7 +41,7 @@ unsafe impl GlobalAlloc for Keeping {
 /// one of the texts `expected`.
 pub fn fails(test: &str, bug: Bug, expected: &[&str], model: impl FnOnce()) {
     if std::env::var(CHILD).is_ok_and(|child| child == test) {
-        KEEPS.store(true, Ordering::Relaxed);
+        keep_memory();
         return with_bug(bug, model);
     }
     let program = std::env::current_exe().unwrap();

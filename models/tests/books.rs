@@ -129,9 +129,14 @@ type Body = fn(&Device);
 
 /// Runs bodies on threads of their own, and the last one here; then everything must add up.
 fn together(bodies: &'static [Body]) {
+    together_of(&[Class::Small, Class::Large], bodies);
+}
+
+/// The same with arenas of some classes.
+fn together_of(classes: &'static [Class], bodies: &'static [Body]) {
     let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 5) };
     explore(few, many, move || {
-        let device = Device::new(&[Class::Small, Class::Large]);
+        let device = Device::new(classes);
         let (last, others) = bodies.split_last().unwrap();
         let others: Vec<_> = others
             .iter()
@@ -151,12 +156,12 @@ fn together(bodies: &'static [Body]) {
 fn moves_in_the_first(device: &Device) {
     device.change(0, 4);
     device.change(0, -4);
-    device.change(0, 2);
+    device.change(0, 1);
 }
 
 fn moves_in_the_second(device: &Device) {
     device.change(1, 3);
-    device.change(1, -1);
+    device.change(1, 1);
 }
 
 fn looks_on(device: &Device) {
@@ -176,6 +181,12 @@ fn waits_parked(device: &Device) {
 #[test]
 fn peaks_are_true() {
     together(&[moves_in_the_first, moves_in_the_second]);
+}
+
+#[test]
+fn peaks_are_true_of_two_of_a_class() {
+    let classes = &[Class::Small, Class::Small];
+    together_of(classes, &[moves_in_the_first, moves_in_the_second]);
 }
 
 #[test]

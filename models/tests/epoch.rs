@@ -136,6 +136,37 @@ fn two_collect() {
     });
 }
 
+/// A shutdown drains while another thread collects: what was retired is gone then, or in the hands of
+/// that thread, which is waited for.
+fn drains_beside_a_collection() {
+    explore(3, 5, || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let collector = thread::spawn(move || {
+            other.readers[0].enter(Fence::Light);
+            other.retired.collect(&other.members, Some(&other.readers[0]), barrier);
+            other.readers[0].leave();
+        });
+        world.owner.enter(Fence::Light);
+        world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        world.retired.add(Box::new(Ends(Arc::clone(&world.thing))));
+        barrier();
+        world.members.wait_for_others(&world.owner);
+        world.retired.drain();
+        barrier();
+        world.members.wait_for_others(&world.owner);
+        // SAFETY: it was ended, and by nobody later.
+        assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "left behind");
+        world.owner.leave();
+        collector.join().unwrap();
+    });
+}
+
+#[test]
+fn draining_leaves_nothing_to_a_collection() {
+    drains_beside_a_collection();
+}
+
 #[test]
 fn shutdown_waits_for_who_is_inside() {
     waits_for_others(Fence::Light, 2);

@@ -46,17 +46,9 @@ macro_rules! driver_calls {
         $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
 
         impl Table {
-            /// The call of an index of [`NAMES`], to be cast to its own type.
-            pub fn get(&self, index: usize) -> Option<unsafe extern "C" fn()> {
-                let calls = [$(self.$name.map(|call| {
-                    // SAFETY: function pointers are alike; it is called as what it is.
-                    unsafe {
-                        std::mem::transmute::<
-                            unsafe extern "C" fn($($ty),*) -> c_int,
-                            unsafe extern "C" fn(),
-                        >(call)
-                    }
-                })),*];
+            /// The address of the call of an index of [`NAMES`].
+            pub fn address(&self, index: usize) -> Option<*mut c_void> {
+                let calls = [$(self.$name.map(|call| call as *mut c_void)),*];
                 calls.get(index).copied().flatten()
             }
 
@@ -92,6 +84,8 @@ macro_rules! driver_calls {
                 let Some(function) = self.table.$name else {
                     return Err(super::CudaError::missing(stringify!($name)));
                 };
+                #[cfg(debug_assertions)]
+                super::held::check(Call::$name);
                 self.count_call(Call::$name);
                 if inject::armed() {
                     let arguments = [$((stringify!($arg), super::word(&$arg))),*];
@@ -122,6 +116,7 @@ driver_calls! {
         value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset_v2(device: CUdevice);
     cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState(
         device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     cuDeviceCanAccessPeer = cuDeviceCanAccessPeer(

@@ -309,6 +309,38 @@ impl ArenaState {
         change
     }
 
+    /// Puts a block that is freed in line for each of the streams that use it.
+    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
+        let mut head = self.blocks[id].uses;
+        for stream in self.uses.iter(head) {
+            self.limbo.prepare(stream)?;
+        }
+        let mut waits = 0;
+        while let Some((stream, rest)) = self.uses.pop(head) {
+            head = rest;
+            waits += u16::from(self.limbo.join(stream, id));
+        }
+        self.blocks[id].uses = 0;
+        self.blocks[id].waits = waits;
+        Ok(())
+    }
+
+    /// The same for those that were left out, where there is host memory now.
+    pub(super) fn line_up_the_left_out(&mut self) {
+        let mut id = self.first;
+        while self.limbo.left_out > 0 && id != NONE {
+            let block = &self.blocks[id];
+            let next = block.next;
+            if block.state == State::Pending && block.uses != 0 {
+                if self.line_up(id).is_err() {
+                    return;
+                }
+                self.limbo.left_out -= 1;
+            }
+            id = next;
+        }
+    }
+
     /// The last stream is done with a pending block.
     pub(super) fn free_pending(&mut self, id: u32) -> Lanes {
         let block = &self.blocks[id];

@@ -322,7 +322,8 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;
     if state.blocks[block.id].uses != 0 {
-        return memory.free_used(block.arena, block.id);
+        memory.free_used(block.arena, block.id);
+        return Ok(());
     }
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.

@@ -209,26 +209,17 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    /// Frees a block that other streams use. The caller holds the arena's lock.
-    pub(super) fn free_used(&self, arena: &Arena, id: u32) -> Result<()> {
+    /// Frees a block that other streams use; freeing does not fail. The caller holds the arena's lock.
+    pub(super) fn free_used(&self, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let mut head = state.blocks[id].uses;
-        for stream in state.uses.iter(head) {
-            state.limbo.prepare(stream)?;
+        if state.line_up(id).is_err() {
+            state.limbo.left_out += 1;
         }
-        let mut waits = 0;
-        while let Some((stream, rest)) = state.uses.pop(head) {
-            head = rest;
-            waits += u16::from(state.limbo.join(stream, id));
-        }
-        state.blocks[id].uses = 0;
-        state.blocks[id].waits = waits;
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         self.count(arena, &change);
-        Ok(())
     }
 
     /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
@@ -238,6 +229,8 @@ impl DeviceMemory {
         if unsafe { arena.state() }.limbo.is_empty() {
             return Ok(());
         }
+        // SAFETY: as above.
+        unsafe { arena.state() }.line_up_the_left_out();
         let _relaxed = Relaxed::enter(self.driver);
         let mut index = 0;
         loop {

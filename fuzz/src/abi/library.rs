@@ -2,13 +2,14 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
+use crate::left;
 use crate::outputs::{Out, TextOut};
 use crate::status_of;
 use crate::text::text_argument;
 use crate::world::{
     CALLS, Mode, OPTIONS, RIGHT_OPTIONS, World, destructor, last_error as sentence, log_line,
 };
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::Ordering;
 use tcuda::driver::NAMES;
 use tcuda::ffi::library::*;
@@ -136,9 +137,9 @@ pub(super) fn backend_function(w: &mut World, i: &mut Input) {
         Some(_) => e.wrong(status::INVALID_ARGUMENT),
         None => e.also(&[status::INVALID_ARGUMENT]),
     }
-    let mut out = Out::<usize>::required(i, &mut e);
+    let mut out = Out::<*mut c_void>::required(i, &mut e);
     let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
-    let status = status_of!(tcuda_backend_function(name, out.ptr().cast()));
+    let status = status_of!(tcuda_backend_function(name, out.ptr()));
     out.check(w.judge(status, &e));
 }
 
@@ -153,14 +154,17 @@ pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
     let forever = w.flag(i, &mut e);
     // Rules that fire are for those who expect failures; others take back what is not there.
     let nth = if w.mode == Mode::Faults { i.one_of(&[0, 1, 2, 3, 10, 100, u64::MAX]) } else { 0 };
-    let code = i.one_of(&FAILURE_CODES);
+    let code = if i.rarely(8) { 0 } else { i.one_of(&FAILURE_CODES) };
+    if code == 0 && nth != 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
     e.also(&[status::INVALID_ARGUMENT]);
     let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
     w.judge(status_of!(tcuda_backend_inject(name, nth, code, forever)), &e);
 }
 
 /// Texts with rules: none that ever fires, then some that do, then wrong ones.
-const RULES: [&[u8]; 22] = [
+const RULES: [&[u8]; 24] = [
     b"",
     b" , ,",
     b"cuMemMap@18446744073709551615=2",
@@ -171,6 +175,8 @@ const RULES: [&[u8]; 22] = [
     b"*@9=lost:700,cuEventRecord@1=999",
     b"cuMemCreate@1=slow:1us",
     b"cuStreamCreateWithPriority@1=1,cuMemHostAlloc@1=2,cuEventCreate@2=2",
+    b"malloc@7=fail",
+    b"malloc@3=fail!",
     b"*@1=0",
     b"*@0=2",
     b"cuMemMap",
@@ -181,11 +187,11 @@ const RULES: [&[u8]; 22] = [
     b"*@1=lost:2",
     b"*@1=slow:61s",
     b"*@18446744073709551616=2",
-    b"malloc@1=fail",
+    b"malloc@1=2",
     b"\xff@1=2",
 ];
 const QUIET_RULES: usize = 4;
-const RIGHT_RULES: usize = 10;
+const RIGHT_RULES: usize = 12;
 
 pub(super) fn backend_faults(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
@@ -205,7 +211,7 @@ pub(super) fn backend_faults(w: &mut World, i: &mut Input) {
     }
     let pointer = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
     let ok = w.judge(status_of!(tcuda_backend_faults(pointer)), &e);
-    w.lost |= ok && bytes.contains(&b'l');
+    w.lost |= ok && bytes.windows(4).any(|word| word == b"lost");
 }
 
 pub(super) fn backend_fault_count(w: &mut World, i: &mut Input) {
@@ -225,11 +231,16 @@ pub const FAILURE_CODES: [i32; 20] =
 
 /// Some rules at the head of an input: the nth call of a function gives a code.
 pub(super) fn inject_some(i: &mut Input) {
+    if i.rarely(48) {
+        let (nth, forever) = (1 + i.below(200), if i.rarely(64) { "!" } else { "" });
+        let rule = CString::new(format!("malloc@{nth}=fail{forever}")).unwrap_or_default();
+        assert_eq!(status_of!(tcuda_backend_faults(rule.as_ptr())), status::OK, "{}", sentence());
+    }
     for _ in 0..i.below(4) {
         let choice = usize::from(i.u8());
         // More than the names: any of them.
         let name = NAMES.get(choice % (NAMES.len() + 16));
-        let name = name.map(|name| std::ffi::CString::new(*name).unwrap_or_default());
+        let name = name.map(|name| CString::new(*name).unwrap_or_default());
         let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         let nth = match i.u8() {
             few @ 0..=199 => u64::from(few % 50) + 1,
@@ -254,6 +265,10 @@ pub(super) fn shutdown(w: &mut World, i: &mut Input) {
     if ok {
         assert!(w.mode == Mode::Threads || live.is_none_or(|live| live as isize == w.counted));
         w.was_shut_down = true;
+        if w.mode != Mode::Threads {
+            // Rules are still set.
+            left::check(w.lost || w.mode == Mode::Faults);
+        }
         w.forget_all();
     }
 }

@@ -6,6 +6,7 @@ use super::code;
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::physical::{Allocation, insert_merged};
 use super::pool::Pool;
+use super::unit::Blocks;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::ptr;
@@ -106,6 +107,8 @@ pub(super) struct AddressSpace {
     free: BTreeMap<usize, usize>,
     reservations: BTreeMap<usize, Reservation>,
     mappings: BTreeMap<usize, Mapping>,
+    /// What lies in the reservations of `cuMemAlloc`.
+    pub(super) blocks: Blocks,
 }
 
 impl AddressSpace {
@@ -328,14 +331,13 @@ impl AddressSpace {
         Ok(chunks)
     }
 
-    /// Removes every reservation of which `gone` is true with what is mapped in it; the memory is
-    /// to be dropped outside the lock.
-    pub(super) fn remove_reservations(
-        &mut self,
-        gone: impl Fn(&Reservation) -> bool,
-    ) -> Vec<Mapping> {
+    /// Removes what `cuMemAlloc` gave on a device; the memory is to be dropped outside the lock.
+    pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
-        for (start, found) in self.reservations.extract_if(.., |_, found| gone(found)) {
+        let purpose = Purpose::Allocation(device);
+        self.blocks.forget(device);
+        for (start, found) in self.reservations.extract_if(.., |_, found| found.purpose == purpose)
+        {
             let range = start..start + found.bytes;
             removed.extend(self.mappings.extract_if(range, |_, _| true).map(|(_, old)| old));
             insert_merged(&mut self.free, start, found.bytes);
@@ -345,16 +347,10 @@ impl AddressSpace {
 
     /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` allocations.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let count = |keep: fn(Purpose) -> bool| {
-            self.reservations.values().filter(|found| keep(found.purpose)).count()
-        };
+        let reserved = self.reservations.values().filter(|found| found.purpose == Purpose::Virtual);
         let virtual_mappings =
             self.mappings.values().filter(|mapping| matches!(mapping.access, Access::Granted(_)));
-        (
-            virtual_mappings.count(),
-            count(|purpose| purpose == Purpose::Virtual),
-            count(|purpose| matches!(purpose, Purpose::Allocation(_))),
-        )
+        (virtual_mappings.count(), reserved.count(), self.blocks.len())
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::graph::Work;
 use super::queue::{Action, Mark, Point, Stream};
-use super::{Machine, capture, code, entry, lock, put, read, require, schedule, stream, write};
+use super::{
+    Machine, capture, code, entry, entry_checked, lock, put, read, require, schedule, stream, write,
+};
 use crate::driver::sys::{CUevent, CUstream};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -88,10 +90,15 @@ impl Event {
     }
 }
 
+/// Some calls look for an event before they ask whether the driver is on.
+fn given(event: CUevent) -> Result<(), i32> {
+    require(!event.is_null(), code::INVALID_HANDLE)
+}
+
 /// The event of a handle.
 #[inline]
 pub(super) fn get(machine: &Machine, event: CUevent) -> Result<Arc<Event>, i32> {
-    read(&machine.events).get(event.addr()).map(Arc::clone).ok_or(code::INVALID_HANDLE)
+    read(&machine.events).find(event.addr()).map(Arc::clone)
 }
 
 pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_int {
@@ -107,10 +114,11 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
 }
 
 pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         machine.usable()?;
-        let removed = write(&machine.events).remove(event.addr());
-        removed.map(drop).ok_or(code::INVALID_HANDLE)
+        let mut events = write(&machine.events);
+        machine.devices[events.find(event.addr())?.device].context.check()?;
+        events.remove(event.addr()).map(drop).ok_or(code::INVALID_HANDLE)
     })
 }
 
@@ -125,9 +133,9 @@ pub(super) unsafe extern "C" fn record_with_flags(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        require(flags <= 1, code::INVALID_VALUE)?;
         let stream = stream::get(machine, stream)?;
         let event = get(machine, event)?;
+        require(flags <= 1, code::INVALID_VALUE)?;
         require(event.device == stream.device, code::INVALID_HANDLE)?;
         if flags == 1 {
             // CU_EVENT_RECORD_EXTERNAL is for captures only.
@@ -142,7 +150,7 @@ pub(super) unsafe extern "C" fn record_with_flags(
 }
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
         let waiting = event.asked(machine)?.filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;
@@ -153,7 +161,7 @@ pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
         match event.asked(machine)? {
             Some(mark) => schedule::wait(machine, &mark.point()),
@@ -167,10 +175,11 @@ pub(super) unsafe extern "C" fn elapsed_time(
     start: CUevent,
     end: CUevent,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(given(start).and(given(end)), |machine| {
         require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;
+        machine.devices[start.device].context.check()?;
         let mark = |event: &Event| match event.recorded() {
             Recorded::At(mark) if mark.timed => Ok(mark),
             Recorded::At(_) | Recorded::Never => Err(code::INVALID_HANDLE),

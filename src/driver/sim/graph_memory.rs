@@ -64,6 +64,16 @@ pub(super) fn find(machine: &Machine, address: usize) -> Option<Arc<Block>> {
     lock(&machine.graph_memory.blocks).get(&address).and_then(Weak::upgrade)
 }
 
+/// Where the block around an address begins, and how much was asked for.
+pub(super) fn around(machine: &Machine, address: usize) -> Option<(usize, usize)> {
+    let blocks = lock(&machine.graph_memory.blocks);
+    let (start, found) = blocks.range(..=address).next_back()?;
+    let (start, block) = (*start, found.upgrade()?);
+    // A last reference is given up outside the lock.
+    drop(blocks);
+    (address - start < block.bytes).then_some((start, block.bytes))
+}
+
 /// Records an allocation on a captured stream; it has the pool's access.
 pub(super) fn allocate(
     machine: &Arc<Machine>,

@@ -25,12 +25,15 @@ mod kernel;
 mod lanes;
 mod memory;
 mod module;
+mod parameters;
 mod physical;
 mod pointer;
 mod pool;
+mod ptx;
 mod queue;
 mod replay;
 mod schedule;
+mod segment;
 mod stream;
 mod table;
 #[cfg(test)]
@@ -38,6 +41,7 @@ mod tests;
 mod trace;
 mod transfer;
 mod turnstile;
+mod unit;
 mod virtual_memory;
 
 pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
@@ -46,7 +50,7 @@ pub use table::table;
 
 use super::{Table, code};
 use crate::turn;
-use address_space::{AddressSpace, PeerMasks, Purpose};
+use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
 use capture::Captures;
 use context::Context;
@@ -216,14 +220,13 @@ impl Machine {
         let device = context.device;
         capture::forget_device(self, device);
         replay::forget_device(self, device);
-        for stream in write(&self.streams).extract(|stream| stream.device != device) {
+        for stream in write(&self.streams).retire(|stream| stream.device != device) {
             stream.destroy();
         }
-        write(&self.events).extract(|event| event.device != device);
+        write(&self.events).retire(|event| event.device != device);
         write(&self.modules).clear(|owner| owner == device);
         write(&self.host).clear(|owner| owner == device);
-        let purpose = Purpose::Allocation(device);
-        let memory = write(&self.space).remove_reservations(|found| found.purpose == purpose);
+        let memory = write(&self.space).remove_allocations(device);
         drop(memory);
         self.peers[device].store(0, Ordering::Relaxed);
         for mask in &self.peers {
@@ -360,6 +363,19 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
 #[inline]
 fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// The frame of a call that looks at an argument before it asks whether the driver is on.
+#[inline]
+fn entry_checked(
+    check: Result<(), i32>,
+    body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
+) -> c_int {
+    entry_before_init(|machine| {
+        check?;
         require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
         body(machine)
     })

@@ -4,10 +4,10 @@ use super::copy::{Copy, Fill};
 use super::journal::Write;
 use super::kernel::Launch;
 use super::lock;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, atomic};
 
 /// How a stream relates to the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Mark {
 
 impl Stream {
     pub(super) fn new(device: usize, kind: Kind, priority: i32) -> Arc<Stream> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
         Arc::new(Stream {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
@@ -149,7 +149,7 @@ impl Stream {
             lane: AtomicUsize::new(usize::MAX),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            state: Mutex::default(),
+            state: Mutex::new(State::default()),
             progress: Condvar::new(),
             work: Condvar::new(),
         })

@@ -130,7 +130,7 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Runs an operation; a failure makes its context unusable, and then nothing more is done there.
+/// Runs an operation; a failure makes contexts unusable, and then nothing more is done there.
 pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let context = machine.context_of(stream);
     if context.error.load(Ordering::Relaxed) != 0 {
@@ -141,7 +141,14 @@ pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
     IN_CALLBACK.set(false);
     if let Err(code) = outcome {
-        let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        let leave = |context: &Context| {
+            let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        };
+        leave(context);
+        // But for an assertion it is the whole process that has failed (two GPUs, 580.159).
+        if code != code::ASSERT {
+            machine.devices.iter().for_each(|device| leave(&device.context));
+        }
     }
 }
 

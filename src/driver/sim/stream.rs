@@ -3,7 +3,9 @@
 use super::event::Recorded;
 use super::graph::Work;
 use super::queue::{Action, HostFunction, Kind, Stream};
-use super::{Machine, capture, code, device, entry, put, read, require, schedule, write};
+use super::{
+    Machine, capture, code, device, entry, entry_checked, put, read, require, schedule, write,
+};
 use crate::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
@@ -23,8 +25,7 @@ pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i3
         0 | LEGACY => Ok(Arc::clone(&machine.current()?.legacy)),
         PER_THREAD => Ok(machine.current()?.per_thread()),
         handle => {
-            let stream = read(&machine.streams).get(handle).map(Arc::clone);
-            let stream = stream.ok_or(code::INVALID_HANDLE)?;
+            let stream = read(&machine.streams).find(handle).map(Arc::clone)?;
             machine.context_of(&stream).check()?;
             Ok(stream)
         }
@@ -50,10 +51,13 @@ pub(super) unsafe extern "C" fn create(
 }
 
 pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
-    entry(|machine| {
+    entry_checked(require(!stream.is_null(), code::INVALID_HANDLE), |machine| {
         machine.usable()?;
+        let mut streams = write(&machine.streams);
         // The default streams are not found in the table either.
-        let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.context_of(streams.find(stream.addr())?).check()?;
+        let removed = streams.remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        drop(streams);
         capture::forget_stream(machine, &removed);
         removed.destroy();
         Ok(())
@@ -101,8 +105,8 @@ pub(super) unsafe extern "C" fn wait_event(
 ) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
-        let event = super::event::get(machine, event)?;
         require(flags <= 1, code::INVALID_VALUE)?;
+        let event = super::event::get(machine, event)?;
         if flags == 1 {
             // CU_EVENT_WAIT_EXTERNAL is for captures only.
             require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
@@ -154,7 +158,7 @@ pub(super) unsafe extern "C" fn launch_host_function(
     function: CUhostFn,
     user_data: *mut c_void,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(require(function.is_some(), code::INVALID_VALUE), |machine| {
         let stream = get(machine, stream)?;
         let function = function.ok_or(code::INVALID_VALUE)?;
         let action = Action::HostFunction(HostFunction { function, user_data });

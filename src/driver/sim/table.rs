@@ -19,6 +19,7 @@ pub fn table() -> Table {
         cuDeviceGetAttribute: Some(device::attribute),
         cuDevicePrimaryCtxRetain: Some(context::retain),
         cuDevicePrimaryCtxRelease: Some(context::release),
+        cuDevicePrimaryCtxReset: Some(context::reset),
         cuDevicePrimaryCtxGetState: Some(context::state),
         cuDeviceCanAccessPeer: Some(device::can_access_peer),
         cuCtxEnablePeerAccess: Some(context::enable_peer_access),

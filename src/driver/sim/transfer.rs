@@ -34,7 +34,8 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
             && read(&machine.space).mapping(*address).is_some()
         {
             let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
-            is_mapped(machine, stream.device, *address, bytes, write)?;
+            let accessor = Accessor { device: stream.device, write, staged: true };
+            is_mapped(machine, accessor, *address, bytes)?;
         }
     }
     copy.source.place = source;
@@ -56,18 +57,16 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
 /// nothing is broken (580.159); what is unmapped later fails when the work runs.
 fn is_mapped(
     machine: &Machine,
-    device: usize,
+    accessor: Accessor,
     address: usize,
     bytes: usize,
-    write: bool,
 ) -> Result<(), i32> {
-    let found = read(&machine.space).reservation(address);
-    if let Some((start, reservation)) = found
+    if let Some((reservation, block)) = machine.block(address)
         && reservation.purpose != Purpose::Virtual
     {
-        require(bytes <= reservation.bytes - (address - start), code::INVALID_VALUE)?;
+        let (start, block) = block.ok_or(code::INVALID_VALUE)?;
+        require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;
     }
-    let accessor = Accessor { device, write, staged: true };
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
@@ -195,15 +194,16 @@ pub(super) unsafe extern "C" fn copy_2d_async(
             height: 0,
         };
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
+        if width == 0 || rows == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
-        if width > 0 && rows > 0 {
-            let start = |side: &Side| match side.place {
-                Place::Host(address) => address,
-                _ => 0,
-            };
-            within_reach(machine, [start(&target), start(&source)], device)?;
-        }
+        let start = |side: &Side| match side.place {
+            Place::Host(address) => address,
+            _ => 0,
+        };
+        within_reach(machine, [start(&target), start(&source)], device)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
     })
 }
@@ -237,8 +237,10 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
             pitch: copy.dstPitch,
             height: copy.dstHeight,
         };
-        require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
+        if width == 0 || rows == 0 || depth == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
@@ -250,6 +252,9 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
         let stream = stream::get(machine, stream)?;
         let records = capture::records(machine, &stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
+        if bytes == 0 && !records {
+            return Ok(());
+        }
         require(fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
         require(records || fill.address != 0, code::INVALID_VALUE)?;
         if bytes == 0 {
@@ -268,7 +273,8 @@ pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Resu
     let bytes = fill.count * fill.width;
     let is_device = read(&machine.space).contains(fill.address);
     require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
-    is_mapped(machine, device, fill.address, bytes, true)
+    let accessor = Accessor { device, write: true, staged: false };
+    is_mapped(machine, accessor, fill.address, bytes)
 }
 
 pub(super) unsafe extern "C" fn set_8_async(

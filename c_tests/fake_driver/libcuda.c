@@ -1,6 +1,10 @@
-/* A libcuda.so.1 that ends before its users, as the real one does at exit: from then on every call
- * gives CUDA_ERROR_DEINITIALIZED, and is counted. Before that it says yes to everything: there is no
- * memory behind its addresses, and no work in its streams. */
+/* A libcuda.so.1 that says yes to everything: there is no memory behind its addresses, and no work in
+ * its streams. It ends before its users, as the real one does at exit: from then on every call gives
+ * CUDA_ERROR_DEINITIALIZED, and is counted. Its environment makes it poor:
+ *   FAKE_CUDA_INIT     what cuInit gives; 0
+ *   FAKE_CUDA_COUNT    how many devices there are; 1
+ *   FAKE_CUDA_WITHOUT  calls that it does not have, between blanks
+ *   FAKE_CUDA_GIVES    a call and what it gives: "cuStreamIsCapturing 906" */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +13,7 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { INVALID_VALUE = 1, DEINITIALIZED = 4 };
+enum { INVALID_VALUE = 1, DEINITIALIZED = 4, CONTEXT = 0x1000 };
 
 static atomic_bool is_gone;
 static atomic_long late_calls;
@@ -45,6 +49,22 @@ static uintptr_t fresh(uintptr_t bytes)
     return atomic_fetch_add(&next, (bytes + unit - 1) / unit * unit + unit);
 }
 
+static int setting(const char *name, int otherwise)
+{
+    const char *value = getenv(name);
+    return value ? atoi(value) : otherwise;
+}
+
+/* Where a name stands between blanks. */
+static const char *find(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = list; at != NULL && (at = strstr(at, name)) != NULL; at += length)
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
+            return at;
+    return NULL;
+}
+
 /* ---- The calls ---- */
 
 /* Whatever has no output. It ignores its arguments, which the calling conventions of Linux allow. */
@@ -70,7 +90,20 @@ API int cuInit(unsigned flags)
     ENTER();
     if (!atomic_exchange(&registered, 1) && atexit(ends) != 0)
         return INVALID_VALUE;
-    return flags ? INVALID_VALUE : 0;
+    return flags ? INVALID_VALUE : setting("FAKE_CUDA_INIT", 0);
+}
+
+static int device_count(int *count)
+{
+    ENTER();
+    return *count = setting("FAKE_CUDA_COUNT", 1), 0;
+}
+
+/* The call of FAKE_CUDA_GIVES. */
+static int fails(void)
+{
+    ENTER();
+    return atoi(strchr(getenv("FAKE_CUDA_GIVES"), ' '));
 }
 
 static int gives_one(int *value)
@@ -115,6 +148,13 @@ static int stream_id(void *stream, unsigned long long *id)
     return *id = (uintptr_t)stream, 0;
 }
 
+static int stream_context(void *stream, uintptr_t *context)
+{
+    (void)stream;
+    ENTER();
+    return *context = CONTEXT, 0;
+}
+
 static int granularity(size_t *bytes)
 {
     ENTER();
@@ -137,7 +177,7 @@ static int retain(uintptr_t *context)
 {
     ENTER();
     atomic_fetch_add(&alive, 1);
-    return *context = 0x1000, 0;
+    return *context = CONTEXT, 0;
 }
 
 static int get_current(uintptr_t *context)
@@ -168,7 +208,7 @@ typedef void (*any_function)(void);
 #define FUNCTION(name, function) { name, (any_function)(function) }
 
 static const struct { const char *name; any_function function; } known[] = {
-    FUNCTION("cuInit", cuInit), FUNCTION("cuDeviceGetCount", gives_one),
+    FUNCTION("cuInit", cuInit), FUNCTION("cuDeviceGetCount", device_count),
     FUNCTION("cuDeviceGet", gives_zero), FUNCTION("cuDeviceTotalMem", total_memory),
     FUNCTION("cuDeviceGetAttribute", gives_one), FUNCTION("cuDevicePrimaryCtxRetain", retain),
     FUNCTION("cuDevicePrimaryCtxRelease", destroys), FUNCTION("cuCtxGetCurrent", get_current),
@@ -176,7 +216,8 @@ static const struct { const char *name; any_function function; } known[] = {
     FUNCTION("cuCtxPopCurrent", pop_current), FUNCTION("cuCtxSynchronize", synchronize),
     FUNCTION("cuCtxGetStreamPriorityRange", priority_range),
     FUNCTION("cuStreamCreateWithPriority", makes), FUNCTION("cuStreamDestroy", destroys),
-    FUNCTION("cuStreamGetId", stream_id), FUNCTION("cuStreamIsCapturing", second_gives_zero),
+    FUNCTION("cuStreamGetId", stream_id), FUNCTION("cuStreamGetCtx", stream_context),
+    FUNCTION("cuStreamIsCapturing", second_gives_zero),
     FUNCTION("cuStreamGetCaptureInfo", second_gives_zero), FUNCTION("cuEventCreate", makes),
     FUNCTION("cuEventDestroy", destroys), FUNCTION("cuMemGetInfo", memory_info),
     FUNCTION("cuMemHostAlloc", makes), FUNCTION("cuMemFreeHost", destroys),
@@ -197,10 +238,17 @@ API int cuGetProcAddress_v2(const char *name, void **address, int version, uint6
 {
     (void)version, (void)flags;
     ENTER();
+    const char *given = getenv("FAKE_CUDA_GIVES");
     any_function found = (any_function)yes;
+    if (find(getenv("FAKE_CUDA_WITHOUT"), name) != NULL) {
+        *address = NULL;
+        return *status = 1, 0;
+    }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0)
             found = known[i].function;
+    if (given != NULL && find(given, name) == given)
+        found = (any_function)fails;
     memcpy(address, &found, sizeof found);
     return *status = 0;
 }
