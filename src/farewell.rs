@@ -9,6 +9,9 @@ use crate::sync::{self, AtomicU64, AtomicUsize, Ordering};
 /// Stands for an event where none is needed: the host waited for the stream when its handle went.
 pub const ENDED: usize = 1;
 
+/// Stands for an event where none could be recorded, and the stream could not be waited for either.
+pub const UNKNOWN: usize = 2;
+
 /// One handle, in the upper half of the word; the lower half counts who names the stream.
 const HANDLE: u64 = 1 << 32;
 
@@ -25,6 +28,8 @@ pub enum Standing<'a> {
     Alive(Named<'a>),
     /// Its owner may have destroyed it: this event stands for it, or nothing of it is left.
     Gone(Option<usize>),
+    /// The same, but where it ended nobody knows: only the whole device can be waited for.
+    GoneUnheard,
 }
 
 /// Says that the stream is named to the driver, until it is dropped.
@@ -70,6 +75,7 @@ impl Farewell {
         match self.event() {
             0 => Standing::Alive(named),
             ENDED => Standing::Gone(None),
+            UNKNOWN => Standing::GoneUnheard,
             event => Standing::Gone(Some(event)),
         }
     }

@@ -5,7 +5,7 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
-use crate::farewell::{ENDED, Farewell, Standing};
+use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::once::Once;
@@ -116,15 +116,16 @@ impl Stream {
         }
         let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        self.synchronize(runtime).map_err(|_| error)?;
-        let _ = self.farewell.replace_event(0, ENDED);
-        Ok(())
+        let waited = self.synchronize(runtime).map_err(|_| error);
+        let end = if waited.is_ok() { ENDED } else { UNKNOWN };
+        let _ = self.farewell.replace_event(0, end);
+        waited
     }
 
     fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
         let device = runtime.device(self.device)?;
         let known = self.farewell.event();
-        if known > ENDED {
+        if known > UNKNOWN {
             return self.record(runtime, known as CUevent);
         }
         let event = device.events.take_untimed(device)?;
@@ -451,7 +452,7 @@ impl Streams {
         }
         for stream in self.external.lock().iter() {
             let farewell = stream.farewell.take_event();
-            if farewell > ENDED {
+            if farewell > UNKNOWN {
                 // SAFETY: ours, and at its end.
                 let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }

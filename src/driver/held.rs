@@ -16,7 +16,6 @@ fn allowed(call: Call) -> &'static [Rank] {
     match call {
         // They wait for work of the device, or run or end what the host gave.
         cuStreamSynchronize
-        | cuCtxSynchronize
         | cuLaunchHostFunc
         | cuGraphLaunch
         | cuGraphExecDestroy
@@ -27,8 +26,9 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuModuleUnload
         | cuStreamDestroy
         | cuDevicePrimaryCtxRelease => FIRST_USES,
-        // The holder of an arena is parked: the ledger and snapshots go on.
-        cuEventSynchronize => &[Rank::LIFE, Rank::ONCE, Rank::PARKED],
+        // The holder of an arena is parked: the ledger and snapshots go on. The whole device is waited
+        // for only where a stream went and no event could be had for its end.
+        cuEventSynchronize | cuCtxSynchronize => &[Rank::LIFE, Rank::ONCE, Rank::PARKED],
         // The table of reservations grows under the ledger, so that a slot has one owner.
         cuMemAddressReserve | cuMemAddressFree => {
             &[Rank::LIFE, Rank::ONCE, Rank::LEDGER, Rank::LEAF]

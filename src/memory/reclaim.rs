@@ -194,6 +194,11 @@ impl DeviceMemory {
                 // that without being told, unmapping does not.
                 record_end(runtime, device, device.streams.default())?
             }
+            Standing::GoneUnheard => {
+                // SAFETY: it has no argument; the device's context is current.
+                self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+                return Ok(true);
+            }
         };
         let Some(event) = event else { return Ok(false) };
         // SAFETY: our event, recorded.
@@ -293,6 +298,12 @@ impl DeviceMemory {
             event = match stream.standing() {
                 // The stream may be gone; what was queued on it while we knew it ends here.
                 Standing::Gone(None) => return Ok(true),
+                Standing::GoneUnheard if wait => {
+                    // SAFETY: it has no argument; the device's context is current.
+                    self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+                    return Ok(true);
+                }
+                Standing::GoneUnheard => return Ok(false),
                 Standing::Gone(Some(farewell)) => farewell as CUevent,
                 Standing::Alive(_named) => {
                     let Some(event) = record_end(runtime, device, stream)? else {

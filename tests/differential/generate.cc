@@ -66,11 +66,20 @@ std::vector<Operation> make_program(const Settings &settings, uint64_t number)
     // Few streams make reuse frequent, few devices make them crowded.
     const size_t streams = choice.between(1, STREAMS);
     const size_t devices = choice.between(1, settings.machine.devices);
-    for (auto &operation : program) {
+    // Few sizes let what is freed fit again, and counts meet their peaks together; waves of
+    // allocating and freeing take them away from there.
+    std::vector<size_t> sizes(choice.below(3));
+    for (auto &size : sizes)
+        size = choice.between(1, 3 * MIB);
+    const size_t wave = choice.between(8, 200);
+    for (size_t i = 0; i < program.size(); i++) {
+        Operation &operation = program[i];
         operation.kind = choose_kind(choice);
+        if (choice.once_in(3) && operation.kind <= Kind::free)
+            operation.kind = i / wave % 2 == 0 ? Kind::allocate : Kind::free;
         operation.device = int(choice.below(devices));
         operation.stream = choice.once_in(5) ? int(CURRENT_STREAM) : int(choice.below(streams));
-        operation.bytes = choose_bytes(choice);
+        operation.bytes = sizes.empty() ? choose_bytes(choice) : sizes[choice.below(sizes.size())];
         operation.pick = choice.below(SIZE_MAX);
         // Not beyond what tcuda refuses at a glance: PyTorch empties its cache first even then.
         if (operation.kind == Kind::allocate_too_much && choice.once_in(2))

@@ -353,6 +353,35 @@ pub fn op() -> impl Strategy<Value = Op> {
     })
 }
 
+/// A program. Some have blocks of a few sizes only, and allocate and free in waves, so that what is
+/// freed fits again and all quantities come near their peaks together, on whichever stream.
+pub fn program() -> impl Strategy<Value = Vec<Op>> {
+    let sizes = prop_oneof![Just(Vec::new()), prop::collection::vec(1..=3 * MIB, 1..3)];
+    (prop::collection::vec(op(), 1..160), sizes, 4usize..16).prop_map(|(mut ops, sizes, wave)| {
+        if sizes.is_empty() {
+            return ops;
+        }
+        for (number, op) in ops.iter_mut().enumerate() {
+            let rises = number / wave % 2 == 0;
+            match &mut op.act {
+                Act::Malloc { bytes, .. } if rises && (1..=80 * MIB).contains(bytes) => {
+                    *bytes = sizes[*bytes as usize % sizes.len()];
+                }
+                Act::Malloc { bytes, .. } if !rises => {
+                    op.act = Act::Free { block: *bytes as usize, how: How::WaitStream };
+                }
+                Act::Free { block, .. } if rises => {
+                    let (device, on) = (*block as i32 & 1, Some(*block / 2 % SLOTS));
+                    let bytes = sizes[*block % sizes.len()];
+                    op.act = Act::Malloc { device, on, bytes };
+                }
+                _ => (),
+            }
+        }
+        ops
+    })
+}
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "thread {}: {:?}", self.who, self.act)?;

@@ -217,6 +217,30 @@ fn memory_of_a_stream_that_is_gone_stays_while_the_default_stream_may_use_it() {
     });
 }
 
+/// No call works when the handle goes: what the stream still does is not known, and it is not named
+/// again, because its owner may destroy it.
+#[test]
+fn a_stream_that_goes_unheard_holds_its_memory_until_the_device_is_done() {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
+        let (own, handle) = (bench.stream(), native(bench));
+        let foreign = wrap(bench, handle);
+        let (theirs, used) = (bench.malloc(foreign, 3 * MIB), bench.malloc(own, MIB));
+        record_stream(used, foreign).unwrap();
+        let done = end_of(bench, foreign);
+        assert!(inject::set(None, 1, code::UNKNOWN, true));
+        assert!(foreign.remove_handle(bench.runtime).is_err());
+        inject::clear();
+        destroy(bench, handle);
+        bench.free(theirs);
+        bench.free(used);
+        assert_ne!(bench.malloc(own, MIB), used, "reused while the stream was at work");
+        bench.empty_cache();
+        assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
+        assert_eq!(bench.malloc(own, MIB), used);
+        bench.check();
+    });
+}
+
 /// The stream goes with its work under way, and the event that should stand for it fails.
 #[test]
 fn a_stream_that_goes_without_an_event_is_waited_for() {

@@ -118,20 +118,24 @@ impl Hand {
         (!self.items.is_empty()).then(|| self.choice.below(self.items.len()))
     }
 
-    fn bytes(&mut self, largest: u64) -> u64 {
+    fn bytes(&mut self, plan: &Plan) -> u64 {
+        let Plan { sizes, largest, .. } = plan;
+        if !sizes.is_empty() {
+            return self.choice.of(sizes);
+        }
         match self.choice.below(8) {
             0 | 1 => self.choice.between(1, 2 * KIB),
             2 => self.choice.between(510, 514),
             3 | 4 => self.choice.between(1, MIB),
             5 => self.choice.between(MIB - 520, MIB + 520),
-            _ => self.choice.between(MIB, largest),
+            _ => self.choice.between(MIB, *largest),
         }
     }
 
     fn allocate(&mut self, square: &Square, round: &Round) {
         let device = self.choice.below(square.streams.len());
         let stream = self.stream(square, device);
-        let requested = self.bytes(square.plan.largest);
+        let requested = self.bytes(&square.plan);
         let is_small = round_size(requested) <= MIB;
         // A roomy machine stays so.
         let is_full = self.items.len() >= 40;

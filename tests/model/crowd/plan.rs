@@ -74,6 +74,8 @@ pub struct Plan {
     pub shared: usize,
     /// The largest block.
     pub largest: u64,
+    /// The sizes of all blocks; any, if there are none here.
+    pub sizes: Vec<u64>,
     /// Nothing may run out of memory.
     pub is_roomy: bool,
     pub rounds: Vec<Round>,
@@ -140,7 +142,8 @@ impl Plan {
             .collect();
         let shared = choice.between(0, 3) as usize;
         let largest = if is_roomy { 3 * MIB } else { 12 * MIB };
-        Plan { machine, seed, threads, shared, largest, is_roomy, rounds }
+        let sizes = (0..choice.below(3)).map(|_| choice.between(1, 3 * MIB)).collect();
+        Plan { machine, seed, threads, shared, largest, sizes, is_roomy, rounds }
     }
 
     /// May this thread use blocks of this size and device in a round?
