@@ -11,6 +11,7 @@ pub mod environment;
 pub mod epoch;
 pub mod error;
 pub mod event;
+mod farewell;
 pub mod ffi;
 pub mod fill;
 #[cfg(any(test, feature = "host_faults"))]

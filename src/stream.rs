@@ -5,6 +5,7 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::farewell::{End, Farewell};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::rank::Rank;
@@ -22,8 +23,6 @@ const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// No event, because the host waited for the stream when its last handle went.
-const ENDED: usize = 1;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -36,9 +35,8 @@ pub struct Stream {
     external: bool,
     /// Owned handles of an external stream; without any it may be destroyed by its owner.
     handles: AtomicUsize,
-    /// An event recorded when the last handle went, which stands for the stream from then on; 0:
-    /// none yet, ENDED: none is needed.
-    farewell: AtomicUsize,
+    /// What its last handle left.
+    end: End,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -55,7 +53,7 @@ impl Stream {
             driver_id,
             external: false,
             handles: AtomicUsize::new(0),
-            farewell: AtomicUsize::new(0),
+            end: End::new(),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -93,18 +91,18 @@ impl Stream {
         self.external
     }
 
-    /// The event that stands for the stream, if its owner may have destroyed it; NULL: it was waited
-    /// for, and nothing is left of it.
+    /// What stands for the stream, if its owner may have destroyed it.
     #[inline]
-    pub(crate) fn farewell(&self) -> Option<CUevent> {
+    pub(crate) fn farewell(&self) -> Option<Farewell> {
         if !self.external || self.handles.load(Ordering::Acquire) > 0 {
             return None;
         }
-        match self.farewell.load(Ordering::Acquire) {
-            0 => None,
-            ENDED => Some(std::ptr::null_mut()),
-            event => Some(event as CUevent),
-        }
+        self.end.get()
+    }
+
+    /// Its context was waited for, and the stream with it.
+    pub(crate) fn has_ended(&self) {
+        self.end.was_waited_for();
     }
 
     /// Counts an owned handle.
@@ -126,34 +124,18 @@ impl Stream {
 
     fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
         if matches!(self.is_capturing(runtime), Ok(true)) {
+            // It can be neither recorded nor waited for now, and asked no more later.
+            self.end.set_unknown();
             return Ok(());
         }
-        let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
+        let Err(error) = self.end.record(runtime, self) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        self.synchronize(runtime).map_err(|_| error)?;
-        let _ = self.farewell.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Acquire);
-        Ok(())
-    }
-
-    fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
-        let device = runtime.device(self.device)?;
-        let known = self.farewell.load(Ordering::Acquire);
-        if known > ENDED {
-            return self.record(runtime, known as CUevent);
-        }
-        let event = device.events.take_untimed(device)?;
-        if let Err(error) = self.record(runtime, event) {
-            device.events.give_untimed(event);
+        if self.synchronize(runtime).is_err() {
+            self.end.set_unknown();
             return Err(error);
         }
-        let new = event as usize;
-        match self.farewell.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            Err(first) => {
-                device.events.give_untimed(event);
-                self.record(runtime, first as CUevent)
-            }
-        }
+        self.has_ended();
+        Ok(())
     }
 
     /// Does the handle mean another stream on each thread?
@@ -452,10 +434,9 @@ impl Streams {
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         for stream in self.external.lock().iter() {
-            let farewell = stream.farewell.swap(0, Ordering::AcqRel);
-            if farewell > ENDED {
+            if let Some(event) = stream.end.take_event() {
                 // SAFETY: ours, and at its end.
-                let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
+                let _ = unsafe { self.driver.cuEventDestroy(event) };
             }
         }
     }

@@ -9,6 +9,7 @@ use super::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
+use crate::farewell::Farewell;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
@@ -181,13 +182,18 @@ impl DeviceMemory {
     fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
-        if let Some(farewell) = stream.farewell() {
-            if farewell.is_null() {
+        match stream.farewell() {
+            None => (),
+            Some(Farewell::Ended) => return Ok(true),
+            Some(Farewell::Event(farewell)) => {
+                // SAFETY: our event, recorded.
+                self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
                 return Ok(true);
             }
-            // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
-            return Ok(true);
+            Some(Farewell::Unknown) => {
+                self.wait_for_context_of(arena, stream)?;
+                return Ok(true);
+            }
         }
         let stream = ordering_stream(device, stream);
         if stream.is_capturing(runtime)? {
@@ -201,6 +207,15 @@ impl DeviceMemory {
         });
         device.events.give_untimed(event);
         waited
+    }
+
+    /// Waits for all that the current context holds, and so for a stream that may be gone without
+    /// having left an event. The caller holds the arena's lock.
+    fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<()> {
+        // SAFETY: the context of the stream's device is current.
+        self.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+        stream.has_ended();
+        Ok(())
     }
 
     /// Frees a block that other streams use. The caller holds the arena's lock.
@@ -299,10 +314,15 @@ impl DeviceMemory {
             && let Some(farewell) = stream.farewell()
         {
             // The stream may be gone; what was queued on it while we knew it ends here.
-            if farewell.is_null() {
-                return Ok(true);
+            match farewell {
+                Farewell::Ended => return Ok(true),
+                Farewell::Event(farewell) => event = farewell,
+                Farewell::Unknown if wait => {
+                    self.wait_for_context_of(arena, stream)?;
+                    return Ok(true);
+                }
+                Farewell::Unknown => return Ok(false),
             }
-            event = farewell;
         } else if event.is_null() {
             let stream = ordering_stream(device, stream);
             // An event recorded in a capture would pull its waiters into it.
