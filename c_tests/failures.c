@@ -223,7 +223,7 @@ static void bad_environments_are_refused(void)
             exit(finish());
         }
         CHECK_EQ(waitpid(child, &status, 0), child);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS);
+        CHECK_EQ(child_status(status), EXIT_SUCCESS);
     }
 }
 

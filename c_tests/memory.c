@@ -1,7 +1,8 @@
 /* Memory: blocks, wrong pointers, handles, the order of streams, the cache. */
 #include "check.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 
@@ -207,25 +208,19 @@ static void a_stream_is_of_one_device(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
-static bool is_open;
+static atomic_bool is_open;
 
 static void wait_until_open(void *user_data)
 {
+    const struct timespec pause_between = { 0, 1000000 };
     (void)user_data;
-    pthread_mutex_lock(&mutex);
-    while (!is_open)
-        pthread_cond_wait(&opened, &mutex);
-    pthread_mutex_unlock(&mutex);
+    while (!atomic_load(&is_open) && !atomic_load(&recovery_began))
+        nanosleep(&pause_between, NULL);
 }
 
 static void set_open(bool open)
 {
-    pthread_mutex_lock(&mutex);
-    is_open = open;
-    pthread_cond_broadcast(&opened);
-    pthread_mutex_unlock(&mutex);
+    atomic_store(&is_open, open);
 }
 
 static void a_recorded_block_waits_for_its_streams(void)

@@ -21,6 +21,7 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod rank;
+pub mod reserve;
 pub mod runtime;
 pub mod stream;
 pub mod sync;

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define RECOVERY_NOT_LINKED
 #include "check.h"
 
 /* What the cases use of tcuda.h. */

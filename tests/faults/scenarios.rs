@@ -73,6 +73,8 @@ fn devices() -> Done {
     call!(tcuda_is_available(&mut flag))?;
     call!(tcuda_init())?;
     call!(tcuda_is_initialized(&mut flag))?;
+    // A thread's current device outlives a shutdown.
+    call!(tcuda_device_set(0))?;
     call!(tcuda_device_count(&mut count))?;
     call!(tcuda_device_name(0, text.as_mut_ptr(), text.len(), null_mut()))?;
     call!(tcuda_device_capability(1, &mut device, &mut other))?;

@@ -58,7 +58,10 @@ impl Adversary {
         body: fn(&Adversary, &Arc<Machine>),
     ) -> bool {
         let machine = Arc::clone(machine);
-        let body = move || body(&machine.adversary, &machine);
+        let body = move || {
+            let _reserve = crate::reserve::hold();
+            body(&machine.adversary, &machine);
+        };
         let thread = std::thread::Builder::new().name(String::from(name)).spawn(body);
         thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_ok()
     }

@@ -18,6 +18,7 @@ mod hostility;
 mod journal;
 mod kernel;
 mod lanes;
+mod leaks;
 mod memory;
 mod module;
 mod physical;
@@ -33,11 +34,12 @@ mod trace;
 mod transfer;
 mod virtual_memory;
 
-pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
+pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::table;
 
 use super::{Table, code};
+use crate::reserve;
 use address_space::{AddressSpace, PeerMasks, Purpose};
 use adversary::Adversary;
 use context::Context;
@@ -238,6 +240,7 @@ impl Drop for Machine {
 /// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives
 /// the table of its calls.
 pub fn power_on(options: &str) -> Result<Table, ConfigError> {
+    let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
     let config = Config::parse(options)?;
     let mut machine = write(&MACHINE);
     if machine.is_some() {
@@ -253,8 +256,10 @@ pub fn power_off() {
     if schedule::in_callback() {
         return;
     }
+    let _reserve = reserve::hold();
     let Some(machine) = write(&MACHINE).take() else { return };
     machine.drain();
+    machine.report_leaks();
     for device in &machine.devices {
         device.context.streams().iter().for_each(|stream| stream.close());
     }
@@ -290,6 +295,8 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
         if schedule::in_callback() {
             return Err(code::NOT_PERMITTED);
         }
+        // From here on nothing small can fail for want of host memory.
+        let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
         let machine = read(&MACHINE).as_ref().map(Arc::clone).ok_or(code::DEINITIALIZED)?;
         body(&machine)
     };

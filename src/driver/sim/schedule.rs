@@ -113,6 +113,7 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     let worker = std::thread::Builder::new()
         .name(format!("sim stream {}", stream.id))
         .spawn(move || {
+            let _reserve = crate::reserve::hold();
             while let Some(operation) = stream.pop() {
                 operation.waits.iter().for_each(Point::wait);
                 run(&machine_of_worker, &stream, operation.action);
