@@ -8,7 +8,7 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
-use super::{Machine, lock, schedule};
+use super::{Machine, code, lock, require, schedule};
 use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,8 @@ const STEP: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(super) struct Helpers {
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Is there one for callbacks?
+    exists: Mutex<bool>,
     /// There is a callback to run, or the machine goes off.
     offer: Condvar,
     /// There is work to watch over, or the machine goes off.
@@ -74,6 +76,13 @@ impl Adversary {
         }
     }
 
+    /// A thread for callbacks must be there before one is queued: no other may run them.
+    pub(super) fn require_helper(&self, machine: &Arc<Machine>) -> Result<(), i32> {
+        let mut exists = lock(&self.helpers.exists);
+        *exists = *exists || self.start(machine, "sim callbacks", Adversary::help);
+        require(*exists, code::OUT_OF_MEMORY)
+    }
+
     /// Runs the callback that is offered, until it is over or sleeps.
     pub(super) fn call_back<'a>(
         &'a self,
@@ -83,15 +92,12 @@ impl Adversary {
         if !state.watched {
             state.watched = self.start(machine, "sim watcher", Adversary::watch);
         }
-        let is_idle = |helper: &Helper| !helper.busy;
-        if state.helpers.iter().any(is_idle)
-            || self.start(machine, "sim callbacks", Adversary::help)
-        {
-            self.helpers.offer.notify_one();
-            return self.settle(state);
+        if state.helpers.iter().all(|helper| helper.busy) {
+            // Where there are no more threads it waits for the first.
+            let _ = self.start(machine, "sim callbacks", Adversary::help);
         }
-        // A system without threads.
-        self.take_up(machine, state)
+        self.helpers.offer.notify_one();
+        self.settle(state)
     }
 
     /// Waits until every callback is over or sleeps.

@@ -42,7 +42,12 @@ pub(super) fn submit(
             waits.retain(|point| !point.is_reached());
             stream.push(waits, action, || spawn(machine, stream))?
         }
-        ScheduleKind::Adversarial(_) => machine.adversary.submit(machine, stream, waits, action),
+        ScheduleKind::Adversarial(_) => {
+            if let Action::HostFunction(_) = action {
+                machine.adversary.require_helper(machine)?;
+            }
+            machine.adversary.submit(machine, stream, waits, action)
+        }
     };
     Ok(Point { stream: Arc::clone(stream), position })
 }
