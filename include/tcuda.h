@@ -208,7 +208,7 @@ tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
  *
  * @param function  "cuMemMap"; may be NULL: any
  * @param nth       its nth call from now fails; 0 takes the rule for this function back
- * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY
+ * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0
  * @param forever   1: every later call fails as well
  */
 TCUDA_NODISCARD TCUDA_API

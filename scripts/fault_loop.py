@@ -3,8 +3,8 @@ the C library, failing, with k = 1, 2, 3 ... until nothing is left to fail.
 
 usage: fault_loop.py DIRECTORY [--all] [--seconds N] [--jobs N] [--json FILE] [PROGRAM [RULE]]
 
-DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share lasts --seconds (40);
---all goes on until no k is left. PROGRAM is one row of the list that --list prints, RULE one run of
+DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share lasts --seconds (40)
+and takes ever longer steps; --all has more kinds of faults and, without --seconds, leaves no k out. PROGRAM is one row of the list that --list prints, RULE one run of
 it: "*@17=2!", or "libc malloc@3=fail".
 
 A run fails when the program crashes, hangs, or its report (c_tests/recovery.h, c_tests/faults/watch.h)
@@ -167,7 +167,8 @@ class Loop:
         self.failures, self.silent = 0, {}
 
     def goes_on(self):
-        in_time = self.options.all or time.monotonic() - self.start < self.options.seconds
+        limit = self.options.seconds
+        in_time = limit is None or time.monotonic() - self.start < limit
         return in_time and self.failures < MOST_FAILURES
 
     def finished(self, cursor, rule, following, result):
@@ -191,7 +192,7 @@ class Loop:
                 waiting = [cursor for cursor in self.cursors if cursor.next is not None]
                 if waiting and len(pending) < 2 * self.options.jobs:
                     cursor = min(waiting, key=lambda cursor: cursor.seconds)
-                    rule, following = cursor.take(self.options.all)
+                    rule, following = cursor.take(self.options.seconds is None)
                     future = pool.submit(run, self.options.directory, cursor.program, rule)
                     pending[future] = (cursor, rule, following)
                 elif pending:
@@ -234,12 +235,15 @@ def main():
     parser.add_argument("rule", nargs="?")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--kinds", default="", help="only kinds that contain this text")
+    parser.add_argument("--no-libc", action="store_true", help="only faults of the driver")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.directory = options.directory.resolve()
+    if options.seconds is None and not options.all and options.program is None:
+        options.seconds = 40
 
     chosen = [row for row in programs(options.directory) if options.program in (None, row.name)]
     if not chosen:
@@ -260,7 +264,8 @@ def main():
             result = run(options.directory, program, options.rule)
             print(result)
         return 1 if result.problems else 0
-    kinds = [kind for kind in (KINDS if options.all else SHARE) if options.kinds in kind]
+    kinds = [kind for kind in (KINDS if options.all or options.program else SHARE) if options.kinds in kind
+             and not (options.no_libc and kind.startswith("libc"))]
     cursors = [Cursor(program, kind) for kind in kinds for program in chosen]
     loop = Loop(options, cursors)
     loop.run()

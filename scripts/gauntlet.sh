@@ -31,7 +31,9 @@ step() {
     # What cargo and ctest count, added up.
     figures=$(awk '/^test result:/ { passed += $4; failed += $6 }
         /tests passed,|tests failed out of/ { ctest = $0 }
-        END { if (passed + failed) printf "%d passed, %d failed", passed, failed
+        /injections in/ { injections = $0 }
+        END { if (injections) { printf "%s", injections; exit }
+              if (passed + failed) printf "%d passed, %d failed", passed, failed
               else if (ctest) printf "%s", ctest }' "$out/$name.log")
     note "$name" "$outcome" $((SECONDS - start)) "$figures"
     echo "$outcome"
@@ -39,12 +41,23 @@ step() {
 
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
 
+# Leaks of host memory on the way of each fault: the leak checker looks at every process.
+sanitized_faults() {
+    TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
+        LSAN_OPTIONS=suppressions=c_tests/lsan.supp:print_suppressions=0 \
+        python3 scripts/fault_loop.py "$PWD/build/asan/c_tests" --seconds 240 --kinds '*@{}' --no-libc
+}
+
 step tests cargo test --locked --no-fail-fast
 step models scripts/models.sh
+step rust-faults scripts/rust_faults.sh
 step rust-asan scripts/sanitize_rust.sh
 step c-debug suite dev
 step c-asan suite asan
 step c-release suite release
+step c-faults python3 scripts/fault_loop.py build/dev/c_tests --all --seconds 480 \
+    --json target/c_faults.json
+step c-faults-asan sanitized_faults
 if [ -f scripts/races.py ]; then
     step races python3 scripts/races.py build/release/c_tests --racy 1000 --twin 10000 \
         --workload 1000 --json target/races.json

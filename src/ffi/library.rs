@@ -249,7 +249,7 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
 ///
 /// @param function  "cuMemMap"; may be NULL: any
 /// @param nth       its nth call from now fails; 0 takes the rule for this function back
-/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY
+/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0
 /// @param forever   1: every later call fails as well
 #[unsafe(no_mangle)]
 #[must_use]
@@ -262,6 +262,11 @@ pub unsafe extern "C" fn tcuda_backend_inject(
     boundary(|_| {
         let function = driver_function(function)?;
         let forever = flag(forever, "forever")?;
+        if nth > 0 && result == 0 {
+            // A call that is not made cannot have succeeded.
+            let allowed = "use a CUresult that says what failed, such as 2";
+            return Err(Error::OutOfRange { name: "result", value: result.into(), allowed });
+        }
         if inject::set(function, nth, result, forever) {
             Ok(())
         } else {

@@ -57,6 +57,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "fills", work::fills),
     on(LATE, "late_work", work::fills),
     on(ONE, "threads", work::threads),
+    on(ONE, "threads_at_once", work::threads_at_once),
+    on(LATE, "late_threads_at_once", work::threads_at_once),
     on(ONE, "record_stream", memory::record_stream),
     on(LATE, "late_record_stream", memory::record_stream),
     on(ONE, "growth", memory::growth),
