@@ -79,6 +79,7 @@ class Generator:
         if function.name.endswith("_destroy") and self.is_handle(function.parameters[0]):
             yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED)"
             yield f"        watch_destroyed({function.parameters[0].name});"
+        yield "    watch_leave();"
         yield "    return status;"
 
     def function(self, function):

@@ -96,6 +96,7 @@ static void watch_destroyed(void *handle)
 typedef struct watch_call {
     const char *function;
     uint64_t fired, calls;
+    bool begins_alone;
     struct {
         const char *name;
         const void *at;
@@ -123,14 +124,13 @@ static void watch_begin(watch_call *call, const char *function)
     call->function = function;
     call->num_outputs = call->used = 0;
     call->fired = watch_fired();
-    atomic_fetch_add(&watch_inside, 1);
+    call->begins_alone = atomic_fetch_add(&watch_inside, 1) == 0;
     call->calls = atomic_fetch_add(&watch_calls, 1) + 1;
 }
 
 static void watch_end(watch_call *call, tcuda_status status)
 {
     size_t used = 0;
-    atomic_fetch_sub(&watch_inside, 1);
     if (status == TCUDA_STATUS_OK) {
         if (watch_fired() > call->fired)
             atomic_fetch_add(&watch_absorbed, 1);
@@ -156,12 +156,18 @@ static void watch_end(watch_call *call, tcuda_status status)
 
 /* ---- Calls that mean more here ---- */
 
+/* What the call meant is noted. */
+static void watch_leave(void)
+{
+    atomic_fetch_sub(&watch_inside, 1);
+}
+
 /* The library's count of live handles is the caller's. */
 static void watch_shutdown(const watch_call *call, size_t live)
 {
     char text[100];
-    const bool was_alone =
-        atomic_load(&watch_inside) == 0 && atomic_load(&watch_calls) == call->calls;
+    const bool was_alone = call->begins_alone && atomic_load(&watch_inside) == 1
+        && atomic_load(&watch_calls) == call->calls;
     pthread_mutex_lock(&watch_lock);
     if (was_alone && !watch_lost_count && live != watch_count) {
         snprintf(text, sizeof text, "counts %zu live handles, the caller owns %zu", live,
