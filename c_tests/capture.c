@@ -1,38 +1,84 @@
-/* The library's own work never breaks, or becomes part of, a capture that a host has under way: on
- * a GPU a stream is captured by the driver, in the strictest mode, while the allocator does all that
- * it does. The simulated machine cannot capture yet; there the same calls run without one. */
-#include "check.h"
+/* The library's own work never breaks, or becomes part of, a capture that a host has under way: a
+ * stream is captured by the driver, in every mode, while the allocator does all that it does. What
+ * a host asks to be recorded is recorded, and runs when the graph is launched. */
+#define _POSIX_C_SOURCE 200809L
+#include "support.h"
 
-#include <dlfcn.h>
-#include <string.h>
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
 
-typedef int (*begin_fn)(struct CUstream_st *stream, unsigned mode);
-typedef int (*end_fn)(struct CUstream_st *stream, struct CUgraph_st **graph);
-typedef int (*nodes_fn)(struct CUgraph_st *graph, void **nodes, size_t *count);
+typedef struct CUgraph_st graph;
+typedef struct CUgraphExec_st executable;
 
-struct driver {
-    begin_fn begin;
-    end_fn end;
-    nodes_fn nodes;
-};
+static struct {
+    int (*create)(struct CUstream_st **stream, unsigned flags, int priority);
+    int (*destroy)(struct CUstream_st *stream);
+    int (*begin)(struct CUstream_st *stream, int mode);
+    int (*end)(struct CUstream_st *stream, graph **graph);
+    int (*status)(struct CUstream_st *stream, int *status);
+    int (*nodes)(graph *graph, void **nodes, size_t *count);
+    int (*instantiate)(executable **exec, graph *graph, unsigned long long flags);
+    int (*launch)(executable *exec, struct CUstream_st *stream);
+    int (*destroy_graph)(graph *graph);
+    int (*destroy_exec)(executable *exec);
+} driver;
 
-/* dlsym gives an object pointer, and C has no cast from one to a function. */
-static void find(void *library, const char *name, void *function, size_t size)
+/* As dlsym, it gives an object pointer, and C has no cast from one to a function. */
+static void find(const char *name, void *function)
 {
-    void *symbol = dlsym(library, name);
-    CHECK(symbol != NULL);
-    memcpy(function, &symbol, size);
+    void *address = NULL;
+    CHECK_OK(tcuda_backend_function(name, &address));
+    CHECK(address != NULL);
+    memcpy(function, &address, sizeof address);
 }
 
-static bool open_driver(struct driver *driver)
+static void find_driver(void)
 {
-    if (strcmp(tcuda_backend_name(), "cuda") != 0) return false;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    CHECK(library != NULL);
-    find(library, "cuStreamBeginCapture_v2", &driver->begin, sizeof driver->begin);
-    find(library, "cuStreamEndCapture", &driver->end, sizeof driver->end);
-    find(library, "cuGraphGetNodes", &driver->nodes, sizeof driver->nodes);
-    return true;
+    find("cuStreamCreateWithPriority", &driver.create);
+    find("cuStreamDestroy", &driver.destroy);
+    find("cuStreamBeginCapture", &driver.begin);
+    find("cuStreamEndCapture", &driver.end);
+    find("cuStreamIsCapturing", &driver.status);
+    find("cuGraphGetNodes", &driver.nodes);
+    find("cuGraphInstantiateWithFlags", &driver.instantiate);
+    find("cuGraphLaunch", &driver.launch);
+    find("cuGraphDestroy", &driver.destroy_graph);
+    find("cuGraphExecDestroy", &driver.destroy_exec);
+}
+
+static void begin(struct CUstream_st *stream, int mode)
+{
+    CHECK_EQ(driver.begin(stream, mode), 0);
+}
+
+static bool is_under_way(struct CUstream_st *stream)
+{
+    int status = -1;
+    CHECK_EQ(driver.status(stream, &status), 0);
+    return status == 1;
+}
+
+/* Ends a capture that nothing has broken; it has so many nodes. */
+static graph *end(struct CUstream_st *stream, size_t expected)
+{
+    graph *made = NULL;
+    CHECK(is_under_way(stream));
+    CHECK_EQ(driver.end(stream, &made), 0);
+    size_t nodes = 99;
+    CHECK_EQ(driver.nodes(made, NULL, &nodes), 0);
+    CHECK_EQ(nodes, expected);
+    return made;
+}
+
+static void end_empty(struct CUstream_st *stream)
+{
+    CHECK_EQ(driver.destroy_graph(end(stream, 0)), 0);
+}
+
+static uint64_t active(void)
+{
+    uint64_t value = 0;
+    CHECK_OK(tcuda_memory_stat(TCUDA_CURRENT_DEVICE, "active.all.current", &value));
+    return value;
 }
 
 /* Growing, reuse, waiting for streams, giving back: with `captured` among the streams in use. */
@@ -58,39 +104,212 @@ static void allocate_in_every_way(tcuda_stream *captured, tcuda_stream *other)
     CHECK_OK(tcuda_memory_info(TCUDA_CURRENT_DEVICE, &free_bytes, &total_bytes));
 }
 
-static uint64_t active(void)
+struct streams {
+    tcuda_stream *captured, *other;
+};
+
+static void *allocate_on_a_thread(void *user_data)
 {
-    uint64_t value = 0;
-    CHECK_OK(tcuda_memory_stat(TCUDA_CURRENT_DEVICE, "active.all.current", &value));
-    return value;
+    const struct streams *streams = user_data;
+    allocate_in_every_way(streams->captured, streams->other);
+    return NULL;
+}
+
+static void the_allocator_leaves_captures_alone(void)
+{
+    for (int mode = GLOBAL; mode <= RELAXED; mode++) {
+        struct streams streams = {create_stream(TCUDA_CURRENT_DEVICE),
+            create_stream(TCUDA_CURRENT_DEVICE)};
+        struct CUstream_st *native = native_of(streams.captured);
+        begin(native, mode);
+        allocate_in_every_way(streams.captured, streams.other);
+        /* A capture of another thread forbids more than one's own. */
+        run_on_thread(allocate_on_a_thread, &streams);
+        /* What the captured stream may use waits for the end of the capture. */
+        CHECK(active() > 0);
+        end_empty(native);
+        /* With the capture over, everything moves on. */
+        CHECK_OK(tcuda_memory_empty_cache());
+        CHECK_EQ(active(), 0);
+        CHECK_OK(tcuda_stream_destroy(streams.captured));
+        CHECK_OK(tcuda_stream_destroy(streams.other));
+    }
+}
+
+/* While a stream that it waits for is captured, nothing may touch the default stream. */
+static void the_allocator_leaves_the_default_stream_alone(void)
+{
+    tcuda_stream *legacy, *other = create_stream(TCUDA_CURRENT_DEVICE);
+    CHECK_OK(tcuda_stream_default(TCUDA_CURRENT_DEVICE, &legacy));
+    struct CUstream_st *blocking;
+    CHECK_EQ(driver.create(&blocking, 0, 0), 0);
+    begin(blocking, GLOBAL);
+    allocate_in_every_way(legacy, other);
+    CHECK(active() > 0);
+    end_empty(blocking);
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_EQ(active(), 0);
+    CHECK_EQ(driver.destroy(blocking), 0);
+    CHECK_OK(tcuda_stream_destroy(other));
+}
+
+/* The driver's number of a captured stream cannot be asked for: that breaks the capture. */
+static void captured_streams_are_known_by_their_handles(void)
+{
+    tcuda_stream *pooled = create_stream(TCUDA_CURRENT_DEVICE), *known, *again = NULL;
+    struct CUstream_st *foreign, *stranger, *native = native_of(pooled);
+    CHECK_EQ(driver.create(&foreign, 1, 0), 0);
+    CHECK_EQ(driver.create(&stranger, 1, 0), 0);
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, foreign, &known));
+    begin(native, GLOBAL);
+    begin(foreign, GLOBAL);
+    begin(stranger, GLOBAL);
+
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, native, &again));
+    CHECK_EQ(id_of(again), id_of(pooled));
+    CHECK_OK(tcuda_stream_destroy(again));
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, foreign, &again));
+    CHECK_EQ(id_of(again), id_of(known));
+    CHECK_OK(tcuda_stream_destroy(again));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+        tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, stranger, &again));
+
+    end_empty(native);
+    end_empty(foreign);
+    end_empty(stranger);
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, stranger, &again));
+    CHECK_OK(tcuda_stream_destroy(again));
+    CHECK_OK(tcuda_stream_destroy(known));
+    CHECK_OK(tcuda_stream_destroy(pooled));
+    CHECK_EQ(driver.destroy(foreign), 0);
+    CHECK_EQ(driver.destroy(stranger), 0);
+}
+
+static void illegal_calls_have_a_status_of_their_own(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_event *event = create_event(0);
+    struct CUstream_st *native = native_of(stream);
+    graph *made = NULL;
+    bool done;
+
+    begin(native, GLOBAL);
+    CHECK_OK(tcuda_event_record(event, stream));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_event_query(event, &done));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURE_INVALIDATED, tcuda_event_record(event, stream));
+    CHECK_EQ(driver.end(native, &made), 901);
+    CHECK(made == NULL);
+
+    begin(native, RELAXED);
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_stream_synchronize(stream));
+    CHECK_EQ(driver.end(native, &made), 901);
+    begin(native, RELAXED);
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_device_synchronize(TCUDA_CURRENT_DEVICE));
+    CHECK_EQ(driver.end(native, &made), 901);
+
+    CHECK_OK(tcuda_event_record(event, stream));
+    CHECK_OK(tcuda_event_synchronize(event));
+    CHECK_OK(tcuda_event_destroy(event));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
+static void what_is_recorded_runs_at_each_launch(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *branch = create_stream(TCUDA_CURRENT_DEVICE);
+    struct CUstream_st *native = native_of(stream);
+    unsigned char *bytes = allocate(3 * 4096, TCUDA_CURRENT_DEVICE, stream);
+    fill_bytes(bytes, 1, 3 * 4096, stream);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+
+    begin(native, GLOBAL);
+    fill_bytes(bytes, 2, 4096, stream);
+    CHECK_OK(tcuda_stream_wait_stream(branch, stream));
+    fill_bytes(bytes + 4096, 3, 4096, branch);
+    CHECK_OK(tcuda_stream_wait_stream(stream, branch));
+    CHECK_OK(tcuda_copy(bytes + 2 * 4096, bytes + 4096, 4096, stream));
+    graph *made = end(native, 3);
+    CHECK_EQ(count_other_bytes(bytes, 1, 3 * 4096, stream), 0);
+
+    executable *exec;
+    CHECK_EQ(driver.instantiate(&exec, made, 0), 0);
+    CHECK_EQ(driver.destroy_graph(made), 0);
+    for (int launch = 0; launch < 3; launch++) {
+        fill_bytes(bytes, 9, 3 * 4096, stream);
+        CHECK_EQ(driver.launch(exec, native), 0);
+        CHECK_EQ(count_other_bytes(bytes, 2, 4096, stream), 0);
+        CHECK_EQ(count_other_bytes(bytes + 4096, 3, 2 * 4096, stream), 0);
+    }
+    CHECK_EQ(driver.destroy_exec(exec), 0);
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(branch));
+}
+
+/* Copies between devices name contexts, which would break a capture; with peer access they need not. */
+static void copies_between_devices_are_recorded(void)
+{
+    bool possible = false;
+    if (num_devices() < 2) return;
+    CHECK_OK(tcuda_device_can_access_peer(0, 1, &possible));
+    if (!possible) return;
+    tcuda_stream *stream = create_stream(0), *other = create_stream(1);
+    struct CUstream_st *native = native_of(stream);
+    unsigned char *here = allocate(4096, 0, stream), *there = allocate(4096, 1, other);
+    fill_bytes(here, 1, 4096, stream);
+    fill_bytes(there, 2, 4096, other);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_stream_synchronize(other));
+
+    begin(native, GLOBAL);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(there, here, 4096, stream));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+        tcuda_copy_2d(there, 64, here, 64, 32, 8, stream));
+    end_empty(native);
+
+    CHECK_OK(tcuda_device_enable_peer_access(0, 1));
+    begin(native, GLOBAL);
+    CHECK_OK(tcuda_copy(there, here, 2048, stream));
+    CHECK_OK(tcuda_copy_2d(there + 2048, 64, here, 64, 32, 8, stream));
+    graph *made = end(native, 2);
+    executable *exec;
+    CHECK_EQ(driver.instantiate(&exec, made, 0), 0);
+    CHECK_EQ(count_other_bytes(there, 2, 4096, other), 0);
+    CHECK_EQ(driver.launch(exec, native), 0);
+    CHECK_OK(tcuda_stream_wait_stream(other, stream));
+    CHECK_EQ(count_other_bytes(there, 1, 2048, other), 0);
+    CHECK_EQ(count_other_bytes(there + 2048, 1, 32, other), 0);
+    CHECK_EQ(count_other_bytes(there + 2080, 2, 32, other), 0);
+    CHECK_EQ(driver.destroy_exec(exec), 0);
+    CHECK_EQ(driver.destroy_graph(made), 0);
+    CHECK_OK(tcuda_free(here));
+    CHECK_OK(tcuda_free(there));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(other));
+}
+
+static void functions_have_names(void)
+{
+    void *address = &driver;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_backend_function(NULL, &address));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_backend_function("cuNothing", &address));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_backend_function("cuStreamBeginCapture_v2", &address));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_backend_function("cuMemMap", NULL));
+    CHECK(address == &driver);
 }
 
 int main(void)
 {
     SKIP_WITHOUT_GPU();
-    tcuda_stream *captured, *other;
-    CHECK_OK(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &captured));
-    CHECK_OK(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &other));
-    struct CUstream_st *native;
-    CHECK_OK(tcuda_stream_native(captured, &native));
-
-    struct driver driver;
-    bool captures = open_driver(&driver);
-    if (captures) CHECK(driver.begin(native, 0) == 0); /* CU_STREAM_CAPTURE_MODE_GLOBAL */
-    allocate_in_every_way(captured, other);
-    if (captures) {
-        CHECK(active() > 0); /* what the captured stream may use waits for the end of the capture */
-        struct CUgraph_st *graph = NULL;
-        CHECK(driver.end(native, &graph) == 0);
-        size_t nodes = 99;
-        CHECK(driver.nodes(graph, NULL, &nodes) == 0);
-        CHECK(nodes == 0);
-    }
-    /* With the capture over, everything moves on. */
-    CHECK_OK(tcuda_memory_empty_cache());
-    CHECK(active() == 0);
-
-    CHECK_OK(tcuda_stream_destroy(captured));
-    CHECK_OK(tcuda_stream_destroy(other));
+    CHECK_OK(tcuda_device_set(0));
+    find_driver();
+    functions_have_names();
+    the_allocator_leaves_captures_alone();
+    the_allocator_leaves_the_default_stream_alone();
+    captured_streams_are_known_by_their_handles();
+    illegal_calls_have_a_status_of_their_own();
+    what_is_recorded_runs_at_each_launch();
+    copies_between_devices_are_recorded();
     return finish();
 }

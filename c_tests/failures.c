@@ -275,6 +275,9 @@ static void driver_functions_can_be_made_to_fail(void)
     CHECK_OK(allocate_anew());
     CHECK(calls_of("cuMemCreate") > 0);
     CHECK(calls_of(NULL) > calls_of("cuMemCreate"));
+    /* A call that is not made has no result to give: OK would be a lie to the library. */
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_backend_inject("cuMemCreate", 1, 0, 0));
+    CHECK(strstr(tcuda_last_error(), "result") != NULL);
     refuses_injection("cuNoSuchCall", 0, "cuNoSuchCall");
     refuses_injection("cuMemCreate", 2, "forever");
     refuses_injection("cuMemCreate", -1, "forever");

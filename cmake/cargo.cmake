@@ -8,6 +8,11 @@ else()
     set(cargo_output ${TCUDA_CARGO_TARGET_DIR}/release)
 endif()
 
+# With a target of its own (CARGO_BUILD_TARGET), cargo puts what it builds one folder deeper.
+if(TCUDA_CARGO_OUTPUT)
+    set(cargo_output ${TCUDA_CARGO_OUTPUT})
+endif()
+
 if(TCUDA_PREBUILT_DIR)
     set(cargo_output ${TCUDA_PREBUILT_DIR})
     set(cargo_build ${CMAKE_COMMAND} -E true)

@@ -204,11 +204,24 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
 
 /**
+ * Where the library calls a driver function: in the driver, or in the simulated machine. So a
+ * host that makes calls of its own, to capture a stream say, runs on both. The function has the
+ * form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
+ * 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
+ * tcuda_backend_faults.
+ *
+ * @param function  "cuStreamBeginCapture": without the suffix of a version
+ * @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_backend_function(const char *function, void **address);
+
+/**
  * Makes a driver function fail, for tests of hosts.
  *
  * @param function  "cuMemMap"; may be NULL: any
  * @param nth       its nth call from now fails; 0 takes the rule for this function back
- * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0
+ * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0 unless nth is
  * @param forever   1: every later call fails as well
  */
 TCUDA_NODISCARD TCUDA_API

@@ -1,68 +1,93 @@
 #!/usr/bin/env bash
-# usage: gauntlet.sh [--only NAME]: every check in full. A failure does not stop it; how each step went
-# and how long it took is in build/gauntlet/summary.txt and summary.json.
+# usage: gauntlet.sh [--quick] [--only NAME[,NAME...]] [--list]: every check in full; --quick: a share of
+# each. A failure does not stop it. How each step went, how long it took and its key figures are in
+# build/gauntlet/summary.txt and summary.json, what it printed in build/gauntlet/NAME.log.
 set -euo pipefail
 source "$(dirname "$0")/tools.sh"
 
-only=
-if [ "${1:-}" = --only ]; then
-    only=${2:?--only needs the name of a step}
-fi
+only='' quick='' list=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=1 ;;
+    --list) list=1 ;;
+    --only) only=,${2:?--only needs the names of steps}, && shift ;;
+    *) sed -n '2,4s/^# //p' "$0" && exit 2 ;;
+    esac
+    shift
+done
 out=build/gauntlet
 mkdir -p "$out"
 text=() json=() failures=0
 
-note() {
-    text+=("$(printf '%-8s %-14s %5d s  %s' "$2" "$1" "$3" "$4")")
-    json+=("{\"step\": \"$1\", \"outcome\": \"$2\", \"seconds\": $3, \"figures\": \"$4\"}")
-}
+# full A B: A in the whole gauntlet, B in a quick one.
+full() { if [ -z "$quick" ]; then echo "$1"; else echo "$2"; fi; }
 
 # step NAME COMMAND...: runs it; its output goes to build/gauntlet/NAME.log.
 step() {
-    local name=$1 start=$SECONDS outcome=passed figures
+    local name=$1 start=$SECONDS outcome=passed
     shift
-    [ -z "$only" ] || [ "$only" = "$name" ] || return 0
+    [ -z "$only" ] || [[ $only == *",$name,"* ]] || return 0
+    [ -z "$list" ] || { printf '%-14s %s\n' "$name" "$*"; return 0; }
     echo "==== $name: $*"
-    if ! "$@" >"$out/$name.log" 2>&1; then
+    if ! ("$@") >"$out/$name.log" 2>&1; then
         outcome=FAILED
         failures=$((failures + 1))
         tail -20 "$out/$name.log"
     fi
-    # What cargo and ctest count, added up.
-    figures=$(awk '/^test result:/ { passed += $4; failed += $6 }
-        /tests passed,|tests failed out of/ { ctest = $0 }
-        /injections in/ { injections = $0 }
-        END { if (injections) { printf "%s", injections; exit }
-              if (passed + failed) printf "%d passed, %d failed", passed, failed
-              else if (ctest) printf "%s", ctest }' "$out/$name.log")
-    note "$name" "$outcome" $((SECONDS - start)) "$figures"
-    echo "$outcome"
+    local told=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
+    text+=("$(python3 scripts/figures.py "${told[@]}")")
+    json+=("$(python3 scripts/figures.py "${told[@]}" --json)")
+    echo "${text[-1]}"
 }
 
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
 
+races() {
+    configure_and_build release && python3 scripts/races.py build/release/c_tests \
+        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json
+}
+
+model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --test model; fi; }
+
+# Its own directory: with the feature on, everything would be built twice in the common one.
+faults() {
+    if [ -z "$quick" ]; then
+        scripts/rust_faults.sh
+    else
+        CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
+    fi
+}
+
 # Leaks of host memory on the way of each fault: the leak checker looks at every process.
 sanitized_faults() {
     TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
-        LSAN_OPTIONS=suppressions=c_tests/lsan.supp:print_suppressions=0 \
-        python3 scripts/fault_loop.py "$PWD/build/asan/c_tests" --seconds 240 --kinds '*@{}' --no-libc
+        LSAN_OPTIONS=suppressions=$root/c_tests/lsan.supp:print_suppressions=0 \
+        python3 scripts/fault_loop.py build/asan/c_tests --seconds "$(full 240 20)" --no-libc
 }
 
+step clippy scripts/lint.sh
+step deny scripts/deny.sh
+step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
+step contract cargo test --locked --test contract
+step model model
+step differential scripts/differential.sh --fetch --operations "$(full 1000000 20000)"
+step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
+step faults faults
+step fuzz scripts/fuzz.sh "$(full 60 5)"
 step models scripts/models.sh
-step rust-faults scripts/rust_faults.sh
-step rust-asan scripts/sanitize_rust.sh
 step c-debug suite dev
-step c-asan suite asan
-step c-release suite release
-step c-faults python3 scripts/fault_loop.py build/dev/c_tests --all --seconds 480 \
+step c-faults python3 scripts/fault_loop.py build/dev/c_tests --all --seconds "$(full 480 40)" \
     --json target/c_faults.json
+step c-asan suite asan
 step c-faults-asan sanitized_faults
-if [ -f scripts/races.py ]; then
-    step races python3 scripts/races.py build/release/c_tests --racy 1000 --twin 10000 \
-        --workload 1000 --json target/races.json
-fi
+step c-release suite release
+step races races
+step valgrind scripts/valgrind.sh "$(full --all --share)"
+step rust-asan scripts/sanitize_rust.sh
+step coverage scripts/coverage.sh
 
+[ -z "$list" ] || exit 0
 printf '%s\n' "${text[@]}" | tee "$out/summary.txt"
 (IFS=,; printf '[%s]\n' "${json[*]}") >"$out/summary.json"
 [ "$failures" -eq 0 ] || { echo "$failures step(s) failed"; exit 1; }

@@ -98,12 +98,15 @@ def minimise(fails, numbers):
 
 def describe(operation):
     text = f"#{operation['number']} {operation['kind']} on stream {operation['stream']}"
+    if operation["thread"]:
+        text += f" by thread {operation['thread']}"
     if operation["device"]:
         text += f" of device {operation['device']}"
     for what in ("reads", "writes"):
         if what in operation:
             start, count = operation[what]
-            text += f", {what} {count} bytes at {start}"
+            place = "of the host" if start == "host" else f"at {start}"
+            text += f", {what} {count} bytes {place}"
     if operation["waits"]:
         text += ", waits for " + " ".join(f"#{number}" for number in operation["waits"])
     return text

@@ -19,30 +19,22 @@ step() {
     fi
 }
 
+told() { "$@" 2>&1 | tee target/step.log; }
+
+# checked NAME SCRIPT...: a step whose script may say "skipped: " and why.
+checked() {
+    mkdir -p target
+    step "$1" told "${@:2}"
+    if [[ ${summary[-1]} == passed* ]] && grep -q '^skipped: ' target/step.log; then
+        summary[-1]="skipped  $1: $(sed -n 's/^skipped: //p' target/step.log | head -1)"
+    fi
+}
+
 skip() { summary+=("skipped  $1: $2"); }
 
 # suite PRESET [option...]: builds and runs the C and C++ tests, both linkages.
 suite() {
     configure_and_build "$@" && "$ctest" --preset "$1" --parallel "$(jobs)"
-}
-
-# valgrind cannot reserve as much as a large device; uninitialised reads and leaks end a test.
-under_valgrind() {
-    local name
-    for name in "$@"; do
-        echo "valgrind $name"
-        TCUDA_BACKEND=sim TCUDA_SIM=memory=256MiB valgrind --quiet --error-exitcode=9 \
-            --leak-check=full --errors-for-leak-kinds=definite "build/dev/c_tests/${name}_shared" ||
-            return 1
-    done
-}
-
-# Those of the named tests that exist.
-existing_tests() {
-    local name
-    for name in "$@"; do
-        [ ! -f "c_tests/$name.c" ] || echo "$name"
-    done
 }
 
 # A file is one room. What is generated, or not ours, has no limit.
@@ -52,7 +44,7 @@ files_are_short() {
         lines=$(wc -l <"$file")
         [ "$lines" -le 500 ] || { echo "$file has $lines lines: look for a second noun"; long=1; }
     done < <(git ls-files --cached --others --exclude-standard -- \
-        '*.rs' '*.c' '*.cc' '*.h' '*.hpp' '*.py' '*.sh' '*.cu' '*.cmake' ':!include/tcuda.h')
+        '*.rs' '*.c' '*.cc' '*.h' '*.hpp' '*.py' '*.sh' '*.cu' '*.cmake' ':!include/tcuda.h' ':!abi/')
     return $long
 }
 
@@ -64,11 +56,9 @@ if cargo fmt --version >/dev/null 2>&1; then
 else
     skip "format" "rustfmt is not installed"
 fi
-if cargo clippy --version >/dev/null 2>&1; then
-    step "clippy" cargo clippy --locked --all-targets -- -D warnings
-else
-    skip "clippy" "it is not installed"
-fi
+checked "clippy" scripts/lint.sh
+checked "licences, versions and sources of crates" scripts/deny.sh
+checked "the ABI of the last release" scripts/abi.sh
 step "Rust tests" cargo test --locked --no-fail-fast
 # Its own directory: with the feature on, everything would be built twice in the common one.
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
@@ -78,13 +68,15 @@ step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
 step "fault loop over the C tests, a share" python3 scripts/fault_loop.py build/dev/c_tests --seconds 40
 step "C tests under ASan and UBSan" suite asan
-if command -v valgrind >/dev/null; then
-    # shellcheck disable=SC2046 # names without blanks
-    step "C tests under valgrind" under_valgrind $(existing_tests library stream event copy memory snapshot)
-else
-    skip "C tests under valgrind" "it is not installed"
-fi
+checked "C tests under valgrind" scripts/valgrind.sh --share
 step "C tests, release; installed and consumed" suite release
+if [ -e target/c10/torch/lib/libc10_cuda.so ]; then
+    step "differential against PyTorch's allocator, a share" scripts/differential.sh
+    step "differential, when memory is short" scripts/differential.sh --tight
+else
+    skip "differential against PyTorch's allocator" \
+        "it is not in target/c10: scripts/differential.sh --fetch gets it (530 MB)"
+fi
 step "exports of the release library" env TCUDA_TEST_LIBRARY=build/release/lib/libtcuda.so \
     cargo test --locked --test exports
 

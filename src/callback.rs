@@ -3,10 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
-use crate::rank::{Rank, nothing_is_held};
+use crate::rank::{Rank, before_host_function};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::try_box;
+use crate::thread::{self, try_box};
 use std::ffi::c_void;
 
 /// A host's function with its data.
@@ -25,6 +25,7 @@ unsafe impl Send for Callback {}
 impl Callback {
     fn finish(&self) {
         if let Some(destroy) = self.destroy {
+            before_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -76,7 +77,8 @@ unsafe extern "C" fn call(address: *mut c_void) {
     }
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
-    nothing_is_held();
+    before_host_function();
+    let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };
     callback.finish();

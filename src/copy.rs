@@ -118,13 +118,28 @@ fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
     Ok([device_of(runtime, dst)?, device_of(runtime, src)?])
 }
 
-/// The contexts of the sides, where those are two devices.
+/// The contexts of the sides, where those are two devices: with them, the driver stages what it must.
+/// A copy that names contexts would break a capture; one that names none needs peer access.
 fn two_contexts(
     runtime: &Runtime,
     devices: [Option<i32>; 2],
+    stream: &Stream,
 ) -> Result<Option<(CUcontext, CUcontext)>> {
     match devices {
         [Some(to), Some(from)] if to != from => {
+            if stream.is_capturing(runtime)? {
+                let own = stream.device();
+                let device = runtime.device(own)?;
+                let reaches = |owner| owner == own || device.has_peer(owner);
+                return if reaches(to) && reaches(from) {
+                    Ok(None)
+                } else {
+                    Err(Error::InvalidState(
+                        "a copy between two devices cannot be captured without peer access: call \
+                         tcuda_device_enable_peer_access before the capture",
+                    ))
+                };
+            }
             Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
         }
         _ => Ok(None),
@@ -137,12 +152,11 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
         return Ok(());
     }
     let devices = sides(runtime, dst, src)?;
-    let contexts = two_contexts(runtime, devices)?;
     where_it_is(runtime, devices, stream, |stream| {
+        let contexts = two_contexts(runtime, devices, stream)?;
         let _context = runtime.device(stream.device())?.enter()?;
         let (driver, bytes, native) = (runtime.driver(), bytes as usize, stream.native());
         match contexts {
-            // Works with and without peer access: the driver stages what it must.
             // SAFETY: the caller's promise about the ranges; the stream is alive.
             Some((to, from)) => unsafe {
                 driver.cuMemcpyPeerAsync(dst, to, src, from, bytes, native)
@@ -185,8 +199,8 @@ pub fn copy_2d(
         }
     }
     let devices = sides(runtime, dst.address, src.address)?;
-    let contexts = two_contexts(runtime, devices)?;
     where_it_is(runtime, devices, stream, |stream| {
+        let contexts = two_contexts(runtime, devices, stream)?;
         let _context = runtime.device(stream.device())?.enter()?;
         match contexts {
             Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream),

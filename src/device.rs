@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::event::EventPool;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
+use crate::once::Once;
+use crate::rank::Rank;
 use crate::stream::Streams;
-use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Stands for the thread's current device.
@@ -23,7 +24,7 @@ pub struct Device {
     ordinal: i32,
     driver: &'static Driver,
     handle: CUdevice,
-    context: OnceCell<usize>,
+    context: Once<usize>,
     /// The same, readable without a call: 0 until it is retained.
     known_context: AtomicUsize,
     peers: [AtomicBool; MAX_DEVICES],
@@ -58,7 +59,7 @@ impl Device {
             ordinal,
             driver,
             handle,
-            context: OnceCell::new(),
+            context: Once::new(Rank::CONTEXT),
             known_context: AtomicUsize::new(0),
             peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
             streams: Streams::new(driver, ordinal, generation),
@@ -220,15 +221,18 @@ impl Device {
         self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
     }
 
-    /// Waits for its work and gives back what it holds. Errors are the driver's last words: nothing
-    /// can be done about them here; what we know of it goes in any case. Its context stays: another
-    /// device may still hold events of it.
+    /// Waits for its work before the end. Errors are the driver's last words: nothing can be done
+    /// about them here.
+    pub(crate) fn settle(&self) {
+        if self.has_context() {
+            let _ = self.synchronize();
+        }
+    }
+
+    /// Gives back what it holds, once every device has settled; what we know of it goes in any case.
+    /// Its context stays: another device may still hold events of it.
     pub(crate) fn close(&self) {
         let context = if self.has_context() { self.enter().ok() } else { None };
-        if context.is_some() {
-            // SAFETY: its context is current.
-            let _ = unsafe { self.driver.cuCtxSynchronize() };
-        }
         self.memory.close();
         self.kernels.close();
         self.events.close();

@@ -5,7 +5,7 @@
 //! two plain stores; the waiting side pays with a heavy fence.
 
 use crate::error::{Error, Result};
-use crate::lock::{Guard, Lock, Mutex};
+use crate::lock::{Guard, Held, Lock, Mutex};
 use crate::rank::Rank;
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::cell::UnsafeCell;
@@ -123,9 +123,12 @@ impl Members {
         });
     }
 
-    /// Holds the list still, for a fork.
+    /// Holds the list still, for a fork. Tries, since a fork holds other leaves by then; whoever has
+    /// the list waits for none of them.
     pub fn hold(&self) {
-        self.lock.lock();
+        while !self.lock.try_lock() {
+            sync::yield_now();
+        }
     }
 
     /// Gives it back.
@@ -200,9 +203,16 @@ impl Members {
 const SPARE: usize = 64;
 
 /// Objects taken out of use, with the members that may still look at them.
-struct Old {
+pub struct Old {
     objects: Vec<Box<dyn Send>>,
     waiting_for: Vec<(usize, u64)>,
+}
+
+/// Keeps `Retired` still while it lives.
+pub struct Still<'a> {
+    _old: Held<'a, Old>,
+    _young: Held<'a, Vec<Box<dyn Send>>>,
+    _spare: Held<'a, [Option<Box<dyn Send>>; SPARE]>,
 }
 
 /// Objects out of use, dropped once no member that was inside can still see them.
@@ -240,6 +250,12 @@ impl Retired {
         }
         young.push(object);
         young.len()
+    }
+
+    /// Holds all of it still, for a fork: a child could never take a lock that another thread held.
+    pub fn hold(&self) -> Still<'_> {
+        // Whoever has one of the leaves waits for nothing, so that trying comes to an end.
+        Still { _old: self.old.lock(), _young: self.young.hold(), _spare: self.spare.hold() }
     }
 
     /// Moves objects one step on, dropping those that nobody can see. `own` is the caller's, if what
@@ -289,9 +305,12 @@ impl Retired {
     /// Drops all; the caller has waited for everyone who could see them.
     pub fn drain(&self) {
         loop {
-            let old = std::mem::take(&mut self.old.lock().objects);
+            // Under one lock: between the two a collection could make the young ones old.
+            let mut retired = self.old.lock();
+            let old = std::mem::take(&mut retired.objects);
             let young = std::mem::take(&mut *self.young.lock());
             let spare = self.spare.lock().each_mut().map(Option::take);
+            drop(retired);
             if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
                 return;
             }

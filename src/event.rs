@@ -5,10 +5,10 @@ use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
+use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
-use once_cell::sync::OnceCell;
 
 /// Can be timed.
 pub const TIMING: u32 = 1;
@@ -116,7 +116,7 @@ unsafe impl Sync for Created {}
 /// A point in a stream.
 pub struct Event {
     flags: u32,
-    created: OnceCell<Created>,
+    created: Once<Created>,
 }
 
 impl Event {
@@ -135,7 +135,7 @@ impl Event {
                  time events that are shared: leave one out",
             ));
         }
-        Ok(Event { flags, created: OnceCell::new() })
+        Ok(Event { flags, created: Once::new(Rank::ONCE) })
     }
 
     fn driver_flags(&self) -> u32 {

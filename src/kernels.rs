@@ -5,40 +5,32 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::error::{Error, Result};
 use crate::fill;
+use crate::once::Once;
+use crate::rank::Rank;
 use once_cell::sync::OnceCell;
 use std::ffi::c_void;
 
 /// The kernels of a device.
 pub struct Kernels {
     driver: &'static Driver,
+    /// Loaded by whoever makes `fill`, so that nobody waits for it alone.
     module: OnceCell<usize>,
-    fill: OnceCell<usize>,
+    fill: Once<usize>,
 }
 
 impl Kernels {
     pub(crate) fn new(driver: &'static Driver) -> Kernels {
-        Kernels { driver, module: OnceCell::new(), fill: OnceCell::new() }
+        Kernels { driver, module: OnceCell::new(), fill: Once::new(Rank::ONCE) }
     }
 
-    /// The module, loaded now if it was not; the device's context is current. It is kept whatever
-    /// fails after it: to unload it might fail too.
-    fn module(&self) -> Result<CUmodule> {
-        let module = self.module.get_or_try_init(|| {
-            let mut module: CUmodule = std::ptr::null_mut();
-            let image = fill::PTX.as_ptr().cast::<c_void>();
-            // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
-            unsafe { self.driver.cuModuleLoadData(&mut module, image) }?;
-            Ok::<_, Error>(module as usize)
-        })?;
-        Ok(*module as CUmodule)
-    }
-
-    /// The fill kernel.
+    /// The fill kernel; the device's context is current.
     pub(crate) fn fill(&self, device: &Device) -> Result<CUfunction> {
         let function = self.fill.get_or_try_init(|| {
             let _relaxed = crate::memory::Relaxed::enter(self.driver);
             let _context = device.enter()?;
-            let module = self.module()?;
+            // It stays when its kernel cannot be found: who tries again needs it, and a driver that
+            // refuses the one may refuse to unload the other.
+            let module = *self.module.get_or_try_init(|| self.load())? as CUmodule;
             let mut function: CUfunction = std::ptr::null_mut();
             let name = fill::KERNEL.as_ptr();
             // SAFETY: the module is loaded; `function` is writable.
@@ -46,6 +38,14 @@ impl Kernels {
             Ok::<_, Error>(function as usize)
         })?;
         Ok(*function as CUfunction)
+    }
+
+    fn load(&self) -> Result<usize> {
+        let mut module: CUmodule = std::ptr::null_mut();
+        let image = fill::PTX.as_ptr().cast::<c_void>();
+        // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
+        unsafe { self.driver.cuModuleLoadData(&mut module, image) }?;
+        Ok(module as usize)
     }
 
     /// Unloads what was loaded; the device's context is current and nothing runs.

@@ -53,6 +53,11 @@ impl Lock {
 
     #[cold]
     fn wait(&self) {
+        while sync::give_way() {
+            if self.try_word() {
+                return;
+            }
+        }
         let mut pauses = 1;
         for _ in 0..LOOKS {
             for _ in 0..pauses {
@@ -75,6 +80,11 @@ impl Lock {
         if self.word.swap(FREE, Ordering::Release) == WAITED_FOR {
             sync::wake_one(&self.word);
         }
+    }
+
+    /// Takes it for the life of the guard, if it is free.
+    pub fn try_guard(&self) -> Option<Guard<'_>> {
+        self.try_lock().then(|| Guard(self))
     }
 
     /// Takes it for the life of the guard.
@@ -113,6 +123,14 @@ impl<T> Mutex<T> {
     /// Takes it, waiting as long as it takes.
     pub fn lock(&self) -> Held<'_, T> {
         self.rank.before();
+        while sync::turns_are_kept() {
+            if let Some(held) = self.try_lock() {
+                return held;
+            }
+            if !sync::give_way() {
+                break;
+            }
+        }
         self.held(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -122,6 +140,17 @@ impl<T> Mutex<T> {
             Ok(guard) => Some(self.held(guard)),
             Err(TryLockError::Poisoned(guard)) => Some(self.held(guard.into_inner())),
             Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes it by trying, for a fork, which holds several leaves at once: only where whoever has it
+    /// waits for nothing.
+    pub fn hold(&self) -> Held<'_, T> {
+        loop {
+            match self.try_lock() {
+                Some(held) => return held,
+                None => sync::yield_now(),
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! The log: one line at a time to whoever asked for it; silence by default.
 
+use crate::sync::{self, AtomicPtr, Ordering};
 use crate::thread;
 use std::fmt;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// How much it matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,16 +27,23 @@ pub trait TakesLines: Send + Sync {
 /// Where lines go.
 pub type Sink = Box<dyn TakesLines>;
 
-static LEVEL: AtomicI32 = AtomicI32::new(0);
-static SINK: AtomicPtr<Sink> = AtomicPtr::new(std::ptr::null_mut());
+/// A sink with the level up to which it gets lines: one object, so that no line of one level goes to
+/// the sink of another while it is replaced.
+pub struct Listener {
+    /// The highest level.
+    pub level: i32,
+    /// Where its lines go.
+    pub sink: Sink,
+}
 
-/// Sends lines up to a level to a sink, which replaces the last; `None`: silence.
-pub fn set_sink(level: i32, sink: Option<Box<Sink>>) {
-    let level = if sink.is_some() { level } else { 0 };
-    let new = sink.map_or(std::ptr::null_mut(), Box::into_raw);
-    LEVEL.store(0, Ordering::Release);
-    let old = SINK.swap(new, Ordering::AcqRel);
-    LEVEL.store(level, Ordering::Release);
+sync::state! {
+    static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
+}
+
+/// Sends lines to a listener, which replaces the last; `None`: silence.
+pub fn set_listener(listener: Option<Box<Listener>>) {
+    let new = listener.map_or(std::ptr::null_mut(), Box::into_raw);
+    let old = LISTENER.swap(new, Ordering::AcqRel);
     if !old.is_null() {
         // SAFETY: from Box::into_raw, and no longer reachable; threads that use it are waited for.
         thread::retire(unsafe { Box::from_raw(old) });
@@ -45,12 +52,11 @@ pub fn set_sink(level: i32, sink: Option<Box<Sink>>) {
 
 /// Writes a line; the caller is inside the library.
 pub fn write(level: Level, line: fmt::Arguments<'_>) {
-    if level as i32 > LEVEL.load(Ordering::Acquire) {
-        return;
-    }
-    let sink = SINK.load(Ordering::Acquire);
-    // SAFETY: a sink that was replaced lives until the threads that were inside have left.
-    if let Some(sink) = unsafe { sink.as_ref() } {
-        sink.take(level, line);
+    let listener = LISTENER.load(Ordering::Acquire);
+    // SAFETY: one that was replaced lives until the threads that were inside have left.
+    if let Some(listener) = unsafe { listener.as_ref() }
+        && level as i32 <= listener.level
+    {
+        listener.sink.take(level, line);
     }
 }

@@ -5,6 +5,7 @@ use crate::driver::sys::CUcontext;
 use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
 use crate::memory::host::HostMemory;
 use crate::rank::Rank;
@@ -12,8 +13,7 @@ use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How a GPU is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,32 +65,10 @@ struct Selection {
 
 static SELECTION: Mutex<Selection> =
     Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
-/// Serialises initialisation and shutdown; taken before every other lock.
-static LIFE: Mutex<()> = Mutex::new(Rank::LIFE, ());
-static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
-static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+static LIFE: Life<Runtime, Driver> = Life::new();
 static GENERATION: AtomicU64 = AtomicU64::new(0);
-/// Set while `shutdown` waits for others to leave: those must not wait for it in turn.
-static CLOSING: AtomicBool = AtomicBool::new(false);
 /// libcuda was started in this process: a child cannot use it, also after a shutdown.
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
-
-/// Waits for LIFE, unless a shutdown is waiting for this very thread.
-fn life() -> Result<Held<'static, ()>> {
-    // Its own rank is left out: a line of log under LIFE may come back here, and is turned away.
-    Rank::ARENA.before();
-    loop {
-        match LIFE.try_lock() {
-            Some(held) => return Ok(held),
-            None if CLOSING.load(Ordering::Acquire) => {
-                return Err(Error::InvalidState(
-                    "another thread shuts the library down or selects its backend; try again",
-                ));
-            }
-            None => std::thread::sleep(Duration::from_micros(50)),
-        }
-    }
-}
 
 /// The runtime, initialised now if it was not.
 #[inline]
@@ -104,25 +82,23 @@ pub fn get(inside: &Inside) -> Result<&Runtime> {
 /// The runtime, if it is initialised.
 #[inline]
 pub fn existing(_inside: &Inside) -> Option<&Runtime> {
-    let runtime = RUNTIME.load(Ordering::Acquire);
-    // SAFETY: shutdown frees it only after every thread that was inside has left.
-    unsafe { runtime.as_ref() }
+    // SAFETY: this thread is inside for as long.
+    unsafe { LIFE.runtime() }
 }
 
 /// The driver in use, if one was started.
 pub fn existing_driver(_inside: &Inside) -> Option<&Driver> {
-    let driver = DRIVER.load(Ordering::Acquire);
-    // SAFETY: as for the runtime.
-    unsafe { driver.as_ref() }
+    // SAFETY: this thread is inside for as long.
+    unsafe { LIFE.driver() }
 }
 
 #[cold]
 fn initialise(inside: &Inside) -> Result<&Runtime> {
-    let _life = life()?;
+    let held = LIFE.hold()?;
     if let Some(runtime) = existing(inside) {
         return Ok(runtime);
     }
-    let (driver, count) = start_driver()?;
+    let (driver, count) = start_driver(&held)?;
     if count == 0 {
         return Err(Error::NoDevice(
             "the driver is there, but no CUDA GPUs are available; check CUDA_VISIBLE_DEVICES, or \
@@ -141,25 +117,25 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         Runtime { devices, host: HostMemory::new(driver), generation, driver },
         "the runtime",
     )?;
-    RUNTIME.store(Box::into_raw(runtime), Ordering::Release);
+    LIFE.begin(&held, runtime);
     get(inside)
 }
 
-/// Loads and starts the backend, and counts its devices. The caller holds LIFE.
-fn start_driver() -> Result<(&'static Driver, i32)> {
-    let mut driver = DRIVER.load(Ordering::Acquire);
-    if driver.is_null() {
+/// Loads and starts the backend, and counts its devices.
+fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
+    if !LIFE.has_driver() {
         take_faults()?;
         let new = match chosen_backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
             Backend::Sim => Driver::new("sim", power_on()?),
         };
         let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
-        driver = Box::into_raw(boxed);
-        DRIVER.store(driver, Ordering::Release);
+        LIFE.begin_driver(held, boxed);
     }
-    // SAFETY: it was just made, and only shutdown, which needs LIFE, frees it.
-    let driver: &'static Driver = unsafe { &*driver };
+    // SAFETY: the lock is held, and the runtime that keeps it ends before it.
+    let Some(driver) = (unsafe { LIFE.driver() }) else {
+        return Err(Error::Internal(Text::new("a driver that was not begun")));
+    };
     if driver.name() == "cuda" {
         CUDA_STARTED.store(true, Ordering::Release);
     }
@@ -232,7 +208,7 @@ fn take_faults() -> Result<()> {
 /// Chooses the backend; before initialisation only.
 pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> {
     let backend = Backend::parse(name, "name")?;
-    let _life = life()?;
+    let held = LIFE.hold()?;
     if existing(inside).is_some() {
         return Err(Error::InvalidState(
             "the backend cannot change once the library is initialised; call \
@@ -254,7 +230,7 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
     let mut copy = String::new();
     copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;
     copy.push_str(options);
-    stop_driver();
+    LIFE.end_driver(&held, thread::wait_for_others, stop_driver);
     *SELECTION.lock() = Selection { backend: Some(backend), options: copy };
     Ok(())
 }
@@ -274,8 +250,8 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
     if let Some(runtime) = existing(inside) {
         return Ok(runtime.devices.len() as i32);
     }
-    let _life = life()?;
-    match start_driver() {
+    let held = LIFE.hold()?;
+    match start_driver(&held) {
         Ok((_, count)) => Ok(count),
         Err(Error::NoDriver(_) | Error::NoDevice(_) | Error::Cuda(_)) => Ok(0),
         Err(error) => Err(error),
@@ -285,62 +261,35 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
 /// Waits for all work, frees everything, and forgets the backend's state. Gives the number of
 /// objects that `destroy_handles` still found alive.
 pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize) -> Result<usize> {
-    if !inside.is_outermost() {
+    if !inside.is_outermost() || thread::is_in_callback() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
-    let _life = life()?;
-    let _closing = Closing::begin();
-    let runtime = RUNTIME.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    thread::wait_for_others();
-    let live = destroy_handles(inside);
-    // Those who came meanwhile may have found a handle; whoever comes now finds none.
-    thread::wait_for_others();
-    // Objects wait for the threads that could see them; those have left.
-    thread::drain();
-    // Another thread may have begun to drop some of them; that needs the runtime as well.
-    thread::wait_for_others();
-    crate::stream::forget_current(thread::block());
-    if !runtime.is_null() {
-        // SAFETY: it came from Box::into_raw, and nobody is inside any more.
-        let runtime = unsafe { Box::from_raw(runtime) };
-        runtime.devices.iter().for_each(Device::close);
-        runtime.host.close(&runtime.devices);
-        #[cfg(any(test, feature = "host_faults"))]
-        crate::host_faults::reached(crate::host_faults::Stage::Closed);
-        runtime.devices.iter().for_each(Device::release_context);
-        crate::callback::abandon_all();
-    }
+    let held = LIFE.hold()?;
+    let destroy = || destroy_handles(inside);
+    let others = thread::wait_for_others;
+    let live = LIFE.end(&held, others, destroy, thread::drain, close, |driver| {
+        inject::clear();
+        stop_driver(driver);
+    });
     inject::clear();
-    stop_driver();
+    crate::stream::forget_current(thread::block());
     Ok(live)
 }
 
-/// Says, while it lives, that LIFE's holder waits for other threads to leave the library.
-struct Closing;
-
-impl Closing {
-    fn begin() -> Closing {
-        CLOSING.store(true, Ordering::Release);
-        Closing
-    }
+/// Gives back what the runtime holds; nobody uses it any more.
+fn close(runtime: &Runtime) {
+    // All of them before any gives memory back: another device may be about to use it.
+    runtime.devices.iter().for_each(Device::settle);
+    runtime.devices.iter().for_each(Device::close);
+    runtime.host.close(&runtime.devices);
+    #[cfg(any(test, feature = "host_faults"))]
+    crate::host_faults::reached(crate::host_faults::Stage::Closed);
+    runtime.devices.iter().for_each(Device::release_context);
+    crate::callback::abandon_all();
 }
 
-impl Drop for Closing {
-    fn drop(&mut self) {
-        CLOSING.store(false, Ordering::Release);
-    }
-}
-
-/// Lets go of the backend. The caller holds LIFE and knows that no runtime exists.
-fn stop_driver() {
-    let driver = DRIVER.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    if driver.is_null() {
-        return;
-    }
-    let _closing = Closing::begin();
-    thread::wait_for_others();
-    // SAFETY: it came from Box::into_raw, and nobody is inside any more.
-    let driver = unsafe { Box::from_raw(driver) };
+/// Lets go of the backend; nobody uses it any more.
+fn stop_driver(driver: Box<Driver>) {
     if driver.name() == "sim" {
         #[cfg(any(test, feature = "host_faults"))]
         crate::host_faults::reached(crate::host_faults::Stage::Released);
@@ -351,10 +300,17 @@ fn stop_driver() {
 /// In the child of a fork: is the library unusable here? It is when the driver was started, or when
 /// another thread was in the middle of starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
-    CUDA_STARTED.load(Ordering::Acquire)
-        || !DRIVER.load(Ordering::Acquire).is_null()
-        || LIFE.try_lock().is_none()
-        || SELECTION.try_lock().is_none()
+    CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver() || LIFE.is_held()
+}
+
+/// What was selected, held still while it lives.
+pub(crate) struct Still {
+    _selection: Held<'static, Selection>,
+}
+
+/// Holds still what was selected, for a fork.
+pub(crate) fn hold() -> Still {
+    Still { _selection: SELECTION.hold() }
 }
 
 impl Runtime {

@@ -5,13 +5,13 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
-use crate::farewell::{End, Farewell};
+use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
+use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::thread::{self, Block, try_box};
-use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
@@ -33,10 +33,8 @@ pub struct Stream {
     /// The driver's number for it, which is never recycled as handles are.
     driver_id: u64,
     external: bool,
-    /// Owned handles of an external stream; without any it may be destroyed by its owner.
-    handles: AtomicUsize,
-    /// What its last handle left.
-    end: End,
+    /// Owned handles; without any the owner of an external stream may destroy it.
+    farewell: Farewell,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -52,8 +50,7 @@ impl Stream {
             priority,
             driver_id,
             external: false,
-            handles: AtomicUsize::new(0),
-            end: End::new(),
+            farewell: Farewell::new(),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -91,51 +88,68 @@ impl Stream {
         self.external
     }
 
-    /// What stands for the stream, if its owner may have destroyed it.
-    #[inline]
-    pub(crate) fn farewell(&self) -> Option<Farewell> {
-        if !self.external || self.handles.load(Ordering::Acquire) > 0 {
-            return None;
-        }
-        self.end.get()
-    }
-
-    /// Its context was waited for, and the stream with it.
-    pub(crate) fn has_ended(&self) {
-        self.end.was_waited_for();
+    /// May the stream be named to the driver by who has no handle of it?
+    pub(crate) fn standing(&self) -> Standing<'_> {
+        self.farewell.standing()
     }
 
     /// Counts an owned handle.
     pub fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::AcqRel);
+        self.farewell.add_handle();
     }
 
     /// An owned handle goes. With the last one of an external stream its present end is recorded,
     /// while the stream is alive: what waits for it later, waits for that.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
-        if !self.external || self.is_per_thread() {
-            self.handles.fetch_sub(1, Ordering::AcqRel);
-            return Ok(());
-        }
-        let outcome = self.record_farewell(runtime);
-        self.handles.fetch_sub(1, Ordering::AcqRel);
+        let outcome = if !self.external || self.is_per_thread() {
+            Ok(())
+        } else {
+            self.record_farewell(runtime)
+        };
+        self.farewell.drop_handle();
         outcome
     }
 
     fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
         if matches!(self.is_capturing(runtime), Ok(true)) {
-            // It can be neither recorded nor waited for now, and asked no more later.
-            self.end.set_unknown();
             return Ok(());
         }
-        let Err(error) = self.end.record(runtime, self) else { return Ok(()) };
+        let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        if self.synchronize(runtime).is_err() {
-            self.end.set_unknown();
+        let known = self.farewell.event();
+        if self.synchronize(runtime).is_ok() {
+            let _ = self.farewell.replace_event(0, ENDED);
+            return Ok(());
+        }
+        if self.farewell.replace_event(known, UNKNOWN).is_ok() && known > UNKNOWN {
+            runtime.device(self.device)?.events.give_untimed(known as CUevent);
+        }
+        Err(error)
+    }
+
+    /// All of its context was waited for.
+    pub(crate) fn has_ended(&self) {
+        let _ = self.farewell.replace_event(UNKNOWN, ENDED);
+    }
+
+    fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
+        let device = runtime.device(self.device)?;
+        let known = self.farewell.event();
+        if known > UNKNOWN {
+            return self.record(runtime, known as CUevent);
+        }
+        let event = device.events.take_untimed(device)?;
+        if let Err(error) = self.record(runtime, event) {
+            device.events.give_untimed(event);
             return Err(error);
         }
-        self.has_ended();
-        Ok(())
+        match self.farewell.replace_event(known, event as usize) {
+            Ok(()) => Ok(()),
+            Err(first) => {
+                device.events.give_untimed(event);
+                self.record(runtime, first as CUevent)
+            }
+        }
     }
 
     /// Does the handle mean another stream on each thread?
@@ -208,23 +222,22 @@ impl Stream {
 
     /// Is it being captured into a graph?
     pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
-        let driver = runtime.driver();
         let _context = self.enter(runtime)?;
-        let mut status: i32 = 0;
-        // SAFETY: the driver writes an enum of this size; it is read as an integer.
-        let asked = unsafe {
-            driver.cuStreamIsCapturing(
-                self.native(),
-                std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>(),
-            )
-        };
-        match asked {
-            Ok(()) => Ok(status != 0),
-            // The default stream while a stream that it waits for is captured: hands off as well.
-            Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
-            Err(error) if error.code == CudaError::MISSING => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        is_capturing(runtime.driver(), self.native())
+    }
+}
+
+/// Is a stream of the driver's being captured? The question harms no capture.
+fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
+    let mut status: i32 = 0;
+    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
+    // SAFETY: the driver writes an enum of this size; it is read as an integer.
+    match unsafe { driver.cuStreamIsCapturing(native, out) } {
+        Ok(()) => Ok(status != 0),
+        // The default stream while a stream that it waits for is captured: hands off as well.
+        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
+        Err(error) if error.code == CudaError::MISSING => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -243,13 +256,13 @@ pub struct Streams {
     ordinal: i32,
     generation: u64,
     default: Stream,
-    range: OnceCell<(i32, i32)>,
-    pool: [[OnceCell<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
+    range: Once<(i32, i32)>,
+    pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
     #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
     external: Mutex<Vec<Box<Stream>>>,
     /// For work of other devices' streams on this device's memory; see `in_order_of`.
-    side: OnceCell<Box<Stream>>,
+    side: Once<Box<Stream>>,
 }
 
 impl Streams {
@@ -259,11 +272,11 @@ impl Streams {
             ordinal,
             generation,
             default: Stream::new(ordinal, 0, 0, 0, 0),
-            range: OnceCell::new(),
-            pool: [const { [const { OnceCell::new() }; PER_PRIORITY] }; MAX_PRIORITIES],
+            range: Once::new(Rank::ONCE),
+            pool: [const { [const { Once::new(Rank::ONCE) }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
             external: Mutex::new(Rank::LEAF, Vec::new()),
-            side: OnceCell::new(),
+            side: Once::new(Rank::ONCE),
         }
     }
 
@@ -334,20 +347,34 @@ impl Streams {
         if native as usize != PER_THREAD {
             self.check_context(device, native)?;
         }
-        let driver_id = self.driver_id(native)?;
+        // Asking a captured stream for its number would break the capture.
+        let driver_id = match is_capturing(self.driver, native)? {
+            true => None,
+            false => Some(self.driver_id(native)?),
+        };
+        let is_it = |stream: &Stream| {
+            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
+            is_same && stream.native == native as usize
+        };
         for level in &self.pool {
-            for stream in level.iter().filter_map(OnceCell::get) {
-                if stream.native == native as usize && stream.driver_id == driver_id {
-                    return Ok(stream);
-                }
+            if let Some(stream) = level.iter().filter_map(Once::get).find(|s| is_it(s)) {
+                return Ok(stream);
             }
         }
         let mut external = self.external.lock();
-        let known =
-            external.iter().find(|s| s.native == native as usize && s.driver_id == driver_id);
-        if let Some(stream) = known {
+        // Without a number, one that a handle keeps alive is known by its own.
+        let is_alive = |stream: &Stream| {
+            driver_id.is_some() || !stream.is_per_thread() && stream.farewell.has_handle()
+        };
+        if let Some(stream) = external.iter().find(|s| is_it(s) && is_alive(s)) {
             return Ok(self.lend(stream));
         }
+        let Some(driver_id) = driver_id else {
+            return Err(Error::InvalidState(
+                "the stream is being captured, and tcuda does not know it yet: call \
+                 tcuda_stream_from_external before the capture begins",
+            ));
+        };
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
@@ -429,14 +456,15 @@ impl Streams {
 
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
-        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(OnceCell::get) {
+        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(Once::get) {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         for stream in self.external.lock().iter() {
-            if let Some(event) = stream.end.take_event() {
+            let farewell = stream.farewell.take_event();
+            if farewell > UNKNOWN {
                 // SAFETY: ours, and at its end.
-                let _ = unsafe { self.driver.cuEventDestroy(event) };
+                let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
             }
         }
     }

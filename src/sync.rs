@@ -3,10 +3,33 @@
 
 use std::sync::atomic;
 
+pub use crate::turn::{are_kept as turns_are_kept, give_way};
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
-pub use std::sync::{Mutex, MutexGuard};
-pub use std::thread::yield_now;
+pub use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// Lets other threads run.
+pub fn yield_now() {
+    if !give_way() {
+        std::thread::yield_now();
+    }
+}
+
+/// A cell whose users keep out of each other's way; the models check that they do.
+pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// A cell with this value.
+    pub const fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Runs `body` on the value, which nobody else uses meanwhile.
+    #[inline]
+    pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
+        body(self.0.get())
+    }
+}
 
 /// A constructor that is `const` here; those of the models' atomics are not.
 macro_rules! constant {
@@ -15,6 +38,14 @@ macro_rules! constant {
     };
 }
 pub(crate) use constant;
+
+/// State of the process. The models make it anew for each run.
+macro_rules! state {
+    ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$meta])* static $name: $type = $value;)*
+    };
+}
+pub(crate) use state;
 
 /// An array of one expression, repeated.
 macro_rules! repeat {
@@ -27,6 +58,16 @@ pub(crate) use repeat;
 /// Looks at a held lock before sleeping. What it guards takes some ten nanoseconds, and a sleeper
 /// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
 pub const LOOKS: u32 = 120;
+
+/// Slots in the first chunk of a table of handles.
+pub const FIRST_CHUNK: usize = 256;
+
+/// Lets some time pass, for what takes long and rarely happens.
+pub fn nap() {
+    if !give_way() {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
 
 /// Orders what this thread does, for those who use [`heavy_fence`] alone.
 #[inline]

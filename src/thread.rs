@@ -1,12 +1,14 @@
 //! What a thread carries: its current device and streams, and whether it is inside the library
 //! (`epoch`).
 
+use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::{Error, Result};
-use crate::sync;
+use crate::{runtime, sync, turn};
 use once_cell::sync::OnceCell;
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The thread block of `thread.c`.
 #[repr(C)]
@@ -25,6 +27,10 @@ pub struct Block {
     pub(crate) message: AtomicPtr<c_void>,
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
+    /// Host functions in streams that this thread is in.
+    callbacks: AtomicU16,
+    /// How often it has left for good: destructors of the host's may come back.
+    departures: AtomicU16,
 }
 
 const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
@@ -68,6 +74,28 @@ pub fn is_inside() -> bool {
     block().presence.depth() > 0
 }
 
+/// Is this thread in a host function of a stream, for which others may wait?
+pub fn is_in_callback() -> bool {
+    block().callbacks.load(Ordering::Relaxed) > 0
+}
+
+/// Says that this thread is in a host function of a stream, until it is dropped.
+pub struct InCallback;
+
+impl InCallback {
+    /// Now.
+    pub fn begin() -> InCallback {
+        block().callbacks.fetch_add(1, Ordering::Relaxed);
+        InCallback
+    }
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        block().callbacks.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Says that this thread is inside the library, until it is dropped.
 pub struct Inside {
     block: &'static Block,
@@ -79,6 +107,10 @@ pub fn enter() -> Result<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
+    }
+    if turn::are_kept() && !is_forked() {
+        // Outside still: nobody waits for a thread that waits for its turn.
+        turn::call();
     }
     match MODE.load(Ordering::Relaxed) {
         MODE_MEMBARRIER => block.presence.enter(Fence::Light),
@@ -102,12 +134,27 @@ impl Inside {
     }
 }
 
+/// POSIX promises four rounds of destructors: whoever comes back after the third departure might not
+/// leave again, and its block would stay on the list when its memory is gone.
+const DEPARTURES: u16 = 3;
+
+/// What such a thread is told.
+pub const ENDING: &CStr = c"this thread is ending: it has left tcuda for good";
+
+/// Has this thread, which is ending, left for the last time?
+pub fn has_left() -> bool {
+    block().departures.load(Ordering::Relaxed) >= DEPARTURES
+}
+
 #[cold]
 fn register(block: &'static Block) -> Result<()> {
     #[cfg(any(test, feature = "host_faults"))]
     let _ours = crate::host_faults::ours();
     if is_forked() {
         return Err(Error::Forked);
+    }
+    if has_left() {
+        return Err(Error::InvalidState(ENDING.to_str().unwrap_or("")));
     }
     if MODE.load(Ordering::Relaxed) == MODE_UNKNOWN {
         let works = sync::register_heavy_fence();
@@ -143,18 +190,38 @@ fn register(block: &'static Block) -> Result<()> {
     Ok(())
 }
 
+/// Locks that are held from before a fork to after it: what they guard is whole in the child.
+struct Forking(UnsafeCell<Option<(crate::epoch::Still<'static>, inject::Still, runtime::Still)>>);
+
+// SAFETY: used by the thread that holds the list of members only.
+unsafe impl Sync for Forking {}
+
+static FORKING: Forking = Forking(UnsafeCell::new(None));
+
 unsafe extern "C" fn before_fork() {
+    let held = (RETIRED.hold(), inject::hold(), runtime::hold());
     MEMBERS.hold();
+    // SAFETY: the list is held.
+    unsafe { *FORKING.0.get() = Some(held) };
+}
+
+/// What `before_fork` holds. The caller holds the list.
+fn held_for_fork() -> impl Sized {
+    // SAFETY: the list is held since `before_fork`, by this thread.
+    let held = unsafe { &mut *FORKING.0.get() };
+    held.take()
 }
 
 unsafe extern "C" fn after_fork() {
+    let _held = held_for_fork();
     MEMBERS.release();
 }
 
 /// In the child only the forking thread exists.
 unsafe extern "C" fn in_child() {
+    let _held = held_for_fork();
     MEMBERS.keep_only(&block().presence);
-    if crate::runtime::is_lost_by_fork() {
+    if runtime::is_lost_by_fork() {
         MODE.store(MODE_FORKED, Ordering::Relaxed);
     }
 }
@@ -166,6 +233,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     let block = unsafe { &*block };
     MEMBERS.part(&block.presence);
     block.registered.store(0, Ordering::Relaxed);
+    block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM {

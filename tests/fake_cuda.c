@@ -67,6 +67,17 @@ API int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void 
     return 903;
 }
 
+API int cuGraphGetEdges(void *graph, void **from, void **to, size_t *count)
+{
+    (void)graph, (void)from, (void)to;
+    return *count = 1, 0;
+}
+API int cuGraphGetEdges_v2(void *graph, void **from, void **to, void *data, size_t *count)
+{
+    (void)graph, (void)from, (void)to, (void)data, (void)count;
+    return 902;
+}
+
 /* Reached by the lookup only. */
 static int context_synchronize(void) { return 0; }
 
@@ -81,6 +92,8 @@ __attribute__((unused)) static int lookup(const char *name, void **address, int 
         {"cuStreamGetCaptureInfo", 12030, (void *)cuStreamGetCaptureInfo_v3},
         {"cuStreamGetCaptureInfo", 11030, (void *)cuStreamGetCaptureInfo_v2},
         {"cuStreamGetCaptureInfo", 10000, (void *)cuStreamGetCaptureInfo},
+        {"cuGraphGetEdges", 12030, (void *)cuGraphGetEdges_v2},
+        {"cuGraphGetEdges", 10000, (void *)cuGraphGetEdges},
         {"cuMemGetInfo", 3020, (void *)cuMemGetInfo_v2},
         {"cuMemGetInfo", 2000, (void *)cuMemGetInfo},
         {"cuCtxSynchronize", 2000, (void *)context_synchronize},

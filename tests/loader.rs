@@ -96,6 +96,13 @@ fn capture_generation(driver: &Driver) -> Result<u64, CudaError> {
         .map(|()| id)
 }
 
+/// The edges of a graph, by the generation that has no data of them.
+fn edges(driver: &Driver) -> Result<usize, CudaError> {
+    let (null, mut number) = (std::ptr::null_mut(), 0);
+    // SAFETY: the fake writes the number.
+    unsafe { driver.cuGraphGetEdges(null, null.cast(), null.cast(), &mut number) }.map(|()| number)
+}
+
 fn synchronize(driver: &Driver) -> Result<(), CudaError> {
     // SAFETY: no pointers.
     unsafe { driver.cuCtxSynchronize() }
@@ -115,6 +122,7 @@ fn a_driver_works() {
         assert_eq!(count(&driver), Ok(1));
         assert_eq!(free_bytes(&driver), Ok(2), "the signature of the table");
         assert_eq!(capture_generation(&driver), Ok(2), "the level of the table, not the newest");
+        assert_eq!(edges(&driver), Ok(1), "the level of the table, not the newest");
         assert_eq!(synchronize(&driver), Ok(()), "exported by the lookup alone");
         assert_eq!(query(&driver), Ok(()), "exported to dlsym alone");
     });

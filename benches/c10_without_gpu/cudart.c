@@ -1,8 +1,9 @@
 /* A CUDA runtime without a GPU: the functions that PyTorch's libc10_cuda.so calls.
  *
  * Memory is a counter of addresses and of bytes in use, so that the allocator meets the limits of
- * a device of STUB_TOTAL_MB (default: 141 GiB) and lays out its blocks as on one; nothing is ever
- * read or written there. Streams and events complete at once. */
+ * STUB_DEVICES (default: 1) devices of STUB_TOTAL_MB (default: 141 GiB) and lays out its blocks as on
+ * one; nothing is ever read or written there. Streams and events complete at once, but while
+ * stub_hold_events(1) holds, no query finds an event complete. */
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -15,15 +16,15 @@
 #undef cudaGetDeviceProperties
 #undef cudaGraphNodeGetDependencies
 
-enum { PAGE = 2 << 20, MAX_BLOCKS = 1 << 16 };
+enum { PAGE = 2 << 20, MAX_BLOCKS = 1 << 16, MAX_DEVICES = 16 };
 
 static const size_t GAP = (size_t)1 << 30;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static size_t total_bytes = (size_t)141 << 30, used_bytes;
+static size_t total_bytes = (size_t)141 << 30, used_bytes[MAX_DEVICES];
 static size_t next_block = 0x700000000000, next_range = 0x600000000000;
-static struct { size_t address, bytes; } blocks[MAX_BLOCKS];
-static int num_blocks;
+static struct { size_t address, bytes; int device; } blocks[MAX_BLOCKS];
+static int num_blocks, num_devices = 1, events_are_held;
 static __thread int current_device;
 
 __attribute__((constructor)) static void read_environment(void)
@@ -31,6 +32,17 @@ __attribute__((constructor)) static void read_environment(void)
     const char *megabytes = getenv("STUB_TOTAL_MB");
     if (megabytes != NULL)
         total_bytes = strtoul(megabytes, NULL, 10) << 20;
+    const char *devices = getenv("STUB_DEVICES");
+    if (devices != NULL)
+        num_devices = (int)strtoul(devices, NULL, 10);
+    if (num_devices < 1 || num_devices > MAX_DEVICES)
+        num_devices = 1;
+}
+
+/* For tests: not a part of the runtime. */
+void stub_hold_events(int held)
+{
+    events_are_held = held;
 }
 
 /* ---- Devices and errors ---- */
@@ -49,7 +61,7 @@ cudaError_t cudaSetDevice(int device)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = num_devices;
     return cudaSuccess;
 }
 
@@ -118,14 +130,16 @@ cudaError_t cudaMalloc(void **ptr, size_t bytes)
 {
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     pthread_mutex_lock(&lock);
-    const int fits = used_bytes + bytes <= total_bytes && num_blocks < MAX_BLOCKS;
+    const int device = current_device;
+    const int fits = used_bytes[device] + bytes <= total_bytes && num_blocks < MAX_BLOCKS;
     if (fits) {
         blocks[num_blocks].address = next_block;
         blocks[num_blocks].bytes = bytes;
+        blocks[num_blocks].device = device;
         num_blocks++;
         *ptr = (void *)next_block;
         next_block += bytes;
-        used_bytes += bytes;
+        used_bytes[device] += bytes;
     }
     pthread_mutex_unlock(&lock);
     return fits ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -136,7 +150,7 @@ cudaError_t cudaFree(void *ptr)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < num_blocks; i++) {
         if (blocks[i].address == (size_t)ptr) {
-            used_bytes -= blocks[i].bytes;
+            used_bytes[blocks[i].device] -= blocks[i].bytes;
             blocks[i] = blocks[--num_blocks];
             break;
         }
@@ -159,7 +173,7 @@ cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
 {
-    *free_bytes = total_bytes - used_bytes;
+    *free_bytes = total_bytes - used_bytes[current_device];
     *all_bytes = total_bytes;
     return cudaSuccess;
 }
@@ -255,7 +269,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     (void)event;
-    return cudaSuccess;
+    return events_are_held ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -344,24 +358,25 @@ static CUresult driver_reserve(CUdeviceptr *range, size_t bytes, size_t alignmen
     return CUDA_SUCCESS;
 }
 
-/* A handle is its size. */
+/* A handle is its size, which is of whole pages, and its device. */
 static CUresult driver_create(CUmemGenericAllocationHandle *handle, size_t bytes,
     const CUmemAllocationProp *properties, unsigned long long flags)
 {
-    (void)properties, (void)flags;
+    const int device = properties->location.id;
+    (void)flags;
     pthread_mutex_lock(&lock);
-    const int fits = used_bytes + bytes <= total_bytes;
+    const int fits = used_bytes[device] + bytes <= total_bytes;
     if (fits)
-        used_bytes += bytes;
+        used_bytes[device] += bytes;
     pthread_mutex_unlock(&lock);
-    *handle = bytes;
+    *handle = bytes | (CUmemGenericAllocationHandle)device;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult driver_release(CUmemGenericAllocationHandle handle)
 {
     pthread_mutex_lock(&lock);
-    used_bytes -= handle;
+    used_bytes[handle % PAGE] -= handle - handle % PAGE;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }

@@ -4,7 +4,9 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RECOVERY_NOT_LINKED
@@ -19,6 +21,7 @@ typedef struct api {
     tcuda_status (*stream_create)(int32_t, int32_t, tcuda_stream **);
     tcuda_status (*stream_set_current)(tcuda_stream *);
     tcuda_status (*stream_synchronize)(tcuda_stream *);
+    tcuda_status (*stream_add_callback)(tcuda_stream *, tcuda_host_fn, void *, tcuda_destroy_fn);
     tcuda_status (*malloc)(size_t, int32_t, tcuda_stream *, void **);
     tcuda_status (*free)(void *);
     tcuda_status (*fill)(void *, const void *, size_t, size_t, tcuda_stream *);
@@ -48,6 +51,7 @@ static api open_library(void)
     find(tcuda.library, "tcuda_stream_create", &tcuda.stream_create);
     find(tcuda.library, "tcuda_stream_set_current", &tcuda.stream_set_current);
     find(tcuda.library, "tcuda_stream_synchronize", &tcuda.stream_synchronize);
+    find(tcuda.library, "tcuda_stream_add_callback", &tcuda.stream_add_callback);
     find(tcuda.library, "tcuda_malloc", &tcuda.malloc);
     find(tcuda.library, "tcuda_free", &tcuda.free);
     find(tcuda.library, "tcuda_fill", &tcuda.fill);
@@ -102,6 +106,57 @@ static void closes_without_shutdown(void)
     /* The library stays loaded, with all it had. */
     tcuda = open_library();
     shut_down(&tcuda, 1);
+}
+
+/* Does queued work run after the call that queues it? */
+static bool runs_late(void)
+{
+    const char *backend = getenv("TCUDA_BACKEND"), *options = getenv("TCUDA_SIM");
+    const bool simulated = backend != NULL && strcmp(backend, "sim") == 0;
+    return !simulated || (options != NULL && strstr(options, "schedule=") != NULL);
+}
+
+static atomic_int gate; /* 0: closed; 1: open; 2: somebody went through */
+
+static void waits_at_the_gate(void *unused)
+{
+    const struct timespec time = { 0, 1000000 };
+    (void)unused;
+    for (int i = 0; i < 30000 && atomic_load(&gate) == 0; i++)
+        nanosleep(&time, NULL);
+    atomic_fetch_add(&gate, 1);
+}
+
+static void closes_while_work_waits(void)
+{
+    api tcuda = open_library();
+    tcuda_stream *stream = NULL;
+    void *block = NULL;
+    atomic_store(&gate, runs_late() ? 0 : 1);
+    CHECK_EQ(tcuda.stream_create(0, 0, &stream), TCUDA_STATUS_OK);
+    CHECK_EQ(tcuda.malloc(1 << 20, 0, stream, &block), TCUDA_STATUS_OK);
+    CHECK_EQ(tcuda.fill(block, "values", 4, 1000, stream), TCUDA_STATUS_OK);
+    CHECK_EQ(tcuda.stream_add_callback(stream, waits_at_the_gate, NULL, NULL), TCUDA_STATUS_OK);
+    CHECK_EQ(tcuda.fill(block, "values", 4, 1000, stream), TCUDA_STATUS_OK);
+    CHECK_EQ(dlclose(tcuda.library), 0);
+    if (runs_late())
+        CHECK_EQ(atomic_exchange(&gate, 1), 0);
+    tcuda = open_library();
+    CHECK_EQ(tcuda.stream_synchronize(stream), TCUDA_STATUS_OK);
+    CHECK_EQ(atomic_load(&gate), 2);
+    CHECK_EQ(tcuda.free(block), TCUDA_STATUS_OK);
+    shut_down(&tcuda, 1);
+}
+
+/* Exit finds a closed library whose stream still holds a callback back. */
+static void exits_while_work_waits(void)
+{
+    const api tcuda = open_library();
+    tcuda_stream *stream = NULL;
+    atomic_store(&gate, runs_late() ? 0 : 1);
+    CHECK_EQ(tcuda.stream_create(0, 0, &stream), TCUDA_STATUS_OK);
+    CHECK_EQ(tcuda.stream_add_callback(stream, waits_at_the_gate, NULL, NULL), TCUDA_STATUS_OK);
+    CHECK_EQ(dlclose(tcuda.library), 0);
 }
 
 static void ends_without_shutdown(void)
@@ -243,6 +298,8 @@ int main(void)
     in_a_process_of_its_own("opens_and_closes", opens_and_closes_again_and_again);
     in_a_process_of_its_own("closes_without_use", closes_without_use);
     in_a_process_of_its_own("closes_without_shutdown", closes_without_shutdown);
+    in_a_process_of_its_own("closes_while_work_waits", closes_while_work_waits);
+    in_a_process_of_its_own("exits_while_work_waits", exits_while_work_waits);
     in_a_process_of_its_own("ends_without_shutdown", ends_without_shutdown);
     in_a_process_of_its_own("a_thread_ends_first", a_thread_ends_first);
     in_a_process_of_its_own("a_thread_ends_after_closing", a_thread_ends_after_closing);

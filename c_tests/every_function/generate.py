@@ -32,6 +32,9 @@ ALONE = re.compile(
     r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
     r"|disable|begin|end|push|pop|record_history|wake|sleep|abort)$"
 )
+# Have a status and work in the child of a process that initialised: how it learns that others do
+# not.
+IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized"}
 # Never called: stops the process or other users of the machine.
 SKIPPED = set()
 
@@ -179,6 +182,8 @@ class Generator:
                 f"    (void)!tcuda_{prefix}free(ptr);", "}", "",
                 f"static void *make_{prefix}memory(void)", "{",
                 "    void *ptr = NULL;",
+                "    if (is_forked)",
+                "        return &on_stack;",
                 f"    CHECK_OK(tcuda_{prefix}malloc({arguments}));",
                 f"    drop_later(drop_{prefix}memory, ptr);",
                 "    return ptr;", "}", "",
@@ -236,7 +241,8 @@ class Generator:
         lines.append("static const struct function functions[] = {")
         for index, function in enumerate(functions):
             alone = int(ALONE.search(function.name) is not None)
-            lines.append(f'    {{ "{function.name}", call_{index}, {alone} }},')
+            refused = int(function.result == "tcuda_status" and function.name not in IN_A_CHILD)
+            lines.append(f'    {{ "{function.name}", call_{index}, {alone}, {refused} }},')
         lines += ["};", "", "static const struct spoiled cases[] = {"]
         for index, function in enumerate(functions):
             lines += self.cases(function, index)

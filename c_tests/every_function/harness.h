@@ -21,6 +21,7 @@ struct function {
     const char *name;
     tcuda_status (*call)(void);
     int alone; /* changes the state of the process or the thread: runs in a process of its own */
+    int refused; /* gives TCUDA_STATUS_FORKED in the child of a process that initialised */
 };
 
 struct spoiled {
@@ -34,6 +35,8 @@ struct spoiled {
 static struct spoiled now;
 static const char *now_function = "";
 static int on_stack;
+/* This is the child of a process that initialised: nothing can be made here. */
+static int is_forked;
 
 static inline int is_spoiled(int argument, enum spoiling how)
 {
@@ -47,7 +50,7 @@ static inline int is_spoiled(int argument, enum spoiling how)
     (is_spoiled(argument, NIL) ? NULL \
         : is_spoiled(argument, STALE) ? stale_##type() \
         : is_spoiled(argument, FOREIGN) ? (type *)(void *)make_##other() \
-        : is_spoiled(argument, BITS) ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
+        : is_forked || is_spoiled(argument, BITS) ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
         : is_spoiled(argument, STACK) ? (type *)(void *)&on_stack \
         : make_##type())
 
@@ -190,6 +193,37 @@ static inline int live_handles(void)
     return 1;
 }
 
+/* In the child of this process, which has initialised: every function says so, and writes nothing. */
+static inline int run_forked(const struct function *functions, int function_count)
+{
+    const struct spoiled valid = { 0, -2, "arguments in a forked child", NOTHING, NO_CRASH };
+    int failures = 0, status;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(30);
+        is_forked = 1;
+        for (int i = 0; i < function_count; i++) {
+            now = valid;
+            now_function = functions[i].name;
+            const tcuda_status given = functions[i].call();
+            if (functions[i].refused && given != TCUDA_STATUS_FORKED) {
+                report("not TCUDA_STATUS_FORKED", given);
+                failures++;
+            }
+            if (functions[i].refused && !outputs_untouched()) {
+                report("an output was written", given);
+                failures++;
+            }
+            drop_all();
+        }
+        _exit(failures > 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return status != 0;
+}
+
 /* The functions that run alone come first, each in a child: a fork after the first call that
  * initialises the library would only ever see TCUDA_STATUS_FORKED. */
 static inline int run_everything(const struct function *functions, int function_count,
@@ -219,6 +253,8 @@ static inline int run_everything(const struct function *functions, int function_
     for (int i = 0; i < function_count; i++)
         if (!functions[i].alone)
             failures += run_function(functions, i, cases, case_count);
+    if (tcuda_init() == TCUDA_STATUS_OK)
+        failures += run_forked(functions, function_count);
     failures += live_handles();
     printf("%d functions, %zu cases, %d failures\n", function_count, case_count, failures);
     return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;

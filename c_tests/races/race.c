@@ -104,6 +104,21 @@ void copy(void *dst, const void *src, size_t bytes, tcuda_stream *stream)
     DO(tcuda_copy(dst, src, bytes, stream));
 }
 
+static void *call_body(void *body)
+{
+    (*(void (**)(void))body)();
+    return NULL;
+}
+
+void run_both(void (*first)(void), void (*second)(void))
+{
+    pthread_t threads[2];
+    CHECK_EQ(pthread_create(&threads[0], NULL, call_body, &first), 0);
+    CHECK_EQ(pthread_create(&threads[1], NULL, call_body, &second), 0);
+    CHECK_EQ(pthread_join(threads[0], NULL), 0);
+    CHECK_EQ(pthread_join(threads[1], NULL), 0);
+}
+
 bool host_is(const unsigned char *ptr, int value, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)

@@ -63,6 +63,11 @@ unsigned char *make_pinned(size_t bytes);
 void fill(void *ptr, int value, size_t bytes, tcuda_stream *stream);
 void copy(void *dst, const void *src, size_t bytes, tcuda_stream *stream);
 
+/* ---- Threads of the host ---- */
+
+/* Runs two bodies, each on a thread of its own, until both are over. */
+void run_both(void (*first)(void), void (*second)(void));
+
 /* ---- Results ---- */
 
 /* Is each byte of host memory `value`? */

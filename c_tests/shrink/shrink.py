@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""scripts/shrink.py on a program with a race, and on the same program without it.
+"""scripts/shrink.py on programs with a race, of one host thread and of several, and on the same
+programs without it.
 
-    python3 c_tests/shrink/shrink.py SCRIPT PROGRAM
+    python3 c_tests/shrink/shrink.py SCRIPT PROGRAM THREADED_PROGRAM
 """
 
+import os
 import subprocess
 import sys
 import unittest
 
-SCRIPT = PROGRAM = ""
+SCRIPT = PROGRAM = THREADED = ""
 
 
 class ShrinkTest(unittest.TestCase):
@@ -27,6 +29,22 @@ class ShrinkTest(unittest.TestCase):
         self.assertRegex(lines[3], r"overtaken by #\d+ copy on stream 1, reads 4096 bytes")
         self.assertRegex(lines[-1], r"TCUDA_SIM=schedule=adversarial:\d+,late=\d+ .*racy")
 
+    def test_threads_of_the_host_run_the_same_way_each_time(self):
+        ended = self.shrink("--seeds", "0-99", "--", THREADED)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        lines = ended.stdout.splitlines()
+        self.assertRegex(lines[1], r"^1 operation must be late")
+        # Streams are numbered in the order of their first use.
+        self.assertRegex(lines[2], r"(fill|kernel) on stream 0 by thread [1-4]")
+        self.assertRegex(lines[3], r"overtaken by #\d+ copy on stream \d by thread [1-4], reads 4096")
+        again = lines[-1].split("TCUDA_SIM=")[1].split()[0]
+        environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM=again)
+        for _ in range(5):
+            ended = subprocess.run([THREADED], env=environment, capture_output=True, check=False)
+            self.assertEqual(ended.returncode, 1, again)
+        ended = self.shrink("--seeds", "0-9", "--", THREADED, "right")
+        self.assertEqual(ended.returncode, 1, ended.stdout)
+
     def test_a_right_program_passes(self):
         ended = self.shrink("--seeds", "0-19", "--", PROGRAM, "right")
         self.assertEqual(ended.returncode, 1, ended.stdout)
@@ -43,5 +61,5 @@ class ShrinkTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    SCRIPT, PROGRAM = sys.argv[1:3]
+    SCRIPT, PROGRAM, THREADED = sys.argv[1:4]
     unittest.main(argv=sys.argv[:1])

@@ -6,9 +6,12 @@
 
 pub mod abi;
 pub mod expect;
+mod fault_rules;
 pub mod input;
+pub mod left;
 mod options;
 pub mod outputs;
+pub mod pinned;
 pub mod shadow;
 pub mod text;
 mod threads;
@@ -32,6 +35,7 @@ fn alone() -> MutexGuard<'static, ()> {
     static ENVIRONMENT: Once = Once::new();
     let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     ENVIRONMENT.call_once(|| {
+        left::observe();
         for (name, value) in [("TCUDA_CUDA_DRIVER_PATH", "/nonexistent"), ("TCUDA_SIM", "")] {
             // SAFETY: before the first call of the library; no other thread of ours reads it.
             unsafe { std::env::set_var(name, value) };
@@ -43,13 +47,13 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Calls of the C ABI by one thread.
 pub fn abi(data: &[u8]) {
     let _alone = alone();
-    abi::program(world::Mode::Strict, data);
+    left::steady(|| abi::program(world::Mode::Strict, data));
 }
 
 /// The same while driver calls fail.
 pub fn abi_faults(data: &[u8]) {
     let _alone = alone();
-    abi::program(world::Mode::Faults, data);
+    left::steady(|| abi::program(world::Mode::Faults, data));
 }
 
 /// The same by several threads at once.
@@ -61,13 +65,19 @@ pub fn threads(data: &[u8]) {
 /// Texts that configure the simulated machine.
 pub fn sim_options(data: &[u8]) {
     let _alone = alone();
-    options::simulator(data);
+    left::steady(|| options::simulator(data));
 }
 
 /// Rules of injected failures.
 pub fn faults(data: &[u8]) {
     let _alone = alone();
-    options::faults(data);
+    left::steady(|| options::faults(data));
+}
+
+/// Texts with faults to inject.
+pub fn fault_rules(data: &[u8]) {
+    let _alone = alone();
+    left::steady(|| fault_rules::run(data));
 }
 
 /// Raw driver calls on the simulated machine.
@@ -93,5 +103,6 @@ pub const TARGETS: &[Target] = &[
     ("trace", trace),
     ("sim_options", sim_options),
     ("faults", faults),
+    ("fault_rules", fault_rules),
     ("virtual_memory", virtual_memory),
 ];

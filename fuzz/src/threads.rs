@@ -3,11 +3,21 @@
 //! handles are counted right.
 
 use crate::abi;
+use crate::expect::status;
 use crate::input::Input;
+use crate::status_of;
 use crate::world::{Mode, World};
+use tcuda::ffi::device::tcuda_device_synchronize;
 
 /// Threads beside the first.
 const MOST: usize = 3;
+
+/// Was a device lost? One thread may free what another one's copy is about to use.
+fn is_any_lost(world: &World) -> bool {
+    let mut devices = 0..world.devices();
+    world.is_initialized()
+        && devices.any(|device| status_of!(tcuda_device_synchronize(device)) == status::DEVICE_LOST)
+}
 
 /// One input: what is shared, then what each thread does with it.
 pub fn run(data: &[u8]) {
@@ -30,5 +40,6 @@ pub fn run(data: &[u8]) {
     });
     let was_shut_down = world.was_shut_down || worlds.iter().any(|world| world.was_shut_down);
     let counted = world.counted + worlds.iter().map(|world| world.counted).sum::<isize>();
+    world.lost |= was_shut_down || worlds.iter().any(|world| world.lost) || is_any_lost(&world);
     abi::finish(&mut world, (!was_shut_down).then_some(counted));
 }

@@ -106,7 +106,7 @@ impl Machine {
             peers,
             lost: [false; DEVICES],
         };
-        let image = c".version 7.8\n.visible .entry fuzz_add_one(.param .u64 data) { ret; }";
+        let image = c".version 7.8\n.target sm_52\n.visible .entry fuzz_add_one(.param .u64 data) { ret; }";
         for device in (0..DEVICES).rev() {
             let driver = &machine.driver;
             let context = &mut machine.contexts[device];
@@ -129,13 +129,22 @@ impl Machine {
         self.base + (granule * GRANULE) as u64
     }
 
-    /// Does the range consist of whole mappings?
-    fn is_whole(&self, start: usize, count: usize) -> bool {
+    /// Is there no mapping that lies on both sides of the place before this granule?
+    fn is_border(&self, at: usize) -> bool {
         let number = |at: usize| self.granules.get(at).copied().flatten().map(|g| g.mapping);
-        start + count <= SIZE
-            && self.granules[start..start + count].iter().all(Option::is_some)
-            && (start == 0 || number(start - 1) != number(start))
-            && number(start + count - 1) != number(start + count)
+        at == 0 || number(at).is_none() || number(at - 1) != number(at)
+    }
+
+    /// Does the range, which may have holes, cut no mapping?
+    fn cuts_nothing(&self, start: usize, count: usize) -> bool {
+        start + count <= SIZE && self.is_border(start) && self.is_border(start + count)
+    }
+
+    /// Does the range begin and end with whole mappings?
+    fn is_whole(&self, start: usize, count: usize) -> bool {
+        self.cuts_nothing(start, count)
+            && self.granules[start].is_some()
+            && self.granules[start + count - 1].is_some()
     }
 
     /// Granules of a device that are in use.
@@ -167,8 +176,9 @@ impl Machine {
         let Some((handle, physical)) = self.handles[slot] else { return };
         let room = self.physical[physical].words.len();
         let range = self.granules.get(start..start + count);
-        let fits =
-            offset + count <= room && range.is_some_and(|range| range.iter().all(Option::is_none));
+        // A handle is mapped as a whole, or not at all.
+        let fits = (offset, count) == (0, room)
+            && range.is_some_and(|range| range.iter().all(Option::is_none));
         let (ptr, bytes) = (self.at(start), count * GRANULE);
         let made = cu!(self.driver, cuMemMap(ptr, bytes, offset * GRANULE, handle, 0));
         assert_eq!(made == 0, fits, "cuMemMap: {made}");
@@ -292,9 +302,20 @@ pub fn run(data: &[u8]) {
                 let (handle, _) = machine.handles[slot].take().unwrap_or_default();
                 assert_eq!(cu!(machine.driver, cuMemRelease(handle)), 0);
             }
-            0 | 1 => machine.map(slot, start, count, usize::from(more >> 4) % 4, number),
+            0 | 1 => {
+                let handle = machine.handles[slot];
+                let room = handle.map_or(0, |(_, known)| machine.physical[known].words.len());
+                let (offset, count) = match more >> 4 {
+                    0 => (1, room.max(2) - 1),
+                    1 => (0, count),
+                    _ => (0, room),
+                };
+                machine.map(slot, start, count, offset, number);
+            }
             2 => {
-                let whole = machine.is_whole(start, count);
+                // What a range over the reservation's end gives is not known.
+                let count = count.min(SIZE - start);
+                let whole = machine.cuts_nothing(start, count);
                 let (ptr, bytes) = (machine.at(start), count * GRANULE);
                 let gone = cu!(machine.driver, cuMemUnmap(ptr, bytes));
                 assert_eq!(gone == 0, whole, "cuMemUnmap: {gone}");

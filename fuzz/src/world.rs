@@ -1,12 +1,13 @@
 //! What a program has made so far: live and dead handles, blocks, callbacks, and what the library
 //! must know about them.
 
+use crate::abi::snapshot::SnapshotEntry;
 use crate::expect::{Expect, Statuses, status};
 use crate::input::Input;
+use crate::pinned::Pinned;
 use crate::shadow::Shadow;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tcuda::driver::sim;
 use tcuda::driver::sys::CUstream_st;
 use tcuda::ffi::device::tcuda_is_initialized;
 use tcuda::ffi::event::tcuda_event;
@@ -64,22 +65,28 @@ pub struct Block {
 }
 
 /// The options that a program can select; the first ones are right.
-pub const OPTIONS: [&CStr; 9] = [
+pub const OPTIONS: [&CStr; 12] = [
     c"devices=1,memory=64MiB",
     c"devices=2,memory=64MiB",
     c"devices=3,memory=64MiB,peers=pairs",
     c"devices=2,memory=64MiB,peers=none",
     c"devices=1,memory=64MiB,schedule=threads",
     c"devices=2,memory=64MiB,schedule=threads",
+    c"devices=1,memory=64MiB,schedule=adversarial:0",
+    c"devices=2,memory=64MiB,schedule=adversarial:18446744073709551615,late=3+1+17",
     c"devices=0",
     c"schedule=\xff",
     c"memory=",
+    c"schedule=adversarial:",
 ];
 /// So many of them are right.
-pub const RIGHT_OPTIONS: usize = 6;
+pub const RIGHT_OPTIONS: usize = 8;
+
+/// The first of those in which operations run as late as they may.
+const FIRST_HOSTILE: usize = 6;
 
 /// Devices of each of the right options.
-const DEVICES: [i32; RIGHT_OPTIONS] = [1, 2, 3, 2, 1, 2];
+const DEVICES: [i32; RIGHT_OPTIONS] = [1, 2, 3, 2, 1, 2, 1, 2];
 
 /// Runs of host functions and of their destructors, and those that there must be.
 #[derive(Default)]
@@ -116,6 +123,10 @@ pub struct World {
     pub events: Vec<usize>,
     /// Live memory.
     pub blocks: Vec<Block>,
+    /// Live pinned memory, of this thread alone.
+    pub pinned: Vec<Pinned>,
+    /// Live snapshots.
+    pub snapshots: Vec<SnapshotEntry>,
     /// Handles and addresses that were live once.
     pub dead: Vec<usize>,
     /// Native handles of streams and events.
@@ -125,6 +136,8 @@ pub struct World {
     /// May other threads shut down? Then no address is known to be device memory for the time of a
     /// copy, and what is not is taken for host memory.
     pub may_be_shut_down: bool,
+    /// Faults that fired so far.
+    pub fired: u64,
     /// Did a shutdown run in the middle?
     pub was_shut_down: bool,
     /// Host memory for copies.
@@ -144,10 +157,13 @@ impl World {
             streams: Vec::new(),
             events: Vec::new(),
             blocks: Vec::new(),
+            pinned: Vec::new(),
+            snapshots: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
             counted: 0,
             may_be_shut_down: mode != Mode::Threads,
+            fired: tcuda::driver::inject::fired(),
             was_shut_down: false,
             host: Box::new([0x5A; HOST]),
         }
@@ -159,6 +175,7 @@ impl World {
             streams: self.streams.clone(),
             events: self.events.clone(),
             blocks: self.blocks.clone(),
+            snapshots: self.snapshots.clone(),
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -171,9 +188,13 @@ impl World {
         for count in [&CALLS.ran, &CALLS.destroyed, &CALLS.added, &CALLS.owed] {
             count.store(0, Ordering::Relaxed);
         }
-        let selected = selected % RIGHT_OPTIONS;
-        let options = OPTIONS[selected].as_ptr();
-        let chosen = status_of!(tcuda_backend_select(c"sim".as_ptr(), options));
+        let (selected, seed) = (selected % RIGHT_OPTIONS, selected / RIGHT_OPTIONS);
+        let devices = DEVICES[selected];
+        // Each schedule that is hostile has seeds of its own.
+        let hostile = format!("devices={devices},memory=64MiB,schedule=adversarial:{seed}");
+        let hostile = CString::new(hostile).unwrap_or_default();
+        let options = if selected < FIRST_HOSTILE { OPTIONS[selected] } else { &hostile };
+        let chosen = status_of!(tcuda_backend_select(c"sim".as_ptr(), options.as_ptr()));
         assert_eq!(chosen, status::OK);
         World::new(mode, selected)
     }
@@ -288,10 +309,35 @@ impl World {
         handle as *mut tcuda_allocation
     }
 
+    /// A snapshot; NULL is wrong.
+    pub fn snapshot(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let live: Vec<usize> = self.snapshots.iter().map(|snapshot| snapshot.handle).collect();
+        let handle = self.handle(input, &live, &self.events);
+        if !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
+    /// The address of live pinned memory, or something else: wrong unless it is NULL.
+    pub fn pinned_address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
+        let live: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();
+        let others: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
+        let mut address = self.handle(input, &live, &others);
+        if input.rarely(16) {
+            address = address.wrapping_add(input.one_of(&[1, 64, 4096, 1 << 20]));
+        }
+        if address != 0 && !live.contains(&address) {
+            expect.wrong(status::INVALID_POINTER);
+        }
+        address as *mut c_void
+    }
+
     /// The address of a live block, or something else: wrong unless it is NULL.
     pub fn address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
         let live: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
-        let mut address = self.handle(input, &live, &self.events);
+        let others: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();
+        let mut address = self.handle(input, &live, &others);
         if input.rarely(16) {
             address = address.wrapping_add(input.one_of(&[1, 256, 512, 4096, 1 << 20, 1 << 32]));
         }
@@ -386,6 +432,8 @@ impl World {
         for block in self.blocks.drain(..) {
             self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
         }
+        self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
+        self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
         // A native handle of one machine may name another object of the next.
         self.natives.clear();
         self.counted = 0;
@@ -404,12 +452,19 @@ pub fn last_error() -> String {
     unsafe { CStr::from_ptr(tcuda_last_error()) }.to_string_lossy().into_owned()
 }
 
+/// A host's function cannot shut down what calls it.
+fn is_turned_away() {
+    let status = status_of!(tcuda_shutdown(std::ptr::null_mut()));
+    assert!([status::INVALID_STATE, status::OUT_OF_HOST_MEMORY].contains(&status), "{status}");
+}
+
 /// Counts a run of a host function.
 ///
 /// # Safety
 /// For the library alone.
 pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    is_turned_away();
     CALLS.ran.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -419,6 +474,7 @@ pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
 /// For the library alone.
 pub unsafe extern "C" fn destructor(user_data: *mut c_void) {
     assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    is_turned_away();
     CALLS.destroyed.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -436,9 +492,4 @@ pub unsafe extern "C" fn log_line(
     // SAFETY: a NUL-terminated text for the time of this call.
     let message = unsafe { CStr::from_ptr(message) };
     assert!(message.to_str().is_ok_and(|line| !line.is_empty() && !line.contains('\n')));
-}
-
-/// Nothing of the library is left when a program is over.
-pub fn assert_nothing_is_left() {
-    assert_eq!(sim::live_objects(), sim::LiveObjects::default());
 }

@@ -48,6 +48,20 @@ fn every_regression_runs() {
     }
 }
 
+/// One file over and over: TCUDA_FUZZ_TARGET=abi TCUDA_FUZZ_INPUT=file TCUDA_FUZZ_RANDOM=1000.
+#[test]
+fn the_named_input_runs() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (Some(path), Some(only)) = (variable("TCUDA_FUZZ_INPUT"), variable("TCUDA_FUZZ_TARGET"))
+    else {
+        return;
+    };
+    let data = std::fs::read(&path).unwrap();
+    let target = TARGETS.iter().find(|target| target.0 == only).unwrap();
+    let rounds = variable("TCUDA_FUZZ_RANDOM").and_then(|rounds| rounds.parse().ok());
+    (0..rounds.unwrap_or(1)).for_each(|_| run(target, &path, &data));
+}
+
 #[test]
 fn random_inputs_run() {
     let rounds = std::env::var("TCUDA_FUZZ_RANDOM").ok().and_then(|rounds| rounds.parse().ok());

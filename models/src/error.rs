@@ -5,6 +5,10 @@
 pub enum Error {
     /// No host memory for what is named.
     OutOfHostMemory(&'static str),
+    /// A handle that is none.
+    InvalidHandle { name: &'static str, value: usize, kind: &'static str, why: &'static str },
+    /// Right call, wrong time.
+    InvalidState(&'static str),
 }
 
 /// Outcome of an operation that can fail.

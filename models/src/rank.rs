@@ -7,7 +7,9 @@ pub struct Rank;
 
 impl Rank {
     pub const LIFE: Rank = Rank;
+    pub const ONCE: Rank = Rank;
     pub const ARENA: Rank = Rank;
+    pub const PARKED: Rank = Rank;
     pub const LEDGER: Rank = Rank;
     pub const RETIRED: Rank = Rank;
     pub const LEAF: Rank = Rank;

@@ -1,13 +1,13 @@
 //! What `src/sync.rs` offers, over loom's types, and weakened on request: a model that
 //! cannot fail proves nothing, so each runs again with a bug planted here.
 
-use loom::sync::{Arc, Condvar, atomic};
+use loom::sync::{Arc, atomic};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::LockResult;
 
 pub use atomic::Ordering;
 pub use loom::sync::{Mutex, MutexGuard};
-pub use loom::thread::yield_now;
 
 /// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,15 @@ pub enum Bug {
     NoWake,
 }
 
+const MOST_YIELDS: usize = 8;
+
+/// Before each run of a model.
+pub fn begin_run() {
+    YIELDS.set(0);
+}
+
 thread_local! {
+    static YIELDS: Cell<usize> = const { Cell::new(0) };
     static PLANTED: Cell<Bug> = const { Cell::new(Bug::None) };
 }
 
@@ -51,23 +59,41 @@ fn weakened(ordering: Ordering) -> Ordering {
 
 macro_rules! atomics {
     ($($name:ident $([$generic:ident])? of $value:ty),*) => { $(
-        pub struct $name$(<$generic>)?(atomic::$name$(<$generic>)?);
+        pub struct $name$(<$generic>)? {
+            value: atomic::$name$(<$generic>)?,
+            /// Written when it goes, read at each use: none may come after that, or beside it.
+            life: loom::cell::UnsafeCell<()>,
+            /// Changed at each load. Loom compares a store with the last access alone: where that is a
+            /// load, of the storing thread perhaps, it would not try the store before the loads of
+            /// others. So loads are made to depend on each other.
+            loads: atomic::AtomicUsize,
+        }
 
         impl$(<$generic>)? $name$(<$generic>)? {
             pub fn new(value: $value) -> Self {
-                Self(atomic::$name::new(value))
+                Self {
+                    value: atomic::$name::new(value),
+                    life: loom::cell::UnsafeCell::new(()),
+                    loads: atomic::AtomicUsize::new(0),
+                }
+            }
+
+            fn alive(&self) -> &atomic::$name$(<$generic>)? {
+                self.life.with(|_| ());
+                &self.value
             }
 
             pub fn load(&self, ordering: Ordering) -> $value {
-                self.0.load(weakened(ordering))
+                self.loads.fetch_add(0, Ordering::Relaxed);
+                self.alive().load(weakened(ordering))
             }
 
             pub fn store(&self, value: $value, ordering: Ordering) {
-                self.0.store(value, weakened(ordering));
+                self.alive().store(value, weakened(ordering));
             }
 
             pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
-                self.0.swap(value, weakened(ordering))
+                self.alive().swap(value, weakened(ordering))
             }
 
             pub fn compare_exchange(
@@ -77,7 +103,16 @@ macro_rules! atomics {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.0.compare_exchange(current, new, weakened(success), weakened(failure))
+                let (success, failure) = (weakened(success), weakened(failure));
+                self.alive().compare_exchange(current, new, success, failure)
+            }
+        }
+
+        impl$(<$generic>)? Drop for $name$(<$generic>)? {
+            fn drop(&mut self) {
+                if !std::thread::panicking() {
+                    self.life.with_mut(|_| ());
+                }
             }
         }
     )* };
@@ -88,6 +123,43 @@ atomics! {
     AtomicPtr[T] of *mut T
 }
 
+macro_rules! arithmetic {
+    ($($name:ident of $value:ty),*) => { $(
+        impl $name {
+            pub fn fetch_add(&self, value: $value, ordering: Ordering) -> $value {
+                self.alive().fetch_add(value, weakened(ordering))
+            }
+
+            pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
+                self.alive().fetch_sub(value, weakened(ordering))
+            }
+
+            pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
+                self.alive().fetch_or(value, weakened(ordering))
+            }
+        }
+    )* };
+}
+
+arithmetic! { AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize }
+
+/// Tells when two of its users meet.
+pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub fn with<R>(&self, body: impl FnOnce(*const T) -> R) -> R {
+        self.0.with(body)
+    }
+
+    pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(body)
+    }
+}
+
 /// Not `const`: these atomics belong to one run of a model.
 macro_rules! constant {
     ($(#[$meta:meta])* $visibility:vis fn $($rest:tt)*) => {
@@ -95,6 +167,14 @@ macro_rules! constant {
     };
 }
 pub(crate) use constant;
+
+/// Made anew for each run of a model, at the first use.
+macro_rules! state {
+    ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
+        loom::lazy_static! { $($(#[$meta])* static ref $name: $type = $value;)* }
+    };
+}
+pub(crate) use state;
 
 /// An array of one expression, repeated.
 macro_rules! repeat {
@@ -107,8 +187,51 @@ pub(crate) use repeat;
 /// Lets nobody else go first: a model would then never see a lock held at the second look.
 pub fn spin_loop() {}
 
+/// Lets others go first. Who looks again and again could do so for ever: a run with many looks is run
+/// to its end, but its variants are not tried.
+pub fn yield_now() {
+    if YIELDS.replace(YIELDS.get() + 1) >= MOST_YIELDS {
+        loom::skip_branch();
+    }
+    loom::thread::yield_now();
+}
+
+/// As long as another needs.
+pub fn nap() {
+    yield_now();
+}
+
 /// One look, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
+
+/// One slot, so that tables grow.
+pub const FIRST_CHUNK: usize = 1;
+
+/// The standard one, which wakes nobody with [`Bug::NoWake`].
+pub struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    #[expect(clippy::new_without_default, reason = "as the standard one is used")]
+    pub fn new() -> Condvar {
+        Condvar(loom::sync::Condvar::new())
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        self.0.wait(guard)
+    }
+
+    pub fn notify_one(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_one();
+        }
+    }
+
+    pub fn notify_all(&self) {
+        if !planted(Bug::NoWake) {
+            self.0.notify_all();
+        }
+    }
+}
 
 pub fn fence(ordering: Ordering) {
     if !planted(Bug::NoHeavyFence) {
@@ -124,6 +247,15 @@ pub fn light_fence() {
     }
 }
 
+/// Nobody keeps turns here.
+pub fn turns_are_kept() -> bool {
+    false
+}
+
+pub fn give_way() -> bool {
+    false
+}
+
 pub fn register_heavy_fence() -> bool {
     true
 }
@@ -136,7 +268,7 @@ pub fn heavy_fence() -> bool {
 loom::lazy_static! {
     /// The kernel's table of who sleeps on which word. Its lock makes looking at the word and falling
     /// asleep one step, as the kernel's does.
-    static ref SLEEPERS: Mutex<HashMap<usize, Arc<Condvar>>> = Mutex::new(HashMap::new());
+    static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> = Mutex::new(HashMap::new());
 }
 
 fn address(word: &AtomicU32) -> usize {
@@ -146,10 +278,10 @@ fn address(word: &AtomicU32) -> usize {
 pub fn sleep_while(word: &AtomicU32, value: u32) {
     let mut sleepers = SLEEPERS.lock().unwrap();
     atomic::fence(Ordering::SeqCst);
-    if word.0.load(Ordering::Relaxed) != value {
+    if word.alive().load(Ordering::Relaxed) != value {
         return;
     }
-    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(Condvar::new()));
+    let bed = sleepers.entry(address(word)).or_insert_with(|| Arc::new(loom::sync::Condvar::new()));
     let bed = Arc::clone(bed);
     drop(bed.wait(sleepers).unwrap());
 }

@@ -4,6 +4,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::explore;
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering};
 use tcuda_models::twin::fails;
 
@@ -75,9 +76,7 @@ fn barrier() -> bool {
 
 /// As shutdown does: takes away, waits for all, ends it.
 fn waits_for_others(how: Fence, calls: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(4, 5, move || {
         let world = World::new();
         let other = Arc::clone(&world);
         let reader = thread::spawn(move || (0..calls).for_each(|_| other.reads(0, how)));
@@ -93,9 +92,8 @@ fn waits_for_others(how: Fence, calls: usize) {
 
 /// As the destruction of a handle does: takes away, retires, and some later calls collect.
 fn retires(how: Fence, readers: usize, collections: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(if readers > 1 { 2 } else { 3 });
-    builder.check(move || {
+    let (few, many) = if readers > 1 { (3, 4) } else { (4, 6) };
+    explore(few, many, move || {
         let world = World::new();
         let others: Vec<_> = (0..readers)
             .map(|reader| {
@@ -119,9 +117,7 @@ fn retires(how: Fence, readers: usize, collections: usize) {
 
 /// Both threads destroy and collect: what one retires, the other may drop.
 fn two_collect() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(|| {
+    explore(3, 4, || {
         let world = World::new();
         let other = Arc::clone(&world);
         let collector = thread::spawn(move || {
@@ -138,6 +134,37 @@ fn two_collect() {
         collector.join().unwrap();
         world.retired.drain();
     });
+}
+
+/// A shutdown drains while another thread collects: what was retired is gone then, or in the hands of
+/// that thread, which is waited for.
+fn drains_beside_a_collection() {
+    explore(3, 5, || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let collector = thread::spawn(move || {
+            other.readers[0].enter(Fence::Light);
+            other.retired.collect(&other.members, Some(&other.readers[0]), barrier);
+            other.readers[0].leave();
+        });
+        world.owner.enter(Fence::Light);
+        world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        world.retired.add(Box::new(Ends(Arc::clone(&world.thing))));
+        barrier();
+        world.members.wait_for_others(&world.owner);
+        world.retired.drain();
+        barrier();
+        world.members.wait_for_others(&world.owner);
+        // SAFETY: it was ended, and by nobody later.
+        assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "left behind");
+        world.owner.leave();
+        collector.join().unwrap();
+    });
+}
+
+#[test]
+fn draining_leaves_nothing_to_a_collection() {
+    drains_beside_a_collection();
 }
 
 #[test]

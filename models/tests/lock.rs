@@ -3,6 +3,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use tcuda_models::explore;
 use tcuda_models::lock::Lock;
 use tcuda_models::rank::Rank;
 use tcuda_models::sync::Bug;
@@ -27,9 +28,7 @@ impl Counter {
 }
 
 fn counts(threads: usize, each: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(3, 4, move || {
         let lock = Lock::new(Rank::LEAF);
         let counter = Arc::new(Counter { lock, value: UnsafeCell::new(0) });
         let adds = |counter: &Counter| (0..each).for_each(|_| counter.add());

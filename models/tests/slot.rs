@@ -2,7 +2,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::slot::Slot;
+use tcuda_models::explore;
+use tcuda_models::ffi::slot::Slot;
 use tcuda_models::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
 use tcuda_models::twin::fails;
 
@@ -12,7 +13,7 @@ fn object(number: usize) -> *mut u32 {
 
 #[test]
 fn one_of_two_destroyers_takes_it() {
-    loom::model(|| {
+    explore(3, 5, || {
         let slot = Arc::new(Slot::new());
         let generation = slot.fill(object(8));
         let other = Arc::clone(&slot);
@@ -26,7 +27,7 @@ fn one_of_two_destroyers_takes_it() {
 
 #[test]
 fn an_old_handle_never_finds_the_next_object() {
-    loom::model(|| {
+    explore(3, 5, || {
         let slot = Arc::new(Slot::new());
         let generation = slot.fill(object(8));
         let other = Arc::clone(&slot);
@@ -40,7 +41,7 @@ fn an_old_handle_never_finds_the_next_object() {
 
 /// The same search without asking for the generation again.
 fn finds_without_recheck() {
-    loom::model(|| {
+    explore(3, 5, || {
         let slot = Arc::new((AtomicU32::new(1), AtomicPtr::new(object(8))));
         let other = Arc::clone(&slot);
         let finder = thread::spawn(move || {

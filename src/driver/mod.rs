@@ -2,11 +2,14 @@
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
 pub mod cuda;
+#[cfg(debug_assertions)]
+mod held;
 pub mod inject;
 pub mod library;
 pub mod sim;
 pub mod table;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use table::{Call, NAMES, Table};
@@ -26,6 +29,8 @@ pub mod code {
     pub const INVALID_DEVICE: i32 = 101;
     pub const INVALID_IMAGE: i32 = 200;
     pub const INVALID_CONTEXT: i32 = 201;
+    pub const INVALID_PTX: i32 = 218;
+    pub const UNSUPPORTED_PTX_VERSION: i32 = 222;
     pub const ECC_UNCORRECTABLE: i32 = 214;
     pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
     pub const INVALID_HANDLE: i32 = 400;
@@ -33,8 +38,10 @@ pub mod code {
     pub const NOT_FOUND: i32 = 500;
     pub const NOT_READY: i32 = 600;
     pub const ILLEGAL_ADDRESS: i32 = 700;
+    pub const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
     pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub const CONTEXT_IS_DESTROYED: i32 = 709;
+    pub const ASSERT: i32 = 710;
     pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
     pub const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
     pub const HARDWARE_STACK_ERROR: i32 = 714;
@@ -48,7 +55,13 @@ pub mod code {
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
     pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub const STREAM_CAPTURE_MERGE: i32 = 902;
+    pub const STREAM_CAPTURE_UNMATCHED: i32 = 903;
+    pub const STREAM_CAPTURE_UNJOINED: i32 = 904;
+    pub const STREAM_CAPTURE_ISOLATION: i32 = 905;
     pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
+    pub const STREAM_CAPTURE_EVENT: i32 = 907;
+    pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
     pub const UNKNOWN: i32 = 999;
 }
 
@@ -86,6 +99,7 @@ impl CudaError {
             code::ECC_UNCORRECTABLE
                 | code::ILLEGAL_ADDRESS
                 | code::CONTEXT_IS_DESTROYED
+                | code::ASSERT
                 | code::HARDWARE_STACK_ERROR..=code::LAUNCH_FAILED
         )
     }
@@ -113,6 +127,12 @@ impl Driver {
     /// "cuda" or "sim".
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The address of a call of the table, of an index of [`NAMES`].
+    pub fn address(&self, call: usize) -> Result<*mut c_void, CudaError> {
+        let name = NAMES.get(call).copied().unwrap_or_default();
+        self.table.address(call).ok_or(CudaError::missing(name))
     }
 
     /// Calls so far of one driver function; `None`: of all.
@@ -173,6 +193,7 @@ pub fn describe(code: i32) -> (&'static str, &'static str) {
         704 => ("CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"),
         705 => ("CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"),
         709 => ("CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"),
+        710 => ("CUDA_ERROR_ASSERT", "an assertion failed in device code"),
         714 => ("CUDA_ERROR_HARDWARE_STACK_ERROR", "hardware stack error"),
         715 => ("CUDA_ERROR_ILLEGAL_INSTRUCTION", "an illegal instruction was encountered"),
         716 => ("CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"),
@@ -193,5 +214,21 @@ pub fn describe(code: i32) -> (&'static str, &'static str) {
         908 => ("CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "the capture is another thread's"),
         999 => ("CUDA_ERROR_UNKNOWN", "unknown error"),
         _ => ("an unknown CUresult", "newer than this library; see the CUDA driver API's cuda.h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_breaks_a_context_is_sticky() {
+        // What kernels left behind on an H200, and what calls refuse without harm.
+        for code in [700, 709, 710, 716, 719] {
+            assert!(CudaError { call: "cuLaunchKernel", code }.is_sticky(), "{code}");
+        }
+        for code in [1, 2, 201, 400, 600, 701, 712, 713, 800, 801, 900] {
+            assert!(!CudaError { call: "cuLaunchKernel", code }.is_sticky(), "{code}");
+        }
     }
 }

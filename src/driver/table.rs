@@ -46,6 +46,12 @@ macro_rules! driver_calls {
         $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
 
         impl Table {
+            /// The address of the call of an index of [`NAMES`].
+            pub fn address(&self, index: usize) -> Option<*mut c_void> {
+                let calls = [$(self.$name.map(|call| call as *mut c_void)),*];
+                calls.get(index).copied().flatten()
+            }
+
             /// Fills the table: `resolve(name, symbol, level)` gives an address, or NULL.
             pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
                 Table {
@@ -78,6 +84,8 @@ macro_rules! driver_calls {
                 let Some(function) = self.table.$name else {
                     return Err(super::CudaError::missing(stringify!($name)));
                 };
+                #[cfg(debug_assertions)]
+                super::held::check(Call::$name);
                 self.count_call(Call::$name);
                 if inject::armed() {
                     let arguments = [$((stringify!($arg), super::word(&$arg))),*];
@@ -108,6 +116,7 @@ driver_calls! {
         value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset_v2(device: CUdevice);
     cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState(
         device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     cuDeviceCanAccessPeer = cuDeviceCanAccessPeer(
@@ -148,9 +157,13 @@ driver_calls! {
     cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
     cuGraphGetNodes = cuGraphGetNodes(
         graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
-    cuGraphGetEdges = cuGraphGetEdges(
+    cuGraphGetEdges = cuGraphGetEdges @ 10000 (
         graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(
+        exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphLaunch = cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy = cuGraphExecDestroy(exec: CUgraphExec);
 
     // Events
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);

@@ -70,8 +70,9 @@ impl<T> Out<T> {
     /// Writes it.
     #[inline]
     pub fn set(&self, value: T) {
+        // Unaligned, as an output in a host's buffer or packed struct may be.
         // SAFETY: `out` found it not NULL; the caller promises that it is writable.
-        unsafe { self.0.write(value) };
+        unsafe { self.0.write_unaligned(value) };
     }
 }
 
@@ -159,7 +160,7 @@ impl TextOut {
         }
         if !self.needed.is_null() {
             // SAFETY: not NULL, and writable by the caller's promise.
-            unsafe { self.needed.write(needed) };
+            unsafe { self.needed.write_unaligned(needed) };
         }
         Ok(())
     }
@@ -211,7 +212,7 @@ pub fn struct_out<T: Sized_>(ptr: *mut T, name: &'static str) -> Result<StructOu
         return Err(Error::Null { name });
     }
     // SAFETY: not NULL; the caller promises at least a struct_size.
-    let size = unsafe { ptr.cast::<usize>().read() };
+    let size = unsafe { ptr.cast::<usize>().read_unaligned() };
     // Nothing of ours is so large: this is an uninitialised struct.
     if !(size_of::<usize>()..=1 << 20).contains(&size) {
         return Err(Error::OutOfRange {

@@ -171,7 +171,7 @@ pub extern "C" fn tcuda_init() -> tcuda_status {
 pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_status {
     if thread::is_forked() && !initialized.is_null() {
         // SAFETY: not NULL, and writable by the caller's promise.
-        unsafe { initialized.write(false) };
+        unsafe { initialized.write_unaligned(false) };
         return tcuda_status::Ok;
     }
     boundary(|call| {

@@ -7,14 +7,13 @@ use super::slot::Slot;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
+use crate::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
 use crate::thread::{self, try_box};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
 const INDEX_BITS: u32 = 24;
 const TAG_SHIFT: u32 = 56;
 const TAG: usize = 0x40;
-const FIRST_CHUNK: usize = 256;
 const CHUNKS: usize = 16;
 
 const _: () = assert!(usize::BITS == 64, "handles need 64 bits");
@@ -36,14 +35,16 @@ fn place(index: usize) -> (usize, usize) {
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// No handles; `kind` below 0x10 tells this table's from others.
-    pub const fn new(kind: usize, name: &'static str) -> Table<T> {
-        Table {
-            kind,
-            name,
-            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
-            vacant: Mutex::new(Rank::LEAF, (Vec::new(), 0)),
-            live: AtomicUsize::new(0),
+    sync::constant! {
+        /// No handles; `kind` below 0x10 tells this table's from others.
+        pub fn new(kind: usize, name: &'static str) -> Table<T> {
+            Table {
+                kind,
+                name,
+                chunks: sync::repeat!(AtomicPtr::new(std::ptr::null_mut())),
+                vacant: Mutex::new(Rank::LEAF, (Vec::new(), 0)),
+                live: AtomicUsize::new(0),
+            }
         }
     }
 

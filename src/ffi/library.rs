@@ -9,6 +9,7 @@ use super::stream::STREAMS;
 use crate::driver::inject;
 use crate::error::{Error, Result};
 use crate::log::{self, Level};
+use crate::rank::before_host_function;
 use crate::text::Text;
 use crate::thread::try_box;
 use crate::{runtime, thread};
@@ -118,6 +119,7 @@ impl log::TakesLines for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
         let mut buffer = [0u8; LINE];
         write_text(&mut buffer, line);
+        before_host_function();
         // SAFETY: the host's own function with its own data.
         unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
     }
@@ -128,6 +130,7 @@ impl Drop for HostSink {
         if let Some(destroy) = self.destroy
             && self.registered.load(Ordering::Relaxed)
         {
+            before_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -154,26 +157,28 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 allowed: "use TCUDA_LOG_OFF to TCUDA_LOG_DEBUG",
             });
         }
-        let sink = match callback {
+        let listener = match callback {
             None => None,
             Some(callback) => {
                 let registered = AtomicBool::new(false);
                 let host = HostSink { callback, user_data, destroy, registered };
                 let host = try_box(host, "the log callback")?;
                 let address: *const HostSink = &*host;
-                let sink = try_box(host as log::Sink, "the log callback")?;
+                let listener = log::Listener { level, sink: host };
+                let listener = try_box(listener, "the log callback")?;
                 // SAFETY: boxed, so it stayed where it was.
                 unsafe { &*address }.registered.store(true, Ordering::Relaxed);
-                Some(sink)
+                Some(listener)
             }
         };
         if callback.is_none()
             && let Some(destroy) = destroy
         {
+            before_host_function();
             // SAFETY: the host's own function: nothing keeps its data.
             unsafe { destroy(user_data) };
         }
-        log::set_sink(level, sink);
+        log::set_listener(listener);
         thread::collect();
         Ok(())
     })
@@ -245,11 +250,33 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
     })
 }
 
+/// Where the library calls a driver function: in the driver, or in the simulated machine. So a
+/// host that makes calls of its own, to capture a stream say, runs on both. The function has the
+/// form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
+/// 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
+/// tcuda_backend_faults.
+///
+/// @param function  "cuStreamBeginCapture": without the suffix of a version
+/// @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_backend_function(
+    function: *const c_char,
+    address: *mut *mut c_void,
+) -> tcuda_status {
+    boundary(|call| {
+        let address = out(address, "address")?;
+        let function = driver_function(function)?.ok_or(Error::Null { name: "function" })?;
+        address.set(call.runtime()?.driver().address(function)?);
+        Ok(())
+    })
+}
+
 /// Makes a driver function fail, for tests of hosts.
 ///
 /// @param function  "cuMemMap"; may be NULL: any
 /// @param nth       its nth call from now fails; 0 takes the rule for this function back
-/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0
+/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0 unless nth is
 /// @param forever   1: every later call fails as well
 #[unsafe(no_mangle)]
 #[must_use]
@@ -262,10 +289,12 @@ pub unsafe extern "C" fn tcuda_backend_inject(
     boundary(|_| {
         let function = driver_function(function)?;
         let forever = flag(forever, "forever")?;
-        if nth > 0 && result == 0 {
-            // A call that is not made cannot have succeeded.
-            let allowed = "use a CUresult that says what failed, such as 2";
-            return Err(Error::OutOfRange { name: "result", value: result.into(), allowed });
+        if result == 0 && nth != 0 {
+            return Err(Error::OutOfRange {
+                name: "result",
+                value: 0,
+                allowed: "a call that is not made cannot succeed; use a CUresult such as 2",
+            });
         }
         if inject::set(function, nth, result, forever) {
             Ok(())
@@ -351,9 +380,8 @@ fn destroy_all_handles(_call: &Call) -> usize {
 pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {
     boundary(|call| {
         let live = runtime::shutdown(call.inside(), |_| destroy_all_handles(call))?;
-        // SAFETY: NULL, or writable by the caller's promise.
-        if let Some(live_handles) = unsafe { live_handles.as_mut() } {
-            *live_handles = live;
+        if !live_handles.is_null() {
+            out(live_handles, "live_handles")?.set(live);
         }
         Ok(())
     })

@@ -159,6 +159,10 @@ pub(super) fn record(error: &Error) {
     block.native.store(error.native() as u32, Ordering::Relaxed);
     let mut message = block.message.load(Ordering::Relaxed);
     if message.is_null() || message == thread::NO_ROOM {
+        if thread::has_left() {
+            // Nobody would free it.
+            return;
+        }
         // SAFETY: asks for memory; the thread frees it when it ends.
         message = unsafe { libc::malloc(MESSAGE) };
         let noted = if message.is_null() { thread::NO_ROOM } else { message };
@@ -183,13 +187,15 @@ pub(super) fn write_text(bytes: &mut [u8], text: fmt::Arguments<'_>) {
 /// This thread's last sentence; "" if there is none.
 pub(super) fn last_message() -> *const c_char {
     let message = thread::block().message.load(Ordering::Relaxed);
-    if message.is_null() {
-        c"".as_ptr()
-    } else if message == thread::NO_ROOM {
-        c"the host is out of memory, also for a sentence about what failed; free some and try again"
-            .as_ptr()
-    } else {
-        message.cast::<c_char>().cast_const()
+    match message.is_null() {
+        false if message == thread::NO_ROOM => {
+            c"the host is out of memory, also for a sentence about what failed; free some and try \
+              again"
+                .as_ptr()
+        }
+        false => message.cast::<c_char>().cast_const(),
+        true if thread::has_left() => thread::ENDING.as_ptr(),
+        true => c"".as_ptr(),
     }
 }
 

@@ -8,6 +8,7 @@
 use super::arena_lock::ArenaLock;
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
+use super::books::Member;
 use super::limbo::{Limbo, Uses};
 use super::region::Region;
 use super::segment::Segment;
@@ -150,6 +151,24 @@ impl Arena {
     }
 }
 
+impl Member for Arena {
+    #[inline]
+    fn lock(&self) -> &ArenaLock {
+        &self.lock
+    }
+
+    #[inline]
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    #[inline]
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
+        // SAFETY: the caller's promise.
+        body(unsafe { self.account() })
+    }
+}
+
 /// A change of one quantity and its bytes.
 fn change_of(count: i64, bytes: i64, requested: i64) -> Lanes {
     let mut change = [0; LANES];
@@ -288,6 +307,38 @@ impl ArenaState {
         change[ALLOCATION] = -1;
         change[ALLOCATED_BYTES] = -block.bytes();
         change
+    }
+
+    /// Puts a block that is freed in line for each of the streams that use it.
+    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
+        let mut head = self.blocks[id].uses;
+        for stream in self.uses.iter(head) {
+            self.limbo.prepare(stream)?;
+        }
+        let mut waits = 0;
+        while let Some((stream, rest)) = self.uses.pop(head) {
+            head = rest;
+            waits += u16::from(self.limbo.join(stream, id));
+        }
+        self.blocks[id].uses = 0;
+        self.blocks[id].waits = waits;
+        Ok(())
+    }
+
+    /// The same for those that were left out, where there is host memory now.
+    pub(super) fn line_up_the_left_out(&mut self) {
+        let mut id = self.first;
+        while self.limbo.left_out > 0 && id != NONE {
+            let block = &self.blocks[id];
+            let next = block.next;
+            if block.state == State::Pending && block.uses != 0 {
+                if self.line_up(id).is_err() {
+                    return;
+                }
+                self.limbo.left_out -= 1;
+            }
+            id = next;
+        }
     }
 
     /// The last stream is done with a pending block.

@@ -36,12 +36,16 @@ impl ArenaLock {
 
     /// The holder lets the ledger use what the lock guards of the ledger's, until it is back.
     pub fn park(&self) {
+        Rank::ARENA.given();
+        Rank::PARKED.taken();
         self.parked.store(true, Ordering::Release);
     }
 
     /// The holder is back; it has the ledger's lock.
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
+        Rank::PARKED.given();
+        Rank::ARENA.taken();
     }
 
     /// For the ledger's holder: waits until nobody changes the arena's account.

@@ -3,11 +3,12 @@
 use crate::device::{CURRENT, Device};
 use crate::driver::{Driver, code};
 use crate::error::{Error, Result};
+use crate::lock::{Held, Mutex};
 use crate::memory::Relaxed;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use std::collections::HashSet;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every device, not for the current one alone.
 const PORTABLE: u32 = 1;
@@ -21,11 +22,11 @@ pub struct HostMemory {
 
 impl HostMemory {
     pub(crate) fn new(driver: &'static Driver) -> HostMemory {
-        HostMemory { driver, blocks: Mutex::default() }
+        HostMemory { driver, blocks: Mutex::new(Rank::LEAF, HashSet::new()) }
     }
 
-    fn blocks(&self) -> MutexGuard<'_, HashSet<usize>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn blocks(&self) -> Held<'_, HashSet<usize>> {
+        self.blocks.lock()
     }
 
     /// Page-locked memory; no bytes are no block.

@@ -79,6 +79,9 @@ pub(super) struct Batch {
 /// The batches of an arena, oldest first.
 pub struct Limbo {
     pub(super) batches: Vec<Batch>,
+    /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
+    /// and are lined up later.
+    pub(super) left_out: u32,
 }
 
 // SAFETY: streams and events are shared by all threads and outlive the batches.
@@ -86,13 +89,13 @@ unsafe impl Send for Limbo {}
 
 impl Limbo {
     pub(super) fn new() -> Limbo {
-        Limbo { batches: Vec::new() }
+        Limbo { batches: Vec::new(), left_out: 0 }
     }
 
     /// Does anything wait?
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+        self.batches.is_empty() && self.left_out == 0
     }
 
     /// Makes room so that `join` for this stream cannot fail.

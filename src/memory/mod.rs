@@ -8,6 +8,7 @@ pub mod arena;
 pub mod arena_lock;
 mod bins;
 pub mod block;
+pub mod books;
 mod holes;
 pub mod host;
 mod keys;
@@ -32,16 +33,14 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
-use crate::lock::Lock;
-use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::try_box;
 use arena::Arena;
 use bins::SHORT_WALK;
 use block::UNIT;
-use stats::{Account, Class, LANES, Lanes, Ledger, Statistics};
-use std::cell::UnsafeCell;
+use books::GuardedBooks;
+use stats::{Class, Lanes, Statistics};
 use std::sync::atomic::Ordering;
 use virtual_memory::VirtualMemory;
 
@@ -56,21 +55,10 @@ pub struct DeviceMemory {
     ordinal: i32,
     total: u64,
     virtual_memory: VirtualMemory,
-    /// Guards `books`. Taken after an arena's lock, never before one that it waits for.
-    ledger_lock: Lock,
-    books: UnsafeCell<Books>,
+    books: GuardedBooks<Arena>,
 }
 
-/// What the ledger's lock guards.
-struct Books {
-    ledger: Ledger,
-    arenas: Vec<Box<Arena>>,
-}
-
-// SAFETY: `books` is guarded by `ledger_lock`; the rest is shared by design.
-unsafe impl Sync for DeviceMemory {}
-// SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for DeviceMemory {}
+type Books = books::Books<Arena>;
 
 /// A block as its holder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +108,7 @@ impl DeviceMemory {
             ordinal,
             total,
             virtual_memory: VirtualMemory::new(driver, ordinal, device, total),
-            ledger_lock: Lock::new(Rank::LEDGER),
-            books: UnsafeCell::new(Books { ledger: Ledger::default(), arenas: Vec::new() }),
+            books: GuardedBooks::new(),
         }
     }
 
@@ -180,46 +167,13 @@ impl DeviceMemory {
     /// Makes a change known. The caller holds the arena's lock, and no reference to its state.
     #[inline]
     fn count(&self, arena: &Arena, change: &Lanes) {
-        // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.account() }.apply(change) {
-            self.with_ledger(Some(arena), |books| {
-                // SAFETY: `with_ledger` holds all accounts still.
-                unsafe { arena.account() }.add(change);
-                books.share_out(Some(arena));
-            });
-        }
+        self.books.count(arena, change);
     }
 
     /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.
     /// `own` is an arena whose lock the caller holds, if it does.
     fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
-        if let Some(own) = own {
-            own.lock.park();
-        }
-        let _guard = self.ledger_lock.guard();
-        if let Some(own) = own {
-            own.lock.unpark();
-        }
-        // SAFETY: the ledger's lock is held.
-        let books = unsafe { &mut *self.books.get() };
-        let _taken = Taken(&self.books);
-        for arena in &books.arenas {
-            if own.is_some_and(|own| std::ptr::eq(own, &**arena)) {
-                continue;
-            }
-            arena.lock.hold_still();
-        }
-        body(books)
-    }
-
-    /// Waits for the device with an arena's lock held, but no reference to its state: the ledger goes
-    /// on meanwhile.
-    fn wait_parked<R>(&self, own: &Arena, wait: impl FnOnce() -> R) -> R {
-        own.lock.park();
-        let result = wait();
-        let _guard = self.ledger_lock.guard();
-        own.lock.unpark();
-        result
+        self.books.with(own, body)
     }
 
     /// The arena that serves a stream, made now if there is none.
@@ -247,25 +201,24 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.virtual_memory.prepare()?;
-        let _guard = self.ledger_lock.guard();
-        let existing = stream.arenas[class as usize].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        if let Some(arena) = unsafe { existing.as_ref() } {
-            return Ok(arena);
-        }
-        // SAFETY: the ledger's lock is held.
-        let books = unsafe { &mut *self.books.get() };
-        books.arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
-        let slot = self.virtual_memory.take_slot()?;
-        let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
-        let mut arena = try_box(arena, "an arena")?;
-        arena.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
-        let address: *mut Arena = &mut *arena;
-        self.virtual_memory.publish(&slot, address);
-        books.arenas.push(arena);
-        stream.arenas[class as usize].store(address, Ordering::Release);
-        // SAFETY: just made, boxed, and kept until shutdown.
-        Ok(unsafe { &*address })
+        self.books.with_members(|arenas| {
+            let existing = stream.arenas[class as usize].load(Ordering::Acquire);
+            // SAFETY: NULL or an arena of this device, which lives until shutdown.
+            if let Some(arena) = unsafe { existing.as_ref() } {
+                return Ok(arena);
+            }
+            arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
+            let slot = self.virtual_memory.take_slot()?;
+            let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
+            let mut arena = try_box(arena, "an arena")?;
+            arena.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
+            let address: *mut Arena = &mut *arena;
+            self.virtual_memory.publish(&slot, address);
+            arenas.push(arena);
+            stream.arenas[class as usize].store(address, Ordering::Release);
+            // SAFETY: just made, boxed, and kept until shutdown.
+            Ok(unsafe { &*address })
+        })
     }
 
     /// All statistics.
@@ -275,19 +228,12 @@ impl DeviceMemory {
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&self) {
-        self.with_ledger(None, |books| {
-            let sums = books.sums(|account| account.current);
-            books.ledger.reset_peak(&sums);
-            books.share_out(None);
-        });
+        self.with_ledger(None, Books::reset_peak);
     }
 
     /// Every total becomes 0.
     pub fn reset_accumulated(&self) {
-        self.with_ledger(None, |books| {
-            books.ledger.reset_accumulated();
-            books.each(|_, account| account.reset_accumulated());
-        });
+        self.with_ledger(None, Books::reset_accumulated);
     }
 
     /// Free and total memory as the driver sees them.
@@ -311,15 +257,10 @@ impl DeviceMemory {
     fn each_arena(&self, mut body: impl FnMut(&Arena) -> Result<()>) -> Result<()> {
         let mut index = 0;
         loop {
-            let arena: *const Arena = {
-                let _guard = self.ledger_lock.guard();
-                // SAFETY: the ledger's lock is held.
-                let books = unsafe { &*self.books.get() };
-                match books.arenas.get(index) {
-                    Some(arena) => &**arena,
-                    None => return Ok(()),
-                }
-            };
+            let found = self.books.with_members(|arenas| {
+                arenas.get(index).map(|arena| std::ptr::from_ref::<Arena>(arena))
+            });
+            let Some(arena) = found else { return Ok(()) };
             // SAFETY: boxed, and kept until shutdown.
             let arena = unsafe { &*arena };
             let _guard = arena.lock.guard();
@@ -344,66 +285,6 @@ impl DeviceMemory {
             Ok(())
         });
         self.virtual_memory.close();
-    }
-}
-
-/// Gives the arenas' locks back that the ledger took, also when a panic passes.
-struct Taken<'a>(&'a UnsafeCell<Books>);
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the ledger's lock is held longer than this.
-        let books = unsafe { &*self.0.get() };
-        for arena in &books.arenas {
-            arena.lock.let_go();
-        }
-    }
-}
-
-impl Books {
-    fn each(&self, mut body: impl FnMut(Class, &mut Account)) {
-        for arena in &self.arenas {
-            // SAFETY: the ledger holds all accounts still.
-            body(arena.class, unsafe { arena.account() });
-        }
-    }
-
-    fn sums(&self, value: impl Fn(&Account) -> Lanes) -> stats::Sums {
-        let mut sums = [[0; LANES]; 3];
-        self.each(|class, account| {
-            let values = value(account);
-            for row in [stats::ALL, class.row()] {
-                for (sum, value) in sums[row].iter_mut().zip(values) {
-                    *sum += value;
-                }
-            }
-        });
-        sums
-    }
-
-    /// Raises the peaks to what is, and shares out anew what is left below them.
-    fn share_out(&mut self, asked: Option<&Arena>) {
-        let sums = self.sums(|account| account.current);
-        self.ledger.raise(&sums);
-        let mut members = [0; 3];
-        self.each(|class, _| {
-            members[stats::ALL] += 1;
-            members[class.row()] += 1;
-        });
-        for arena in &self.arenas {
-            let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**arena));
-            // SAFETY: the ledger holds all accounts still.
-            unsafe { arena.account() }.slack =
-                self.ledger.share(&sums, &members, arena.class, asked);
-        }
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.ledger.statistics(
-            &self.sums(|account| account.current),
-            &self.sums(|account| account.increased),
-            &self.sums(Account::decreased),
-        )
     }
 }
 
@@ -441,7 +322,8 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;
     if state.blocks[block.id].uses != 0 {
-        return memory.free_used(block.arena, block.id);
+        memory.free_used(block.arena, block.id);
+        return Ok(());
     }
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.

@@ -9,7 +9,7 @@ use super::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
-use crate::farewell::Farewell;
+use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
@@ -182,62 +182,49 @@ impl DeviceMemory {
     fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
-        match stream.farewell() {
-            None => (),
-            Some(Farewell::Ended) => return Ok(true),
-            Some(Farewell::Event(farewell)) => {
-                // SAFETY: our event, recorded.
-                self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(farewell) })?;
-                return Ok(true);
+        let event = match stream.standing() {
+            Standing::Alive(_named) => record_end(runtime, device, stream)?,
+            Standing::Lost => return self.wait_for_context_of(arena, stream),
+            Standing::Gone(farewell) => {
+                if let Some(farewell) = farewell {
+                    // SAFETY: our event, recorded.
+                    let wait = || unsafe { self.driver.cuEventSynchronize(farewell as CUevent) };
+                    self.books.wait_parked(arena, wait)?;
+                }
+                // The default stream may have used its memory since: a stream that blocks comes after
+                // that without being told, unmapping does not.
+                record_end(runtime, device, device.streams.default())?
             }
-            Some(Farewell::Unknown) => {
-                self.wait_for_context_of(arena, stream)?;
-                return Ok(true);
-            }
-        }
-        let stream = ordering_stream(device, stream);
-        if stream.is_capturing(runtime)? {
-            return Ok(false);
-        }
-        let event = device.events.take_untimed(device)?;
-        let waited = stream.record(runtime, event).and_then(|()| {
-            // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
-            Ok(true)
-        });
+        };
+        let Some(event) = event else { return Ok(false) };
+        // SAFETY: our event, recorded.
+        let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+        let waited = self.books.wait_parked(arena, wait);
         device.events.give_untimed(event);
-        waited
+        waited?;
+        Ok(true)
     }
 
     /// Waits for all that the current context holds, and so for a stream that may be gone without
     /// having left an event. The caller holds the arena's lock.
-    fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<()> {
+    fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
         // SAFETY: the context of the stream's device is current.
-        self.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+        self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
         stream.has_ended();
-        Ok(())
+        Ok(true)
     }
 
-    /// Frees a block that other streams use. The caller holds the arena's lock.
-    pub(super) fn free_used(&self, arena: &Arena, id: u32) -> Result<()> {
+    /// Frees a block that other streams use; freeing does not fail. The caller holds the arena's lock.
+    pub(super) fn free_used(&self, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let mut head = state.blocks[id].uses;
-        for stream in state.uses.iter(head) {
-            state.limbo.prepare(stream)?;
+        if state.line_up(id).is_err() {
+            state.limbo.left_out += 1;
         }
-        let mut waits = 0;
-        while let Some((stream, rest)) = state.uses.pop(head) {
-            head = rest;
-            waits += u16::from(state.limbo.join(stream, id));
-        }
-        state.blocks[id].uses = 0;
-        state.blocks[id].waits = waits;
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         self.count(arena, &change);
-        Ok(())
     }
 
     /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
@@ -247,6 +234,8 @@ impl DeviceMemory {
         if unsafe { arena.state() }.limbo.is_empty() {
             return Ok(());
         }
+        // SAFETY: as above.
+        unsafe { arena.state() }.line_up_the_left_out();
         let _relaxed = Relaxed::enter(self.driver);
         let mut index = 0;
         loop {
@@ -310,40 +299,45 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
         let mut event = event;
-        if event.is_null()
-            && let Some(farewell) = stream.farewell()
-        {
-            // The stream may be gone; what was queued on it while we knew it ends here.
-            match farewell {
-                Farewell::Ended => return Ok(true),
-                Farewell::Event(farewell) => event = farewell,
-                Farewell::Unknown if wait => {
-                    self.wait_for_context_of(arena, stream)?;
-                    return Ok(true);
+        if event.is_null() {
+            event = match stream.standing() {
+                // The stream may be gone; what was queued on it while we knew it ends here.
+                Standing::Gone(None) => return Ok(true),
+                Standing::Gone(Some(farewell)) => farewell as CUevent,
+                Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
+                Standing::Lost => return Ok(false),
+                Standing::Alive(_named) => {
+                    let Some(event) = record_end(runtime, device, stream)? else {
+                        return Ok(false);
+                    };
+                    closed(event);
+                    event
                 }
-                Farewell::Unknown => return Ok(false),
-            }
-        } else if event.is_null() {
-            let stream = ordering_stream(device, stream);
-            // An event recorded in a capture would pull its waiters into it.
-            if stream.is_capturing(runtime)? {
-                return Ok(false);
-            }
-            event = device.events.take_untimed(device)?;
-            if let Err(error) = stream.record(runtime, event) {
-                device.events.give_untimed(event);
-                return Err(error);
-            }
-            closed(event);
+            };
         }
         if wait {
             // SAFETY: our event, recorded.
-            self.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
         // SAFETY: our event, recorded.
         finished(unsafe { self.driver.cuEventQuery(event) })
     }
+}
+
+/// An event recorded at the present end of a stream; none while it is captured: an event recorded in
+/// a capture would pull its waiters into it. The caller names the stream.
+fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+    let stream = ordering_stream(device, stream);
+    if stream.is_capturing(runtime)? {
+        return Ok(None);
+    }
+    let event = device.events.take_untimed(device)?;
+    if let Err(error) = stream.record(runtime, event) {
+        device.events.give_untimed(event);
+        return Err(error);
+    }
+    Ok(Some(event))
 }
 
 /// The stream on which an event stands for what `stream` holds. The default stream of a thread can be

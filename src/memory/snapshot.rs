@@ -177,7 +177,7 @@ impl Books {
     /// Adds all arenas, or gives the room that they want where there is not enough.
     fn list(&self, snapshot: &mut Snapshot) -> Option<(usize, usize)> {
         let mut wanted = (0, 0);
-        for arena in &self.arenas {
+        for arena in &self.members {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
             wanted.0 += state.segment.ranges() as usize;
@@ -186,7 +186,7 @@ impl Books {
         if !snapshot.has_room(wanted) {
             return Some(wanted);
         }
-        self.arenas.iter().for_each(|arena| snapshot.add(arena));
+        self.members.iter().for_each(|arena| snapshot.add(arena));
         None
     }
 }

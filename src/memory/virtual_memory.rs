@@ -14,8 +14,8 @@ use crate::driver::sys::{
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
+use crate::once::Once;
 use crate::rank::Rank;
-use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most slots of one reservation.
@@ -61,7 +61,7 @@ pub struct VirtualMemory {
     ordinal: i32,
     device: CUdevice,
     slot_bytes: u64,
-    offer: OnceCell<Offer>,
+    offer: Once<Offer>,
     /// Bit n: device n may use our memory.
     peers: AtomicU64,
     /// Handles that the driver did not take back, until it does; 0: none.
@@ -88,7 +88,7 @@ impl VirtualMemory {
             ordinal,
             device,
             slot_bytes,
-            offer: OnceCell::new(),
+            offer: Once::new(Rank::ONCE),
             peers,
             unreleased,
         }

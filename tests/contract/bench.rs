@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tcuda::driver::sys::*;
 use tcuda::driver::{CudaResult, Driver, cuda, sim};
@@ -53,6 +53,15 @@ impl Bench {
             other => panic!("TCUDA_BACKEND={other}: accepted are sim and cuda"),
         };
         Bench { driver }
+    }
+
+    /// Another bench over the driver that this process has started.
+    pub fn again() -> Bench {
+        let table = match &*backend() {
+            "sim" => sim::table(),
+            _ => cuda::table().unwrap(),
+        };
+        Bench { driver: Driver::new("again", table) }
     }
 
     fn note(&self, line: &str, what: &str, expected: &str, seen: &str) {
@@ -194,6 +203,14 @@ impl Bench {
         gate
     }
 
+    /// A callback on `stream` that is counted.
+    pub fn count(&self, stream: CUstream, expected: i32) -> &'static Counter {
+        let counter: &Counter = Box::leak(Box::default());
+        let argument = ptr::from_ref(counter).cast_mut().cast();
+        cu!(self, cuLaunchHostFunc(stream, Some(count_call), argument) => expected);
+        counter
+    }
+
     /// Memory for a test of order; every kind of fill has been used once.
     pub fn warm(&self, bytes: usize) -> u64 {
         let address = self.allocate(bytes);
@@ -242,6 +259,22 @@ impl Gate {
     pub fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
     }
+}
+
+/// How often a callback was called.
+#[derive(Default)]
+pub struct Counter(AtomicUsize);
+
+impl Counter {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+unsafe extern "C" fn count_call(counter: *mut c_void) {
+    // SAFETY: the argument is a counter that lives for ever.
+    let counter = unsafe { &*counter.cast::<Counter>() };
+    counter.0.fetch_add(1, Ordering::SeqCst);
 }
 
 unsafe extern "C" fn wait_at_gate(gate: *mut c_void) {

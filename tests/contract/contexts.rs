@@ -12,7 +12,8 @@ pub const ROWS: &[Row] = crate::rows!["contexts":
     work_without_a_context, destroy_without_a_context, push_and_pop, set_replaces_the_top,
     primary_state, released_too_often, released_while_current, calls_after_release,
     retained_again, null_contexts, priorities, threads_have_their_own, null_outputs,
-    peers_with_itself, objects_after_release,
+    peers_with_itself, objects_after_release, handles_after_release,
+    handles_after_release_without_a_context, kernels_after_release,
 ];
 
 fn current(bench: &Bench) -> CUcontext {
@@ -382,4 +383,63 @@ fn peers_with_itself(bench: &Bench) {
     let context = bench.start();
     cu!(bench, cuCtxEnablePeerAccess(context, 0) => 217);
     cu!(bench, cuCtxEnablePeerAccess(context, 1) => 1);
+}
+
+fn handles_after_release(bench: &Bench) {
+    let context = bench.start();
+    let (stream, event, unrecorded) = (bench.stream(1), bench.event(), bench.event());
+    cu!(bench, cuEventRecord(event, stream) => 0);
+    let address = bench.warm(64);
+    cu!(bench, cuDevicePrimaryCtxRelease(0) => 0);
+    let (mut id, mut number, mut of, mut ms) = (0, 0, null_mut(), 0.0);
+    cu!(bench, cuStreamQuery(stream) => 709);
+    cu!(bench, cuStreamSynchronize(stream) => 709);
+    cu!(bench, cuStreamWaitEvent(stream, event, 0) => 709);
+    cu!(bench, cuStreamGetId(stream, &mut id) => 709);
+    cu!(bench, cuStreamGetPriority(stream, &mut number) => 709);
+    cu!(bench, cuStreamGetCtx(stream, &mut of) => 709);
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    cu!(bench, cuStreamIsCapturing(stream, &mut status) => 709);
+    bench.count(stream, 709);
+    cu!(bench, cuMemsetD8Async(address, 1, 64, stream) => 709);
+    cu!(bench, cuMemcpyAsync(address, address + 32, 16, stream) => 709);
+    cu!(bench, cuMemcpyPeerAsync(address, context, address + 32, context, 16, stream) => 709);
+    cu!(bench, cuMemAllocAsync(&mut id, 64, stream) => 709);
+    cu!(bench, cuMemFreeAsync(address, stream) => 709);
+    for event in [event, unrecorded] {
+        cu!(bench, cuEventQuery(event) => 709);
+        cu!(bench, cuEventSynchronize(event) => 709);
+        cu!(bench, cuEventRecord(event, stream) => 709);
+        cu!(bench, cuEventElapsedTime(&mut ms, event, event) => 709);
+        cu!(bench, cuEventDestroy(event) => 709);
+    }
+    cu!(bench, cuStreamDestroy(stream) => 709);
+}
+
+fn handles_after_release_without_a_context(bench: &Bench) {
+    bench.start();
+    let (stream, event, address) = (bench.stream(1), bench.event(), bench.warm(64));
+    cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
+    cu!(bench, cuDevicePrimaryCtxRelease(0) => 0);
+    cu!(bench, cuStreamQuery(stream) => 709);
+    cu!(bench, cuStreamSynchronize(stream) => 709);
+    cu!(bench, cuEventQuery(event) => 709);
+    cu!(bench, cuEventSynchronize(event) => 709);
+    cu!(bench, cuEventRecord(event, stream) => 709);
+    cu!(bench, cuMemsetD8Async(address, 1, 64, stream) => 709);
+    cu!(bench, cuStreamDestroy(stream) => 709);
+    cu!(bench, cuEventDestroy(event) => 709);
+}
+
+fn kernels_after_release(bench: &Bench) {
+    bench.start();
+    let (module, stream) = (bench.module(), bench.stream(1));
+    let (function, mut found, mut number) = (bench.writer(), null_mut(), 0);
+    cu!(bench, cuDevicePrimaryCtxRelease(0) => 0);
+    bench.write(function, 4096, 1, stream, 709);
+    bench.write(function, 4096, 1, null_mut(), 709);
+    cu!(bench, cuModuleGetFunction(&mut found, module, c"contract_write".as_ptr()) => 709);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &mut number, function, 128, 0) => 709);
+    cu!(bench, cuModuleUnload(module) => 709);
 }

@@ -54,6 +54,41 @@ AGAIN:
 }
 ";
 
+/// One that fails an assertion; apart, since it needs a function of the driver.
+pub const ASSERTION: &CStr = c".version 7.8
+.target sm_52
+.address_size 64
+.extern .func __assertfail
+(
+    .param .b64 message, .param .b64 file, .param .b32 line, .param .b64 function,
+    .param .b64 size
+);
+.global .align 1 .b8 contract_text[9] = {99, 111, 110, 116, 114, 97, 99, 116, 0};
+.visible .entry contract_assertion()
+{
+    .reg .b64 %text, %size;
+    .reg .b32 %line;
+    mov.u64 %text, contract_text;
+    cvta.global.u64 %text, %text;
+    mov.u64 %size, 1;
+    mov.u32 %line, 1;
+    {
+        .param .b64 message;
+        .param .b64 file;
+        .param .b32 line;
+        .param .b64 function;
+        .param .b64 size;
+        st.param.b64 [message], %text;
+        st.param.b64 [file], %text;
+        st.param.b32 [line], %line;
+        st.param.b64 [function], %text;
+        st.param.b64 [size], %size;
+        call.uni __assertfail, (message, file, line, function, size);
+    }
+    ret;
+}
+";
+
 fn write(launch: &Launch) -> Result<(), i32> {
     let at = launch.param_u64(0);
     if !at.is_multiple_of(4) {
@@ -78,6 +113,7 @@ pub fn register() {
     register_kernel("contract_copy", &[8, 8], copy);
     register_kernel("contract_spin", &[8], spin);
     register_kernel("contract_trap", &[], |_| Err(719));
+    register_kernel("contract_assertion", &[], |_| Err(710));
     register_kernel("contract_nothing", &[], |_| Ok(()));
 }
 
@@ -112,6 +148,26 @@ impl Bench {
         cu!(self, cuLaunchKernel(
             writer, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut(),
         ) => expected);
+    }
+
+    /// Launches the kernel that copies a word.
+    #[track_caller]
+    pub fn copy_word(&self, copier: CUfunction, to: u64, from: u64, stream: CUstream) {
+        let (mut to, mut from) = (to, from);
+        let mut parameters: [*mut c_void; 2] =
+            [ptr::from_mut(&mut to).cast(), ptr::from_mut(&mut from).cast()];
+        cu!(self, cuLaunchKernel(
+            copier, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut(),
+        ) => 0);
+    }
+
+    pub fn launch_of_no_thread(&self, writer: CUfunction, stream: CUstream) {
+        let (mut at, mut value) = (0u64, 0u32);
+        let mut parameters: [*mut c_void; 2] =
+            [ptr::from_mut(&mut at).cast(), ptr::from_mut(&mut value).cast()];
+        cu!(self, cuLaunchKernel(
+            writer, 0, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut(),
+        ) => 1);
     }
 
     /// Launches a kernel without parameters.

@@ -7,12 +7,23 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod aftermath;
+mod arguments;
 mod bench;
+mod callbacks;
+mod capture;
+mod capture_calls;
+mod capture_forks;
+mod capture_nodes;
 mod contexts;
 mod copies;
+mod errors;
 mod events;
+mod graphs;
 mod kernels;
+mod launches;
 mod memory;
+mod modules;
 mod order;
 mod pinned;
 mod pointers;
@@ -54,6 +65,21 @@ pub const TOPICS: &[&[Row]] = &[
     streams::ROWS,
     order::ROWS,
     events::ROWS,
+    callbacks::ROWS,
+    modules::ROWS,
+    launches::ROWS,
+    errors::ROWS,
+    aftermath::ROWS,
+    arguments::devices::ROWS,
+    arguments::streams::ROWS,
+    arguments::memory::ROWS,
+    arguments::virtual_memory::ROWS,
+    arguments::modules::ROWS,
+    capture::ROWS,
+    capture_calls::ROWS,
+    capture_forks::ROWS,
+    capture_nodes::ROWS,
+    graphs::ROWS,
 ];
 
 fn main() {

@@ -8,11 +8,12 @@ use tcuda::driver::sys::*;
 pub const ROWS: &[Row] = crate::rows!["memory":
     bad_sizes, free_null, free_interior, free_twice, free_unknown, free_of_another_kind,
     alignment, free_waits_for_work, allocation_does_not_wait, use_after_free, past_the_end,
+    use_of_a_freed_neighbour, a_gap_is_filled,
 ];
 
 pub const ALONE: &[Row] = crate::rows!["alone: memory info":
     info_arithmetic, small_allocations_share, handles_count_not_mappings, info_outputs,
-    pools_reserve_at_once,
+    pools_reserve_at_once, sizes_that_share, units_come_back, small_and_large,
 ];
 
 fn bad_sizes(bench: &Bench) {
@@ -199,4 +200,78 @@ fn pools_reserve_at_once(bench: &Bench) {
     bench.is("100 MiB of a pool take", before - bench.free_memory(), 128 * MIB);
     let mut pool = null_mut::<CUmemPoolHandle_st>();
     cu!(bench, cuDeviceGetDefaultMemPool(&mut pool, 0) => 0);
+}
+
+/// What two allocations of a size take, one after the other.
+fn sizes_that_share(bench: &Bench) {
+    bench.start();
+    bench.allocate(16 * MIB);
+    for (bytes, expected) in [
+        (MIB / 4, (2 * MIB, 0)),
+        (MIB / 2, (2 * MIB, 0)),
+        (MIB - 512, (2 * MIB, 0)),
+        (MIB, (2 * MIB, 0)),
+        (MIB + 1, (2 * MIB, 2 * MIB)),
+        (3 * MIB / 2, (2 * MIB, 2 * MIB)),
+        (2 * MIB - 1, (2 * MIB, 2 * MIB)),
+        (2 * MIB, (2 * MIB, 2 * MIB)),
+        (2 * MIB + 1, (4 * MIB, 4 * MIB)),
+    ] {
+        let before = bench.free_memory();
+        let first = bench.allocate(bytes);
+        let between = bench.free_memory();
+        let second = bench.allocate(bytes);
+        let taken = (before - between, between - bench.free_memory());
+        bench.is(&format!("twice {bytes} bytes take"), taken, expected);
+        cu!(bench, cuMemFree(first) => 0);
+        cu!(bench, cuMemFree(second) => 0);
+        bench.is("as before", before - bench.free_memory(), 0);
+    }
+}
+
+fn units_come_back(bench: &Bench) {
+    bench.start();
+    let before = bench.free_memory();
+    let (first, second) = (bench.allocate(1), bench.allocate(1));
+    bench.is("two small ones take", before - bench.free_memory(), 2 * MIB);
+    cu!(bench, cuMemFree(first) => 0);
+    bench.is("one takes", before - bench.free_memory(), 2 * MIB);
+    cu!(bench, cuMemFree(second) => 0);
+    bench.is("none takes", before - bench.free_memory(), 0);
+}
+
+fn small_and_large(bench: &Bench) {
+    bench.start();
+    let before = bench.free_memory();
+    let all: Vec<u64> = (0..5).map(|_| bench.allocate(MIB / 2)).collect();
+    bench.is("five halves take", before - bench.free_memory(), 4 * MIB);
+    let distances: Vec<u64> = all[..4].windows(2).map(|pair| pair[1].abs_diff(pair[0])).collect();
+    bench.is("distances", distances, vec![MIB as u64 / 2; 3]);
+    bench.allocate(3 * MIB);
+    bench.is("a large one does not share", before - bench.free_memory(), 8 * MIB);
+    bench.allocate(MIB / 2);
+    bench.is("another half does", before - bench.free_memory(), 8 * MIB);
+}
+
+fn use_of_a_freed_neighbour(bench: &Bench) {
+    bench.start();
+    let (first, second, third) = (bench.allocate(512), bench.allocate(512), bench.allocate(512));
+    cu!(bench, cuMemFree(second) => 0);
+    cu!(bench, cuMemsetD8Async(second, 1, 512, null_mut()) => 1);
+    cu!(bench, cuMemFree(second) => 1);
+    cu!(bench, cuMemsetD8Async(first, 1, 512, null_mut()) => 0);
+    cu!(bench, cuMemsetD8Async(third, 1, 512, null_mut()) => 0);
+    cu!(bench, cuMemsetD8Async(first, 1, 513, null_mut()) => 1);
+    cu!(bench, cuMemsetD8Async(third, 1, 513, null_mut()) => 1);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn a_gap_is_filled(bench: &Bench) {
+    bench.start();
+    let small: Vec<u64> = (0..8).map(|_| bench.allocate(1000)).collect();
+    bench.is("distance", small[1].abs_diff(small[0]), 1024);
+    cu!(bench, cuMemFree(small[2]) => 0);
+    cu!(bench, cuMemFree(small[5]) => 0);
+    bench.is("the first gap", bench.allocate(1000) == small[2], true);
+    bench.is("the second gap", bench.allocate(1000) == small[5], true);
 }

@@ -20,6 +20,9 @@ pub const ROWS: &[Row] = rows!("pools":
     blocks_freed_like_others,
     access_of_pools,
     pool_memory_is_usable_in_order,
+    past_the_end_of_a_block,
+    use_of_a_freed_block,
+    blocks_have_ids,
 );
 
 fn default_pools(b: &Bench) {
@@ -211,4 +214,56 @@ fn pool_memory_is_usable_in_order(b: &Bench) {
     cu!(b, cuMemsetD8Async(address, 8, 64, second) => 0);
     b.is("bytes", b.fetch(address, 64, second), vec![8; 64]);
     cu!(b, cuMemFreeAsync(address, second) => 0);
+}
+
+fn past_the_end_of_a_block(b: &Bench) {
+    b.start();
+    let (stream, other, mut block) = (b.stream(1), b.warm(8192), 0);
+    cu!(b, cuMemAllocAsync(&mut block, 5000, stream) => 0);
+    cu!(b, cuMemsetD8Async(block, 1, 5000, stream) => 0);
+    cu!(b, cuMemsetD8Async(block, 1, 5001, stream) => 1);
+    cu!(b, cuMemsetD8Async(block + 4999, 1, 2, stream) => 1);
+    cu!(b, cuMemcpyAsync(block, other, 5001, stream) => 1);
+    cu!(b, cuMemcpyAsync(other, block, 5001, stream) => 1);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+}
+
+fn use_of_a_freed_block(b: &Bench) {
+    b.start();
+    let (stream, mut block, mut kept) = (b.stream(1), 0, 0);
+    cu!(b, cuMemAllocAsync(&mut kept, 5000, stream) => 0);
+    cu!(b, cuMemAllocAsync(&mut block, 5000, stream) => 0);
+    cu!(b, cuMemFreeAsync(block, stream) => 0);
+    cu!(b, cuMemsetD8Async(block, 1, 64, stream) => 1);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+    cu!(b, cuMemsetD8Async(block, 1, 64, stream) => 1);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+}
+
+fn blocks_have_ids(b: &Bench) {
+    use tcuda::driver::sys::CUpointer_attribute::*;
+    b.start();
+    let (stream, mut first, mut second) = (b.stream(1), 0, 0);
+    cu!(b, cuMemAllocAsync(&mut first, 5000, stream) => 0);
+    cu!(b, cuMemAllocAsync(&mut second, 100, stream) => 0);
+    let ask = |attribute, address| {
+        let mut value = 0u64;
+        cu!(b, cuPointerGetAttribute((&raw mut value).cast(), attribute, address) => 0);
+        value
+    };
+    let id = |address| ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
+    b.is("two ids", id(first) != id(second), true);
+    b.is("one id", id(first) == id(first + 4999), true);
+    b.is("its start", ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, second + 9) == second, true);
+    b.is("its size", ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, second + 9), 100);
+    b.is("one segment", ask(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, second) == first, true);
+    let mut value = 0u64;
+    for address in [first + 5000, second + 100, second + 4096] {
+        cu!(b, cuPointerGetAttribute(
+            (&raw mut value).cast(), CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) => 1);
+    }
+    let before = id(second);
+    cu!(b, cuMemFreeAsync(second, stream) => 0);
+    cu!(b, cuMemAllocAsync(&mut second, 100, stream) => 0);
+    b.is("not recycled", id(second) != before, true);
 }

@@ -195,6 +195,8 @@ fn options() -> Options {
 
 pub fn main() {
     let options = options();
+    let missing = crate::arguments::missing();
+    assert!(missing.is_empty(), "no sequence of wrong arguments for {missing:?}");
     let chosen = |row: &Row| {
         options.words.is_empty()
             || options.words.iter().any(|word| full_name(row).contains(&**word))

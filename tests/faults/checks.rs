@@ -37,6 +37,7 @@ const NOTHING: LiveObjects = LiveObjects {
     reservations: 0,
     pools: 0,
     modules: 0,
+    graphs: 0,
     host_allocations: 0,
     workers: 0,
 };

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tcuda::ffi::copy::{tcuda_copy, tcuda_fill};
 use tcuda::ffi::event::{tcuda_event, tcuda_event_create, tcuda_event_destroy};
 use tcuda::ffi::library::tcuda_last_error;
-use tcuda::ffi::memory::{tcuda_free, tcuda_malloc};
+use tcuda::ffi::memory::{tcuda_allocation, tcuda_allocation_destroy, tcuda_free, tcuda_malloc};
 use tcuda::ffi::status::tcuda_status;
 use tcuda::ffi::stream::{
     tcuda_stream, tcuda_stream_create, tcuda_stream_destroy, tcuda_stream_from_external,
@@ -24,6 +24,8 @@ static PROBLEMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static LAST_FAILURE: Mutex<String> = Mutex::new(String::new());
 /// Blocks whose tcuda_free failed.
 static NOT_FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Handles of allocations that could not be destroyed.
+static NOT_DESTROYED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -147,14 +149,38 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if call!(tcuda_free(self.0)).is_err() {
+        if let Err(failed) = call!(tcuda_free(self.0)) {
+            freeing_wants_no_memory(&failed);
             lock(&NOT_FREED).push(self.0 as usize);
         }
     }
 }
 
+/// A finalizer has nobody to whom it could tell that it found no host memory.
+fn freeing_wants_no_memory(Failed(status): &Failed) {
+    if *status == tcuda_status::OutOfHostMemory {
+        problem(format!("freeing fails for want of host memory: {}", last_failure()));
+    }
+}
+
+/// Destroys an allocation, now or once nothing fails any more.
+pub fn destroy(allocation: *mut tcuda_allocation) {
+    if let Err(failed) = call!(tcuda_allocation_destroy(allocation)) {
+        freeing_wants_no_memory(&failed);
+        lock(&NOT_DESTROYED).push(allocation as usize);
+    }
+}
+
 /// Frees again what could not be freed while calls failed: it works, or was freed after all.
 pub fn free_the_rest(is_lost: bool) {
+    for allocation in std::mem::take(&mut *lock(&NOT_DESTROYED)) {
+        if let Err(Failed(status)) = call!(tcuda_allocation_destroy(allocation as *mut _))
+            && status != tcuda_status::InvalidHandle
+            && !is_lost
+        {
+            problem(format!("an allocation outlives its destroy: {}", last_failure()));
+        }
+    }
     for address in std::mem::take(&mut *lock(&NOT_FREED)) {
         let again = call!(tcuda_free(address as *mut c_void));
         if let Err(Failed(status)) = again

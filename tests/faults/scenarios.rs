@@ -1,5 +1,6 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
+mod captures;
 mod memory;
 mod work;
 
@@ -56,6 +57,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO_APART, "peers_apart", work::peers),
     on(ONE, "fills", work::fills),
     on(LATE, "late_work", work::fills),
+    on(ONE, "captures", captures::captures),
+    on(LATE, "late_captures", captures::captures),
     on(ONE, "threads", work::threads),
     on(ONE, "threads_at_once", work::threads_at_once),
     on(LATE, "late_threads_at_once", work::threads_at_once),

@@ -18,6 +18,7 @@ pub const OK: i32 = 0;
 pub const INVALID_POINTER: i32 = 3;
 pub const NOT_READY: i32 = 6;
 pub const OUT_OF_MEMORY: i32 = 20;
+pub const DEVICE_LOST: i32 = 41;
 
 /// A status that is not OK, with its sentence.
 #[derive(Debug, Clone)]
@@ -38,14 +39,19 @@ fn done(status: tcuda_status) -> Outcome<()> {
     Err(Failure { status, text: text.to_string_lossy().into_owned() })
 }
 
-/// A call whose last argument is one output.
+/// A call whose last argument is one output, which a failure leaves as it was.
 macro_rules! get {
     ($initial:expr, $function:ident($($argument:expr),*)) => {{
         let mut value = $initial;
         // SAFETY: handles are checked by the library; the output is writable.
-        done(unsafe { $function($($argument,)* &mut value) }).map(|()| value)
+        let outcome = done(unsafe { $function($($argument,)* &mut value) });
+        assert!(outcome.is_ok() || value == $initial, "an output of a failed call was written");
+        outcome.map(|()| value)
     }};
 }
+
+/// What an output is before a call: nothing that a call would give.
+const UNTOUCHED: usize = 0x5a5a_5a5a;
 
 macro_rules! call {
     ($function:expr; $($argument:expr),*) => {
@@ -73,11 +79,16 @@ pub fn shutdown() -> usize {
     live
 }
 
-/// `name` may be "": any call.
-pub fn inject(name: &str, nth: u64, code: i32) {
-    let text = CString::new(name).unwrap();
-    let pointer = if name.is_empty() { ptr::null() } else { text.as_ptr() };
-    call!(library::tcuda_backend_inject; pointer, nth, code, 0).unwrap();
+/// Rules of failures, instead of those that are set; "" takes them back.
+pub fn faults(rules: &str) {
+    let rules = CString::new(rules).unwrap();
+    call!(library::tcuda_backend_faults; rules.as_ptr()).unwrap();
+}
+
+/// How often rules have fired.
+pub fn fault_count() -> u64 {
+    use library::tcuda_backend_fault_count;
+    get!(0, tcuda_backend_fault_count()).unwrap()
 }
 
 pub fn device_set(device: i32) -> Outcome<()> {
@@ -108,20 +119,22 @@ pub fn device_of(address: u64) -> i32 {
 }
 
 pub fn stream_create(device: i32, priority: i32) -> Outcome<Handle> {
-    get!(ptr::null_mut(), tcuda_stream_create(device, priority)).map(|found| found as Handle)
+    get!(UNTOUCHED as *mut tcuda_stream, tcuda_stream_create(device, priority))
+        .map(|found| found as Handle)
 }
 
 pub fn stream_from_external(device: i32, native: usize) -> Outcome<Handle> {
     let native = native as *mut CUstream_st;
-    get!(ptr::null_mut(), tcuda_stream_from_external(device, native)).map(|found| found as Handle)
+    get!(UNTOUCHED as *mut tcuda_stream, tcuda_stream_from_external(device, native))
+        .map(|found| found as Handle)
 }
 
 pub fn stream_default(device: i32) -> Handle {
-    get!(ptr::null_mut(), tcuda_stream_default(device)).unwrap() as Handle
+    get!(UNTOUCHED as *mut tcuda_stream, tcuda_stream_default(device)).unwrap() as Handle
 }
 
 pub fn stream_native(handle: Handle) -> usize {
-    get!(ptr::null_mut(), tcuda_stream_native(stream(handle))).unwrap() as usize
+    get!(UNTOUCHED as *mut CUstream_st, tcuda_stream_native(stream(handle))).unwrap() as usize
 }
 
 pub fn stream_id(handle: Handle) -> i64 {
@@ -149,7 +162,7 @@ pub fn stream_wait_stream(handle: Handle, other: Handle) -> Outcome<()> {
 }
 
 pub fn event_create(flags: u32) -> Outcome<Handle> {
-    get!(ptr::null_mut(), tcuda_event_create(flags)).map(|found| found as Handle)
+    get!(UNTOUCHED as *mut tcuda_event, tcuda_event_create(flags)).map(|found| found as Handle)
 }
 
 pub fn event_destroy(handle: Handle) -> Outcome<()> {
@@ -181,7 +194,7 @@ pub fn event_elapsed_ms(start: Handle, end: Handle) -> Outcome<f32> {
 }
 
 pub fn malloc(bytes: u64, device: i32, on: Handle) -> Outcome<u64> {
-    get!(ptr::null_mut(), tcuda_malloc(bytes as usize, device, stream(on)))
+    get!(UNTOUCHED as *mut c_void, tcuda_malloc(bytes as usize, device, stream(on)))
         .map(|found| found as u64)
 }
 
@@ -231,7 +244,7 @@ pub fn copy(to: u64, from: u64, bytes: usize, on: Handle) -> Outcome<()> {
 
 /// Everything that a snapshot has.
 pub fn snapshot() -> Outcome<(Vec<tcuda_segment_info>, Vec<tcuda_block_info>)> {
-    let handle = get!(ptr::null_mut(), tcuda_memory_snapshot_create(0))?;
+    let handle = get!(UNTOUCHED as *mut tcuda_memory_snapshot, tcuda_memory_snapshot_create(0))?;
     let (mut segments, mut blocks) = (0, 0);
     call!(tcuda_memory_snapshot_counts; handle, &mut segments, &mut blocks)?;
     let segments = (0..segments)

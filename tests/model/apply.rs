@@ -1,8 +1,8 @@
 //! What each operation does, to the library and to the model.
 
-use super::api::{self, INVALID_POINTER, OUT_OF_MEMORY, Outcome};
+use super::api::{self, DEVICE_LOST, INVALID_POINTER, OUT_OF_MEMORY, Outcome};
 use super::books::{Held, Live, WINDOW};
-use super::ops::{Act, How, On};
+use super::ops::{Act, How, MIB, On};
 use super::order::Point;
 use super::view::View;
 use super::world::{Settled, World};
@@ -145,6 +145,7 @@ impl World {
                     self.expect(outcome);
                 }
             }
+            Act::Lose { device } => self.lose(who, self.on_machine(device)),
             Act::Restart => {
                 let handles = self.owned_handles();
                 assert_eq!(api::shutdown(), handles, "live handles");
@@ -153,6 +154,47 @@ impl World {
             }
         }
         Settled::Nothing
+    }
+
+    /// After a device is lost, every call that needs it says so and changes nothing; what needs no
+    /// driver goes on, and shutting down gives everything back.
+    fn lose(&mut self, who: usize, device: i32) {
+        self.armed = None;
+        self.sync_all();
+        let before = View::take();
+        api::faults("*@1=lost");
+        let is_lost = |outcome: Outcome<()>| {
+            assert_eq!(outcome.unwrap_err().status, DEVICE_LOST);
+        };
+        is_lost(self.hands.on(who, move || api::device_synchronize(device)));
+        let default = api::stream_default(device);
+        is_lost(self.hands.on(who, move || api::stream_synchronize(default)));
+        let event = api::event_create(0).unwrap();
+        is_lost(self.hands.on(who, move || api::event_record(event, default)));
+        api::event_destroy(event).unwrap();
+        // More than there is: nothing that is cached would do. That an arena's addresses are used up
+        // is found out without the driver.
+        let (bytes, address) = (self.machine.memory_mib * MIB + 1, self.pick(who));
+        let outcome = self.hands.on(who, move || api::malloc(bytes, device, default));
+        let status = outcome.unwrap_err().status;
+        assert!(matches!(status, DEVICE_LOST | OUT_OF_MEMORY), "status {status}");
+        if status == OUT_OF_MEMORY {
+            let stats = &mut self.stats[device as usize];
+            (stats.ooms, stats.retries) = (stats.ooms + 1, stats.retries + 1);
+        }
+        let after = View::take();
+        assert!(before.live().eq(after.live()), "a lost device changed live blocks");
+        // What waited for streams of other devices could be found to be free.
+        self.settle(&after, Settled::All { must: false });
+        self.stats[device as usize].compare(device, &api::statistics(device));
+        if let Some(address) = address {
+            api::free(address).unwrap();
+            is_invalid_pointer(api::free(address));
+        }
+        let handles = self.owned_handles();
+        assert_eq!(api::shutdown(), handles, "live handles");
+        self.has_recycled = false;
+        self.begin();
     }
 
     fn is_refused(&mut self, address: u64) {
@@ -196,7 +238,14 @@ impl World {
             let view = View::take();
             self.may_be_out_of_memory(&view, &held);
         }
-        if has_retried { Settled::All { must: false } } else { Settled::Nothing }
+        if has_retried {
+            Settled::All { must: false }
+        } else if is_counted {
+            Settled::Nothing
+        } else {
+            // It looked at what waits before a call failed.
+            Settled::Arena { held, must: false }
+        }
     }
 
     /// Takes note of a block that was made in this step, and fills it.

@@ -17,6 +17,7 @@ mod apply;
 mod apply_streams;
 mod books;
 mod compare;
+mod crowd;
 mod hands;
 mod ops;
 mod order;
@@ -26,6 +27,7 @@ mod world;
 use ops::Op;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,6 +57,11 @@ fn machine(schedule: impl Strategy<Value = String>) -> impl Strategy<Value = Mac
         peers,
         schedule,
     })
+}
+
+fn note_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let mut first = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+    first.get_or_insert_with(|| panic.to_string());
 }
 
 /// Runs a program; the error is what was wrong, after what was done.
@@ -94,21 +101,65 @@ fn agree(name: &str, few: u32, schedule: impl Strategy<Value = String>) {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|panic| {
-        let mut first = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| panic.to_string());
-    }));
+    std::panic::set_hook(Box::new(note_panic));
     let strategy = (machine(schedule), prop::collection::vec(ops::op(), 1..160));
-    let outcome =
-        runner.run(&strategy, |(machine, ops)| run(&machine, &ops).map_err(TestCaseError::fail));
+    let operations = Cell::new(0);
+    let outcome = runner.run(&strategy, |(machine, ops)| {
+        operations.set(operations.get() + ops.len());
+        run(&machine, &ops).map_err(TestCaseError::fail)
+    });
     std::panic::set_hook(before);
     match outcome {
-        Ok(()) => println!("{name}: {cases} programs, TCUDA_MODEL_SEED={seed}"),
+        Ok(()) => {
+            let operations = operations.get();
+            println!(
+                "model: {name}: {cases} programs, {operations} operations, TCUDA_MODEL_SEED={seed}"
+            );
+        }
         Err(TestError::Fail(why, _)) => {
             panic!("{name}: TCUDA_MODEL_SEED={seed}\n{}", why.message());
         }
         Err(TestError::Abort(why)) => panic!("{name}: {}", why.message()),
     }
+}
+
+/// Runs crowds of threads on machines with a schedule; `TCUDA_MODEL_SEED` begins with the plan that
+/// failed, though what its threads do to each other is not the same each time.
+fn meet(schedule: &str, few: u32) {
+    let _lock = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let first = environment("TCUDA_MODEL_SEED").unwrap_or(now);
+    let mut figures = crowd::Figures::default();
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(note_panic));
+    let failed =
+        (0..u64::from(cases(few))).map(|index| first.wrapping_add(index)).find_map(|seed| {
+            *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let outcome = crowd::run(seed, schedule, &mut figures);
+            outcome.err().map(|why| (seed, why))
+        });
+    std::panic::set_hook(before);
+    if let Some((seed, why)) = failed {
+        let panic = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+        panic!("crowd, {schedule}: TCUDA_MODEL_SEED={seed}\n{why}\n{}", panic.unwrap_or_default());
+    }
+    let figures = format!("{figures:?}").replace("Figures ", "");
+    println!("model: crowd, {schedule}: {figures}, TCUDA_MODEL_SEED={first}");
+}
+
+#[test]
+fn crowds_agree_when_work_runs_at_once() {
+    meet("immediate", 100);
+}
+
+#[test]
+fn crowds_agree_when_work_runs_on_threads() {
+    meet("threads", 40);
+}
+
+#[test]
+fn crowds_agree_when_work_runs_as_late_as_it_may() {
+    meet("adversarial", 60);
 }
 
 #[test]

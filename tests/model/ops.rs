@@ -39,45 +39,165 @@ pub type On = Option<usize>;
 /// What is done; `who` does it is beside it in [`Op`].
 #[derive(Clone, Debug)]
 pub enum Act {
-    Malloc { device: i32, on: On, bytes: u64 },
-    Free { block: Block, how: How },
-    FreeAgain { pick: usize },
-    FreeInside { block: Block, offset: u64 },
-    FreeForeign { address: u64 },
-    RecordStream { block: Block, on: On },
-    Fill { block: Block, on: On, byte: u8, how: How },
-    Copy { to: Block, from: Block, on: On, how: How },
-    Read { block: Block, on: On, how: How },
-    Write { block: Block, on: On, byte: u8, how: How },
-    CreateStream { slot: usize, device: i32, priority: i32 },
-    WrapStream { slot: usize, device: i32, what: Foreign },
-    DestroyStream { slot: usize },
-    SetCurrent { on: On },
-    SetDevice { device: i32 },
-    CreateEvent { slot: usize, timing: bool },
-    DestroyEvent { slot: usize },
-    Record { slot: usize, on: On },
-    Wait { slot: usize, on: On },
-    QueryEvent { slot: usize },
-    SyncEvent { slot: usize },
-    Elapsed { start: usize, end: usize },
-    WaitStream { on: On, other: On },
-    QueryStream { on: On },
-    SyncStream { on: On },
-    SyncDevice { device: i32 },
+    Malloc {
+        device: i32,
+        on: On,
+        bytes: u64,
+    },
+    Free {
+        block: Block,
+        how: How,
+    },
+    FreeAgain {
+        pick: usize,
+    },
+    FreeInside {
+        block: Block,
+        offset: u64,
+    },
+    FreeForeign {
+        address: u64,
+    },
+    RecordStream {
+        block: Block,
+        on: On,
+    },
+    Fill {
+        block: Block,
+        on: On,
+        byte: u8,
+        how: How,
+    },
+    Copy {
+        to: Block,
+        from: Block,
+        on: On,
+        how: How,
+    },
+    Read {
+        block: Block,
+        on: On,
+        how: How,
+    },
+    Write {
+        block: Block,
+        on: On,
+        byte: u8,
+        how: How,
+    },
+    CreateStream {
+        slot: usize,
+        device: i32,
+        priority: i32,
+    },
+    WrapStream {
+        slot: usize,
+        device: i32,
+        what: Foreign,
+    },
+    DestroyStream {
+        slot: usize,
+    },
+    SetCurrent {
+        on: On,
+    },
+    SetDevice {
+        device: i32,
+    },
+    CreateEvent {
+        slot: usize,
+        timing: bool,
+    },
+    DestroyEvent {
+        slot: usize,
+    },
+    Record {
+        slot: usize,
+        on: On,
+    },
+    Wait {
+        slot: usize,
+        on: On,
+    },
+    QueryEvent {
+        slot: usize,
+    },
+    SyncEvent {
+        slot: usize,
+    },
+    Elapsed {
+        start: usize,
+        end: usize,
+    },
+    WaitStream {
+        on: On,
+        other: On,
+    },
+    QueryStream {
+        on: On,
+    },
+    SyncStream {
+        on: On,
+    },
+    SyncDevice {
+        device: i32,
+    },
     EmptyCache,
-    ResetPeak { device: i32 },
-    ResetAccumulated { device: i32 },
-    EnablePeer { device: i32, peer: i32 },
+    ResetPeak {
+        device: i32,
+    },
+    ResetAccumulated {
+        device: i32,
+    },
+    EnablePeer {
+        device: i32,
+        peer: i32,
+    },
+    /// The device is lost, and the library shut down.
+    Lose {
+        device: i32,
+    },
     Restart,
 }
 
-/// The `nth` call of a driver function ("": of any) fails meanwhile.
+/// What happens to the `nth` call of a driver function ("*": of any) meanwhile, and, if it is for
+/// ever, to all later ones.
 #[derive(Clone, Copy, Debug)]
-pub struct Injected {
+pub struct Rule {
     pub call: &'static str,
     pub nth: u64,
-    pub code: i32,
+    pub effect: &'static str,
+    pub forever: bool,
+}
+
+/// The rules that are in force during an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Injected {
+    pub first: Rule,
+    pub second: Option<Rule>,
+}
+
+impl Rule {
+    fn text(&self) -> String {
+        let Rule { call, nth, effect, forever } = self;
+        format!("{call}@{nth}={effect}{}", if *forever { "!" } else { "" })
+    }
+}
+
+impl Injected {
+    pub fn rules(&self) -> impl Iterator<Item = Rule> {
+        std::iter::once(self.first).chain(self.second)
+    }
+
+    /// Does every call fail from some point on?
+    pub fn is_total(&self) -> bool {
+        self.rules().any(|rule| rule.call == "*" && rule.forever)
+    }
+
+    /// As tcuda_backend_faults takes them.
+    pub fn text(&self) -> String {
+        self.rules().map(|rule| rule.text()).collect::<Vec<_>>().join(",")
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -88,7 +208,7 @@ pub struct Op {
 }
 
 const CALLS: &[&str] = &[
-    "",
+    "*",
     "cuMemCreate",
     "cuMemMap",
     "cuMemSetAccess",
@@ -216,10 +336,16 @@ pub fn op() -> impl Strategy<Value = Op> {
         20 => work(),
         18 => streams(),
         14 => events(),
-        1 => Just(Act::Restart),
+        1 => prop_oneof![
+            Just(Act::Restart),
+            (0..DEVICES).prop_map(|device| Act::Lose { device }),
+        ],
     ];
-    let injected = (prop::sample::select(CALLS), 1u64..5, prop::sample::select(vec![1, 2, 999]))
-        .prop_map(|(call, nth, code)| Injected { call, nth, code });
+    let effect = prop::sample::select(vec!["1", "2", "2", "999", "slow:20us"]);
+    let rule = (prop::sample::select(CALLS), 1u64..6, effect, prop::bool::weighted(0.2))
+        .prop_map(|(call, nth, effect, forever)| Rule { call, nth, effect, forever });
+    let injected = (rule.clone(), prop::option::weighted(0.3, rule))
+        .prop_map(|(first, second)| Injected { first, second });
     (0..THREADS, act, prop::option::weighted(0.12, injected)).prop_map(|(who, act, injected)| Op {
         who,
         act,
@@ -230,9 +356,8 @@ pub fn op() -> impl Strategy<Value = Op> {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "thread {}: {:?}", self.who, self.act)?;
-        if let Some(Injected { call, nth, code }) = self.injected {
-            let call = if call.is_empty() { "any call" } else { call };
-            write!(f, ", while the {nth}. of {call} gives {code}")?;
+        if let Some(injected) = self.injected {
+            write!(f, ", with the faults {}", injected.text())?;
         }
         Ok(())
     }

@@ -84,6 +84,11 @@ impl View {
         View { segments, blocks }
     }
 
+    /// Blocks that the host holds.
+    pub fn live(&self) -> impl Iterator<Item = (&u64, &Shown)> {
+        self.blocks.iter().filter(|(_, shown)| shown.state == TCUDA_BLOCK_ACTIVE_ALLOCATED)
+    }
+
     /// The statistics are the sums over what is shown; nobody else is at work.
     pub fn compare(
         &self,

@@ -166,12 +166,12 @@ impl World {
         who: usize,
         call: impl FnOnce() -> Outcome<R> + Send + 'static,
     ) -> Outcome<R> {
-        if let Some(Injected { call, nth, code }) = self.armed {
-            api::inject(call, nth, code);
+        if let Some(injected) = self.armed {
+            api::faults(&injected.text());
         }
         let outcome = self.hands.on(who, call);
-        if let Some(Injected { call, .. }) = self.armed {
-            api::inject(call, 0, 0);
+        if self.armed.is_some() {
+            api::faults("");
         }
         match &outcome {
             Ok(_) => self.note("ok"),
@@ -345,9 +345,14 @@ impl World {
     pub fn run(&mut self, op: &Op, number: usize) {
         self.log.push(format!("{number:3}. {op}"));
         self.armed = op.injected;
-        let keeps_memory = |injected: Injected| matches!(injected.call, "" | "cuMemUnmap");
-        self.has_lost |= op.injected.is_some_and(keeps_memory);
+        let rules = op.injected.iter().flat_map(Injected::rules);
+        self.has_lost |= rules.into_iter().any(|rule| matches!(rule.call, "*" | "cuMemUnmap"));
         let settled = self.apply(op.who, &op.act);
+        if op.injected.is_some_and(|injected| injected.is_total()) {
+            // Not even the caller's context can be brought back while every call fails.
+            let device = self.device[op.who];
+            self.hands.on(op.who, move || api::device_set(device)).unwrap();
+        }
         let view = View::take();
         self.settle(&view, settled);
         self.finish_step(&view);

@@ -7,6 +7,8 @@ use crate::status_of;
 use crate::world::{HOST, Mode, World};
 use std::ffi::c_void;
 use tcuda::ffi::copy::*;
+use tcuda::ffi::memory::tcuda_record_stream;
+use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_current};
 
 /// Bytes of a row, or of all that is copied.
 const LENGTHS: [usize; 12] = [16, 1, 0, 3, 64, 100, 255, 256, 511, 512, 4096, 8000];
@@ -18,6 +20,8 @@ enum Side {
     Host(usize),
     /// At an offset of a block.
     Block(usize, usize),
+    /// At an offset of pinned memory.
+    Pinned(usize, usize),
     /// Somewhere in the range of device addresses, or NULL.
     Wild(usize),
 }
@@ -29,6 +33,14 @@ impl Side {
         if choice >= 252 {
             let base = w.blocks.first().map_or(0, |block| block.ptr);
             return Side::Wild(if base == 0 { 0 } else { base.wrapping_add(i.u32() as usize) });
+        }
+        // Another thread's shutdown would take the memory from under a copy.
+        let fits = |index: &usize| w.pinned[*index].bytes >= bytes;
+        let pinned: Vec<usize> = (0..w.pinned.len()).filter(fits).collect();
+        if choice < 32 && !pinned.is_empty() {
+            let index = pinned[usize::from(choice) % pinned.len()];
+            let room = w.pinned[index].bytes - bytes;
+            return Side::Pinned(index, i.one_of(&[0, 1, 16, 255, room]).min(room));
         }
         let fits = |index: &usize| w.blocks[*index].bytes >= bytes && w.blocks[*index].ptr != 0;
         let blocks: Vec<usize> = (0..w.blocks.len()).filter(fits).collect();
@@ -45,6 +57,7 @@ impl Side {
         match self {
             Side::Host(offset) => w.host.as_ptr().expose_provenance() + offset,
             Side::Block(index, offset) => w.blocks[index].ptr + offset,
+            Side::Pinned(index, offset) => w.pinned[index].ptr + offset,
             Side::Wild(address) => address,
         }
     }
@@ -54,6 +67,7 @@ impl Side {
         match self {
             Side::Host(offset) => Some(w.host[offset + at]),
             Side::Block(index, offset) => w.blocks[index].shadow.get(offset + at),
+            Side::Pinned(index, offset) => w.pinned[index].get(offset + at, w),
             Side::Wild(_) => None,
         }
     }
@@ -79,6 +93,13 @@ fn prepare(w: &mut World, dst: Side, src: Side, bytes: usize, e: &mut Expect) ->
     stays && bytes <= HOST && !overlap(w, dst, src, bytes)
 }
 
+/// What comes from a device, and work that is done at once, must be what the model knows.
+fn arrived(w: &World, src: Side, byte: Option<u8>, found: Option<u8>) {
+    let settled = !matches!(src, Side::Host(_)) && w.is_immediate() && !w.lost;
+    let (Some(byte), Some(found), true) = (byte, found, settled) else { return };
+    assert_eq!(byte, found, "a byte that was copied to the host");
+}
+
 /// Copies in the model: pairs of offsets.
 fn follow(w: &mut World, dst: Side, src: Side, before: &[Option<u8>], rows: &[(usize, usize)]) {
     if let Side::Wild(_) = dst {
@@ -93,15 +114,34 @@ fn follow(w: &mut World, dst: Side, src: Side, before: &[Option<u8>], rows: &[(u
                 Side::Block(index, offset) => w.blocks[index].shadow.set(offset + start + at, byte),
                 Side::Host(offset) => {
                     let found = w.host[offset + start + at];
-                    let from_device = matches!(src, Side::Block(..)) && w.is_immediate() && !w.lost;
-                    assert!(
-                        !from_device || byte.is_none_or(|byte| byte == found),
-                        "{byte:?} was written, {found} is read"
-                    );
+                    arrived(w, src, byte, Some(found));
+                }
+                Side::Pinned(index, offset) => {
+                    arrived(w, src, byte, w.pinned[index].get(offset + start + at, w));
                 }
                 Side::Wild(_) => (),
             }
         }
+    }
+}
+
+/// Says on which stream blocks were used, as a host must: what is freed may be unmapped before work
+/// of another stream than its own got there.
+fn recorded(w: &World, sides: &[Side], stream: *mut tcuda_stream) {
+    let blocks = || {
+        sides.iter().filter_map(|side| match side {
+            Side::Block(index, _) => w.blocks.get(*index),
+            _ => None,
+        })
+    };
+    let (Some(first), false) = (blocks().next(), w.is_immediate()) else { return };
+    let mut used = stream;
+    if used.is_null() && status_of!(tcuda_stream_current(first.device, &mut used)) != status::OK {
+        return;
+    }
+    for block in blocks() {
+        // Before the first call, or on a lost device, there is nothing to be kept.
+        let _ = status_of!(tcuda_record_stream(block.ptr as *mut c_void, used));
     }
 }
 
@@ -116,6 +156,7 @@ pub(super) fn copy(w: &mut World, i: &mut Input) {
     let before: Vec<_> = (0..bytes).map(|at| src.get(w, at)).collect();
     let (to, from) = (dst.address(w) as *mut c_void, src.address(w) as *const c_void);
     let status = status_of!(tcuda_copy(to, from, bytes, stream));
+    recorded(w, &[dst, src], stream);
     if w.judge(status, &e) {
         follow(w, dst, src, &before, &[(0, bytes)]);
     } else if e.wrong.is_empty() {
@@ -147,6 +188,7 @@ pub(super) fn copy_2d(w: &mut World, i: &mut Input) {
         .collect();
     let (to, from) = (dst.address(w) as *mut c_void, src.address(w) as *const c_void);
     let status = status_of!(tcuda_copy_2d(to, dst_pitch, from, src_pitch, width, rows, stream));
+    recorded(w, &[dst, src], stream);
     if w.judge(status, &e) {
         let places: Vec<_> = (0..rows).map(|row| (at(dst_pitch, row), width)).collect();
         follow(w, dst, src, &before, &places);
@@ -169,7 +211,7 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
     let stream = w.stream(i, &mut e);
     let dst = match dst {
         // A fill of host memory is the driver's to refuse; only NULL is ours.
-        Side::Host(_) => Side::Wild(0),
+        Side::Host(_) | Side::Pinned(..) => Side::Wild(0),
         other => other,
     };
     match dst {
@@ -187,6 +229,7 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
     }
     let address = dst.address(w) as *mut c_void;
     let status = status_of!(tcuda_fill(address, from, value_bytes, count, stream));
+    recorded(w, &[dst], stream);
     if !w.judge(status, &e) {
         if e.wrong.is_empty() {
             w.forget_contents();
@@ -200,6 +243,6 @@ pub(super) fn fill(w: &mut World, i: &mut Input) {
             }
         }
         Side::Block(..) | Side::Wild(_) => w.forget_contents(),
-        Side::Host(_) => (),
+        Side::Host(_) | Side::Pinned(..) => (),
     }
 }

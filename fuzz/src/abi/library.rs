@@ -2,13 +2,14 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
+use crate::left;
 use crate::outputs::{Out, TextOut};
 use crate::status_of;
 use crate::text::text_argument;
 use crate::world::{
     CALLS, Mode, OPTIONS, RIGHT_OPTIONS, World, destructor, last_error as sentence, log_line,
 };
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::Ordering;
 use tcuda::driver::NAMES;
 use tcuda::ffi::library::*;
@@ -128,6 +129,20 @@ pub(super) fn backend_call_count(w: &mut World, i: &mut Input) {
     out.check(w.judge(status, &e));
 }
 
+pub(super) fn backend_function(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);
+    match known {
+        Some(true) if name.is_some() => (),
+        Some(_) => e.wrong(status::INVALID_ARGUMENT),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let mut out = Out::<*mut c_void>::required(i, &mut e);
+    let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+    let status = status_of!(tcuda_backend_function(name, out.ptr()));
+    out.check(w.judge(status, &e));
+}
+
 pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let (name, known) = text_argument(i, &CALL_NAMES, RIGHT_CALL_NAMES);
@@ -139,10 +154,75 @@ pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
     let forever = w.flag(i, &mut e);
     // Rules that fire are for those who expect failures; others take back what is not there.
     let nth = if w.mode == Mode::Faults { i.one_of(&[0, 1, 2, 3, 10, 100, u64::MAX]) } else { 0 };
-    let code = i.one_of(&FAILURE_CODES);
+    let code = if i.rarely(8) { 0 } else { i.one_of(&FAILURE_CODES) };
+    if code == 0 && nth != 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
     e.also(&[status::INVALID_ARGUMENT]);
     let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
     w.judge(status_of!(tcuda_backend_inject(name, nth, code, forever)), &e);
+}
+
+/// Texts with rules: none that ever fires, then some that do, then wrong ones.
+const RULES: [&[u8]; 24] = [
+    b"",
+    b" , ,",
+    b"cuMemMap@18446744073709551615=2",
+    b"*@18446744073709551614=999!, cuInit@18446744073709551615=lost:700",
+    b"*@3=2",
+    b"cuMemMap@1=2!",
+    b"*@2=lost",
+    b"*@9=lost:700,cuEventRecord@1=999",
+    b"cuMemCreate@1=slow:1us",
+    b"cuStreamCreateWithPriority@1=1,cuMemHostAlloc@1=2,cuEventCreate@2=2",
+    b"malloc@7=fail",
+    b"malloc@3=fail!",
+    b"*@1=0",
+    b"*@0=2",
+    b"cuMemMap",
+    b"cuMemMap@1",
+    b"cuMemMap=1",
+    b"cuNothing@1=2",
+    b"*@1=lost!",
+    b"*@1=lost:2",
+    b"*@1=slow:61s",
+    b"*@18446744073709551616=2",
+    b"malloc@1=2",
+    b"\xff@1=2",
+];
+const QUIET_RULES: usize = 4;
+const RIGHT_RULES: usize = 12;
+
+pub(super) fn backend_faults(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (text, known) = text_argument(i, &RULES, RIGHT_RULES);
+    let bytes = text.as_ref().map_or(&b""[..], |text| text.to_bytes());
+    let quiet = bytes.is_empty() || RULES[..QUIET_RULES].contains(&bytes);
+    // Rules that fire are for those who expect failures. Nobody waits for a slow call.
+    let fires = w.mode == Mode::Faults && (known == Some(true) || !bytes.contains(&b'w'));
+    if known != Some(false) && !quiet && !fires {
+        return;
+    }
+    match known {
+        // NULL takes all rules back.
+        Some(false) if text.is_some() => e.wrong(status::INVALID_ARGUMENT),
+        Some(_) => (),
+        None => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let pointer = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    let ok = w.judge(status_of!(tcuda_backend_faults(pointer)), &e);
+    w.lost |= ok && bytes.windows(4).any(|word| word == b"lost");
+}
+
+pub(super) fn backend_fault_count(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = Out::<u64>::required(i, &mut e);
+    let status = status_of!(tcuda_backend_fault_count(out.ptr()));
+    if let Some(fired) = out.check(w.judge(status, &e)) {
+        assert!(fired >= w.fired, "{fired} faults after {}", w.fired);
+        assert!(w.mode == Mode::Faults || fired == w.fired, "a fault that nobody asked for");
+        w.fired = fired;
+    }
 }
 
 /// CUresults: of every kind that the library tells apart, and some that nobody knows.
@@ -151,11 +231,16 @@ pub const FAILURE_CODES: [i32; 20] =
 
 /// Some rules at the head of an input: the nth call of a function gives a code.
 pub(super) fn inject_some(i: &mut Input) {
+    if i.rarely(48) {
+        let (nth, forever) = (1 + i.below(200), if i.rarely(64) { "!" } else { "" });
+        let rule = CString::new(format!("malloc@{nth}=fail{forever}")).unwrap_or_default();
+        assert_eq!(status_of!(tcuda_backend_faults(rule.as_ptr())), status::OK, "{}", sentence());
+    }
     for _ in 0..i.below(4) {
         let choice = usize::from(i.u8());
         // More than the names: any of them.
         let name = NAMES.get(choice % (NAMES.len() + 16));
-        let name = name.map(|name| std::ffi::CString::new(*name).unwrap_or_default());
+        let name = name.map(|name| CString::new(*name).unwrap_or_default());
         let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         let nth = match i.u8() {
             few @ 0..=199 => u64::from(few % 50) + 1,
@@ -180,6 +265,10 @@ pub(super) fn shutdown(w: &mut World, i: &mut Input) {
     if ok {
         assert!(w.mode == Mode::Threads || live.is_none_or(|live| live as isize == w.counted));
         w.was_shut_down = true;
+        if w.mode != Mode::Threads {
+            // Rules are still set.
+            left::check(w.lost || w.mode == Mode::Faults);
+        }
         w.forget_all();
     }
 }

@@ -96,6 +96,7 @@ pub(super) fn free(w: &mut World, i: &mut Input) {
     tell(format_args!("{ptr:?}"));
     let status = status_of!(tcuda_free(ptr));
     w.judge(status, &e);
+    assert_ne!(status, status::OUT_OF_HOST_MEMORY, "freeing wants memory");
     if status != status::INVALID_POINTER && !ptr.is_null() {
         w.remove_block(|block| block.ptr == ptr as usize);
     }
@@ -136,6 +137,7 @@ pub(super) fn allocation_destroy(w: &mut World, i: &mut Input) {
     tell(format_args!("{handle:?}"));
     let status = status_of!(tcuda_allocation_destroy(handle));
     w.judge(status, &e);
+    assert_ne!(status, status::OUT_OF_HOST_MEMORY, "freeing wants memory");
     if status != status::INVALID_HANDLE && !handle.is_null() {
         w.remove_block(|block| block.handle == handle as usize);
     }

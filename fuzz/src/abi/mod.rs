@@ -3,8 +3,10 @@
 mod copy;
 mod device;
 mod event;
+mod host;
 mod library;
 mod memory;
+pub mod snapshot;
 mod statistics;
 mod stream;
 
@@ -12,9 +14,10 @@ pub use library::FAILURE_CODES;
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
+use crate::left;
 use crate::outputs::Out;
 use crate::status_of;
-use crate::world::{CALLS, Mode, World, assert_nothing_is_left};
+use crate::world::{CALLS, Mode, World};
 use std::sync::atomic::Ordering;
 use tcuda::ffi::device::*;
 use tcuda::ffi::library::*;
@@ -104,6 +107,16 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_backend_call_count", library::backend_call_count),
     ("tcuda_backend_inject", library::backend_inject),
     ("tcuda_shutdown", library::shutdown),
+    ("tcuda_backend_faults", library::backend_faults),
+    ("tcuda_backend_fault_count", library::backend_fault_count),
+    ("tcuda_host_malloc", host::malloc),
+    ("tcuda_host_free", host::free),
+    ("tcuda_memory_snapshot_create", snapshot::create),
+    ("tcuda_memory_snapshot_destroy", snapshot::destroy),
+    ("tcuda_memory_snapshot_counts", snapshot::counts),
+    ("tcuda_memory_snapshot_segment", snapshot::segment),
+    ("tcuda_memory_snapshot_block", snapshot::block),
+    ("tcuda_backend_function", library::backend_function),
 ];
 
 /// More calls than this make an input slow, not better.
@@ -168,7 +181,7 @@ pub fn finish(world: &mut World, counted: Option<isize>) {
     if !world.lost && world.mode == Mode::Strict && !world.was_shut_down {
         assert_eq!(count(&CALLS.ran), count(&CALLS.added), "callbacks that never ran");
     }
-    assert_nothing_is_left();
+    left::check(world.lost);
 }
 
 /// One program in one thread; with `Mode::Faults` the input begins with rules of failures.
@@ -180,7 +193,8 @@ pub fn program(mode: Mode, data: &[u8]) {
     }
     run(&mut world, &mut input);
     if mode == Mode::Faults {
-        tcuda::driver::inject::clear();
+        // What was refused and lost so far stays known until the shutdown.
+        assert_eq!(status_of!(tcuda_backend_faults(std::ptr::null())), status::OK);
     }
     if !world.lost {
         check_memory(&world);

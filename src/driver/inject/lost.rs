@@ -91,6 +91,8 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> Seen {
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::host_faults::theirs();
         use Call::*;
         let argument = |wanted: &str| {
             arguments.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
@@ -165,6 +167,8 @@ impl Seen {
 /// Lets a lost device's context go in fact, although the call says otherwise: what the library cannot
 /// destroy any more ends with it.
 pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
     if has_lost
         && matches!(call, Call::cuDevicePrimaryCtxRelease)
         && let (Some(release), Some((_, device))) =

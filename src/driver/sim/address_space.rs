@@ -6,6 +6,7 @@ use super::code;
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::physical::{Allocation, insert_merged};
 use super::pool::Pool;
+use super::unit::Blocks;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::ptr;
@@ -15,6 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Addresses are taken from the host in pieces of this size where it allows, so that a stale
 /// device address stays recognisable as one.
 const ARENA: usize = 4 << 40;
+/// Where they are taken from if that is free: device addresses are the same in each run then, in
+/// traces and in decisions of the host. Far from where systems and sanitizers put anything.
+const FIRST: usize = 32 << 40;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 
@@ -103,6 +107,8 @@ pub(super) struct AddressSpace {
     free: BTreeMap<usize, usize>,
     reservations: BTreeMap<usize, Reservation>,
     mappings: BTreeMap<usize, Mapping>,
+    /// What lies in the reservations of `cuMemAlloc`.
+    pub(super) blocks: Blocks,
 }
 
 impl AddressSpace {
@@ -115,11 +121,12 @@ impl AddressSpace {
     fn grow(&mut self, least: usize) -> Result<(), i32> {
         let least = least.checked_add(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
         let mut bytes = ARENA.max(least);
+        let last = self.arenas.last().map_or(FIRST, |(start, bytes)| start + bytes);
         loop {
-            // SAFETY: reserves addresses of the system's choice.
+            // SAFETY: reserves addresses that are not in use; the wish is no more than that.
             let start = unsafe {
                 libc::mmap(
-                    ptr::null_mut(),
+                    ptr::without_provenance_mut(last),
                     bytes,
                     libc::PROT_NONE,
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -324,14 +331,13 @@ impl AddressSpace {
         Ok(chunks)
     }
 
-    /// Removes every reservation of which `gone` is true with what is mapped in it; the memory is
-    /// to be dropped outside the lock.
-    pub(super) fn remove_reservations(
-        &mut self,
-        gone: impl Fn(&Reservation) -> bool,
-    ) -> Vec<Mapping> {
+    /// Removes what `cuMemAlloc` gave on a device; the memory is to be dropped outside the lock.
+    pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
-        for (start, found) in self.reservations.extract_if(.., |_, found| gone(found)) {
+        let purpose = Purpose::Allocation(device);
+        self.blocks.forget(device);
+        for (start, found) in self.reservations.extract_if(.., |_, found| found.purpose == purpose)
+        {
             let range = start..start + found.bytes;
             removed.extend(self.mappings.extract_if(range, |_, _| true).map(|(_, old)| old));
             insert_merged(&mut self.free, start, found.bytes);
@@ -347,16 +353,10 @@ impl AddressSpace {
 
     /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` allocations.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let count = |keep: fn(Purpose) -> bool| {
-            self.reservations.values().filter(|found| keep(found.purpose)).count()
-        };
+        let reserved = self.reservations.values().filter(|found| found.purpose == Purpose::Virtual);
         let virtual_mappings =
             self.mappings.values().filter(|mapping| matches!(mapping.access, Access::Granted(_)));
-        (
-            virtual_mappings.count(),
-            count(|purpose| purpose == Purpose::Virtual),
-            count(|purpose| matches!(purpose, Purpose::Allocation(_))),
-        )
+        (virtual_mappings.count(), reserved.count(), self.blocks.len())
     }
 }
 

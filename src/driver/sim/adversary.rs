@@ -10,6 +10,7 @@ use super::hostility::{Plan, Strategy, Tear};
 use super::lanes::{Callback, Pending, State};
 use super::queue::{Action, Point, Stream};
 use super::trace::Trace;
+use super::turnstile::{Reason, Turnstile};
 use super::{Machine, lock, schedule};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -22,27 +23,41 @@ pub(super) struct Adversary {
     /// A callback is over, or an operation that ran on another thread.
     pub(super) progress: Condvar,
     pub(super) helpers: Helpers,
+    pub(super) turnstile: Turnstile,
 }
 
 impl Adversary {
+    /// `seed`: `None` where another schedule is in force.
     pub(super) fn new(
-        seed: u64,
+        seed: Option<u64>,
         late: Option<Vec<u64>>,
         trace: Option<&str>,
     ) -> Result<Adversary, ConfigError> {
         let trace = trace.map(Trace::open).transpose().map_err(ConfigError::Trace)?;
         Ok(Adversary {
-            strategy: Strategy::new(seed),
+            strategy: Strategy::new(seed.unwrap_or(0)),
             late,
             state: Mutex::new(State::new(trace)),
             progress: Condvar::new(),
             helpers: Helpers::default(),
+            turnstile: Turnstile::new(seed.is_some()),
         })
     }
 
     /// What fills memory that nobody has written, or 0.
     pub(super) fn poison(&self) -> u8 {
         self.strategy.poison
+    }
+
+    /// A call of the host begins: comes back when it is this thread's turn.
+    #[inline]
+    pub(super) fn call(&self) {
+        self.turnstile.call(&self.strategy);
+    }
+
+    /// Another thread has to do something first; `false`: the calling one has no turns.
+    pub(super) fn give_way(&self) -> bool {
+        self.turnstile.give_way(&self.strategy)
     }
 
     /// Takes the lock for a call of the host.
@@ -76,7 +91,8 @@ impl Adversary {
         let order = state.lanes[index].order;
         let record = state.trace.as_mut().map(|trace| {
             let point = Point { stream: Arc::clone(stream), position };
-            trace.submit(number, order, &point, &waits, &action)
+            let thread = self.turnstile.rank();
+            trace.submit(number, thread, order, &point, &waits, &action)
         });
         let (action, rest) = tear(plan.tear, action);
         let due = number + plan.delay;
@@ -108,9 +124,21 @@ impl Adversary {
             state = match state.needed(points) {
                 Some(index) => self.step(machine, state, index),
                 // What is missing is running on another thread.
-                None => self.progress.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.await_progress(state),
             };
         }
+    }
+
+    /// What a wait needs is running on another thread.
+    fn await_progress<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let finished = state.finished;
+        drop(state);
+        let took_turn = self.turnstile.pass(&self.strategy, Reason::Wait);
+        let mut state = lock(&self.state);
+        while !took_turn && state.finished == finished {
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
     }
 
     /// The host has asked whether a point is reached, and it is not: every few questions run

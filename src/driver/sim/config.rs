@@ -19,7 +19,11 @@ pub enum ScheduleKind {
     /// On a worker thread of their stream.
     Threads,
     /// On the threads of the host, as late and in as hostile an order as CUDA's rules and this seed
-    /// allow; the same seed gives the same run.
+    /// allow; which of several host threads goes on is the seed's decision as well, at every call.
+    ///
+    /// The same seed gives the same run, also with many host threads, as long as what the host does
+    /// between two calls does not depend on time: where two of its threads wake each other and race
+    /// for the same lock before the next call, sleep, or compute for long, the seed has no say.
     Adversarial(u64),
 }
 

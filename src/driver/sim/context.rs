@@ -1,7 +1,7 @@
 //! Primary contexts, and each thread's stack of current ones.
 
 use super::queue::{Kind, Stream};
-use super::{Machine, code, device, entry, lock, put, require, schedule, write};
+use super::{Machine, capture, code, device, entry, lock, put, require, schedule, write};
 use crate::driver::sys::{CUcontext, CUdevice};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
@@ -208,9 +208,14 @@ impl Machine {
 
 pub(super) unsafe extern "C" fn retain(context: *mut CUcontext, device: CUdevice) -> c_int {
     entry(|machine| {
-        require(!context.is_null(), code::INVALID_VALUE)?;
         let found = &device::get(machine, device)?.context;
-        *lock(&found.retained) += 1;
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        let mut retained = lock(&found.retained);
+        // A process that has broken a device does not get it back (580.159).
+        if !found.is_active() {
+            found.check()?;
+        }
+        *retained += 1;
         found.active.store(true, Ordering::Release);
         put!(context, found.handle())
     })
@@ -231,14 +236,27 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
     })
 }
 
+/// Destroys a context whoever retains it; those who did still release it.
+pub(super) unsafe extern "C" fn reset(device: CUdevice) -> c_int {
+    entry(|machine| {
+        let context = &device::get(machine, device)?.context;
+        let _retained = lock(&context.retained);
+        if context.active.swap(false, Ordering::AcqRel) {
+            schedule::drain(machine, [context]);
+            machine.destroy_objects_of(context);
+        }
+        Ok(())
+    })
+}
+
 pub(super) unsafe extern "C" fn state(
     device: CUdevice,
     flags: *mut c_uint,
     active: *mut c_int,
 ) -> c_int {
     entry(|machine| {
-        let context = &device::get(machine, device)?.context;
         require(!flags.is_null() && !active.is_null(), code::INVALID_VALUE)?;
+        let context = &device::get(machine, device)?.context;
         put!(flags, FLAGS)?;
         put!(active, c_int::from(context.is_active()))
     })
@@ -247,8 +265,8 @@ pub(super) unsafe extern "C" fn state(
 pub(super) unsafe extern "C" fn enable_peer_access(peer: CUcontext, flags: c_uint) -> c_int {
     entry(|machine| {
         let context = machine.current()?;
-        require(flags == 0, code::INVALID_VALUE)?;
         let peer = machine.context(peer)?;
+        require(flags == 0, code::INVALID_VALUE)?;
         require(peer.is_active(), code::INVALID_CONTEXT)?;
         require(peer.device != context.device, code::PEER_ACCESS_UNSUPPORTED)?;
         let reachable = machine.config.can_access_peer(context.device, peer.device);
@@ -300,8 +318,8 @@ pub(super) unsafe extern "C" fn pop_current(context: *mut CUcontext) -> c_int {
 
 pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice) -> c_int {
     entry(|machine| {
-        let context = machine.top()?.ok_or(code::INVALID_CONTEXT)?;
         require(!device.is_null(), code::INVALID_VALUE)?;
+        let context = machine.top()?.ok_or(code::INVALID_CONTEXT)?;
         put!(device, context.device as CUdevice)
     })
 }
@@ -309,6 +327,7 @@ pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice) -> c_int {
 pub(super) unsafe extern "C" fn synchronize() -> c_int {
     entry(|machine| {
         let context = machine.current()?;
+        capture::refuse_wait_for_all(machine, context.device)?;
         schedule::drain(machine, [context]);
         context.check()?;
         machine.release_idle_pool_memory();

@@ -10,6 +10,7 @@ const WORD: usize = 8;
 const READ_EARLY: usize = 4 << 20;
 
 /// Where one side of a copy begins.
+#[derive(Clone)]
 pub(super) enum Place {
     /// A device address.
     Device(usize),
@@ -20,6 +21,7 @@ pub(super) enum Place {
 }
 
 /// One side of a copy.
+#[derive(Clone)]
 pub(super) struct Side {
     pub(super) place: Place,
     /// Distance of rows.
@@ -29,6 +31,7 @@ pub(super) struct Side {
 }
 
 /// A copy of `depth` planes of `rows` rows of `width` bytes.
+#[derive(Clone)]
 pub(super) struct Copy {
     pub(super) source: Side,
     pub(super) target: Side,

@@ -47,6 +47,7 @@ pub(super) unsafe extern "C" fn count(count: *mut c_int) -> c_int {
 
 pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice, ordinal: c_int) -> c_int {
     entry(|machine| {
+        require(!device.is_null(), code::INVALID_VALUE)?;
         get(machine, ordinal)?;
         put!(device, ordinal)
     })
@@ -67,6 +68,7 @@ pub(super) unsafe extern "C" fn name(text: *mut c_char, len: c_int, device: CUde
 
 pub(super) unsafe extern "C" fn uuid(uuid: *mut CUuuid, device: CUdevice) -> c_int {
     entry(|machine| {
+        require(!uuid.is_null(), code::INVALID_VALUE)?;
         get(machine, device)?;
         let mut bytes = *b"simulated GPU \0\0";
         bytes[15] = device as u8;
@@ -75,7 +77,11 @@ pub(super) unsafe extern "C" fn uuid(uuid: *mut CUuuid, device: CUdevice) -> c_i
 }
 
 pub(super) unsafe extern "C" fn total_memory(bytes: *mut usize, device: CUdevice) -> c_int {
-    entry(|machine| put!(bytes, get(machine, device)?.physical.bytes()))
+    entry(|machine| {
+        // As the driver leaves it on failure (580.159).
+        put!(bytes, 0)?;
+        put!(bytes, get(machine, device)?.physical.bytes())
+    })
 }
 
 pub(super) unsafe extern "C" fn can_access_peer(
@@ -84,6 +90,7 @@ pub(super) unsafe extern "C" fn can_access_peer(
     peer: CUdevice,
 ) -> c_int {
     entry(|machine| {
+        require(!possible.is_null(), code::INVALID_VALUE)?;
         let (device, peer) = (get(machine, device)?, get(machine, peer)?);
         let (device, peer) = (device.context.device, peer.context.device);
         put!(possible, c_int::from(machine.config.can_access_peer(device, peer)))

@@ -1,7 +1,10 @@
 //! Events: points in streams.
 
-use super::queue::{Action, Mark};
-use super::{Machine, code, entry, lock, put, read, require, schedule, stream, write};
+use super::graph::Work;
+use super::queue::{Action, Mark, Point, Stream};
+use super::{
+    Machine, capture, code, entry, entry_checked, lock, put, read, require, schedule, stream, write,
+};
 use crate::driver::sys::{CUevent, CUstream};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -18,19 +21,84 @@ const KNOWN: c_uint = 1 | DISABLE_TIMING | INTERPROCESS;
 pub(super) struct Event {
     pub(super) device: usize,
     flags: c_uint,
-    mark: Mutex<Option<Arc<Mark>>>,
+    recorded: Mutex<Recorded>,
+}
+
+/// What an event stands for.
+#[derive(Clone, Default)]
+pub(super) enum Recorded {
+    #[default]
+    Never,
+    At(Arc<Mark>),
+    /// The end of what was recorded on a stream of a capture.
+    Captured(Arc<Captured>),
+}
+
+/// A capture, and numbers of nodes of its graph.
+pub(super) struct Captured {
+    pub(super) capture: u64,
+    pub(super) ends: Vec<usize>,
 }
 
 impl Event {
-    pub(super) fn mark(&self) -> Option<Arc<Mark>> {
-        lock(&self.mark).clone()
+    pub(super) fn recorded(&self) -> Recorded {
+        lock(&self.recorded).clone()
     }
+
+    pub(super) fn set(&self, recorded: Recorded) {
+        *lock(&self.recorded) = recorded;
+    }
+
+    /// The point that it stands for, outside of captures.
+    pub(super) fn point(&self) -> Option<Point> {
+        match &*lock(&self.recorded) {
+            Recorded::At(mark) => Some(mark.point()),
+            Recorded::Never | Recorded::Captured(_) => None,
+        }
+    }
+
+    /// Queues its record on a stream.
+    pub(super) fn record_at(
+        &self,
+        machine: &Arc<Machine>,
+        stream: &Arc<Stream>,
+        waits: Vec<Point>,
+    ) -> Result<Point, i32> {
+        let mark = Arc::new(Mark {
+            stream: Arc::clone(stream),
+            position: AtomicU64::new(u64::MAX),
+            time: AtomicU64::new(0),
+            timed: self.flags & DISABLE_TIMING == 0,
+        });
+        let action = Action::Record(Arc::clone(&mark));
+        let point = schedule::submit(machine, stream, waits, action)?;
+        self.set(Recorded::At(mark));
+        Ok(point)
+    }
+
+    /// The point of its record, for a question of the host about it.
+    fn asked(&self, machine: &Machine) -> Result<Option<Arc<Mark>>, i32> {
+        let mark = match self.recorded() {
+            Recorded::Captured(captured) => {
+                return Err(capture::refuse_event(machine, &captured, true));
+            }
+            Recorded::Never => None,
+            Recorded::At(mark) => Some(mark),
+        };
+        capture::caution(machine)?;
+        Ok(mark)
+    }
+}
+
+/// Some calls look for an event before they ask whether the driver is on.
+fn given(event: CUevent) -> Result<(), i32> {
+    require(!event.is_null(), code::INVALID_HANDLE)
 }
 
 /// The event of a handle.
 #[inline]
 pub(super) fn get(machine: &Machine, event: CUevent) -> Result<Arc<Event>, i32> {
-    read(&machine.events).get(event.addr()).map(Arc::clone).ok_or(code::INVALID_HANDLE)
+    read(&machine.events).find(event.addr()).map(Arc::clone)
 }
 
 pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_int {
@@ -39,36 +107,24 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
         require(!event.is_null() && flags & !KNOWN == 0, code::INVALID_VALUE)?;
         let shareable = flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0;
         require(shareable, code::INVALID_VALUE)?;
-        let created = Event { device: context.device, flags, mark: Mutex::new(None) };
+        let created = Event { device: context.device, flags, recorded: Mutex::default() };
         let handle = write(&machine.events).insert(Arc::new(created));
         put!(event, ptr::without_provenance_mut(handle))
     })
 }
 
 pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         machine.usable()?;
-        let removed = write(&machine.events).remove(event.addr());
-        removed.map(drop).ok_or(code::INVALID_HANDLE)
+        let mut events = write(&machine.events);
+        machine.devices[events.find(event.addr())?.device].context.check()?;
+        events.remove(event.addr()).map(drop).ok_or(code::INVALID_HANDLE)
     })
 }
 
 pub(super) unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> c_int {
-    entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let event = get(machine, event)?;
-        require(event.device == stream.device, code::INVALID_HANDLE)?;
-        let mark = Arc::new(Mark {
-            stream: Arc::clone(&stream),
-            position: AtomicU64::new(u64::MAX),
-            time: AtomicU64::new(0),
-            timed: event.flags & DISABLE_TIMING == 0,
-        });
-        let action = Action::Record(Arc::clone(&mark));
-        schedule::submit(machine, &stream, Vec::new(), action)?;
-        *lock(&event.mark) = Some(mark);
-        Ok(())
-    })
+    // SAFETY: the same promise.
+    unsafe { record_with_flags(event, stream, 0) }
 }
 
 pub(super) unsafe extern "C" fn record_with_flags(
@@ -76,20 +132,27 @@ pub(super) unsafe extern "C" fn record_with_flags(
     stream: CUstream,
     flags: c_uint,
 ) -> c_int {
-    // CU_EVENT_RECORD_EXTERNAL is for captures only.
-    match flags {
-        0 => {}
-        1 => return entry(|_| Err(code::ILLEGAL_STATE)),
-        _ => return entry(|_| Err(code::INVALID_VALUE)),
-    }
-    // SAFETY: the same promise.
-    unsafe { record(event, stream) }
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let event = get(machine, event)?;
+        require(flags <= 1, code::INVALID_VALUE)?;
+        require(event.device == stream.device, code::INVALID_HANDLE)?;
+        if flags == 1 {
+            // CU_EVENT_RECORD_EXTERNAL is for captures only.
+            require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
+            return capture::add(machine, &stream, Work::Record(event));
+        }
+        if capture::mark(machine, &stream, &event)? {
+            return Ok(());
+        }
+        event.record_at(machine, &stream, Vec::new()).map(drop)
+    })
 }
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
-        let waiting = event.mark().filter(|mark| !mark.is_reached());
+        let waiting = event.asked(machine)?.filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;
         let Some(mark) = waiting else { return Ok(()) };
         schedule::poll(machine, &mark.point());
@@ -98,9 +161,9 @@ pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
-    entry(|machine| {
+    entry_checked(given(event), |machine| {
         let event = get(machine, event)?;
-        match event.mark() {
+        match event.asked(machine)? {
             Some(mark) => schedule::wait(machine, &mark.point()),
             None => machine.devices[event.device].context.check(),
         }
@@ -112,13 +175,17 @@ pub(super) unsafe extern "C" fn elapsed_time(
     start: CUevent,
     end: CUevent,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(given(start).and(given(end)), |machine| {
         require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;
-        let mark = |event: &Event| event.mark().filter(|mark| mark.timed);
-        let start = mark(&start).ok_or(code::INVALID_HANDLE)?;
-        let end = mark(&end).ok_or(code::INVALID_HANDLE)?;
+        machine.devices[start.device].context.check()?;
+        let mark = |event: &Event| match event.recorded() {
+            Recorded::At(mark) if mark.timed => Ok(mark),
+            Recorded::At(_) | Recorded::Never => Err(code::INVALID_HANDLE),
+            Recorded::Captured(captured) => Err(capture::refuse_event(machine, &captured, false)),
+        };
+        let (start, end) = (mark(&start)?, mark(&end)?);
         require(start.is_reached() && end.is_reached(), code::NOT_READY)?;
         let time = |mark: &Mark| mark.time.load(Ordering::Relaxed) as f64;
         put!(milliseconds, ((time(&end) - time(&start)) / 1e6) as f32)

@@ -1,5 +1,7 @@
 //! Opaque handles: numbers that are looked up, never dereferenced.
 
+use super::code;
+
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;
 
@@ -8,12 +10,14 @@ pub(super) struct Handles<T> {
     base: usize,
     slots: Vec<Option<T>>,
     free: Vec<usize>,
+    /// Slots that are never used again.
+    retired: usize,
 }
 
 impl<T> Handles<T> {
     /// `kind` keeps the handles of different tables apart.
     pub(super) const fn new(kind: usize) -> Handles<T> {
-        Handles { base: kind << 36, slots: Vec::new(), free: Vec::new() }
+        Handles { base: kind << 36, slots: Vec::new(), free: Vec::new(), retired: 0 }
     }
 
     pub(super) fn insert(&mut self, object: T) -> usize {
@@ -35,6 +39,22 @@ impl<T> Handles<T> {
         self.slots.get(self.slot(handle)?)?.as_ref()
     }
 
+    /// The object of a handle; that of a destroyed context is told from one that is none.
+    #[inline]
+    pub(super) fn find(&self, handle: usize) -> Result<&T, i32> {
+        self.get(handle).ok_or_else(|| self.missing(handle))
+    }
+
+    #[cold]
+    pub(super) fn missing(&self, handle: usize) -> i32 {
+        match self.slot(handle) {
+            Some(slot) if slot < self.slots.len() && !self.free.contains(&slot) => {
+                code::CONTEXT_IS_DESTROYED
+            }
+            _ => code::INVALID_HANDLE,
+        }
+    }
+
     pub(super) fn remove(&mut self, handle: usize) -> Option<T> {
         let slot = self.slot(handle)?;
         let object = self.slots.get_mut(slot)?.take()?;
@@ -54,12 +74,20 @@ impl<T> Handles<T> {
         removed
     }
 
+    /// Removes the objects for which `keep` is false with their context: their handles stay known.
+    pub(super) fn retire(&mut self, keep: impl Fn(&T) -> bool) -> Vec<T> {
+        let gone = |slot: &mut Option<T>| slot.take_if(|object| !keep(object));
+        let removed: Vec<T> = self.slots.iter_mut().filter_map(gone).collect();
+        self.retired += removed.len();
+        removed
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() - self.retired
     }
 }
 
@@ -81,5 +109,21 @@ mod tests {
         assert_eq!(handles.len(), 3);
         assert_eq!(handles.extract(|object| *object == 'b').len(), 2);
         assert_eq!(handles.len(), 1);
+    }
+
+    #[test]
+    fn handles_of_a_destroyed_context_are_told_from_others() {
+        let mut handles = Handles::new(3);
+        let (a, b) = (handles.insert('a'), handles.insert('b'));
+        assert_eq!(handles.retire(|object| *object == 'b'), ['a']);
+        assert_eq!(handles.find(a), Err(code::CONTEXT_IS_DESTROYED));
+        assert_eq!(handles.find(b), Ok(&'b'));
+        assert_eq!(handles.len(), 1);
+        let c = handles.insert('c');
+        assert!(a != c, "never used again");
+        assert_eq!(handles.remove(b), Some('b'));
+        assert_eq!(handles.find(b), Err(code::INVALID_HANDLE));
+        assert_eq!(handles.find(c + STRIDE), Err(code::INVALID_HANDLE));
+        assert_eq!(handles.find(7), Err(code::INVALID_HANDLE));
     }
 }

@@ -8,19 +8,19 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
-use super::{Machine, code, lock, require, schedule};
-use std::fs::File;
-use std::io::Read;
+use super::{Machine, census, code, lock, require, schedule};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between two looks at a callback that is not over.
 const LOOK: Duration = Duration::from_micros(100);
-/// A callback that computes for so long is left alone.
-const LONG: Duration = Duration::from_millis(100);
+/// A callback that computes for so many ticks (10 ms) is left alone.
+const LONG: u64 = 10;
 /// Work is forgotten when no call has come for so long.
 const FORGOTTEN: Duration = Duration::from_millis(200);
+/// Unless a thread is on its way and only slow to get there: then it is asked again.
+const AGAIN: Duration = Duration::from_millis(10);
 /// From then on, an operation runs this often until a call comes.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -41,14 +41,25 @@ pub(super) struct Helper {
     /// The thread, as the system knows it.
     id: i32,
     busy: bool,
+    /// What it had used when it was first seen to compute.
+    ticks: Option<u64>,
     /// It computes for long, and nobody waits for it any more.
     left_alone: bool,
 }
 
 impl Helper {
+    fn new(id: i32) -> Helper {
+        Helper { id, busy: false, ticks: None, left_alone: false }
+    }
+
     /// Is it to be waited for before a call goes on?
-    fn is_awaited(&self) -> bool {
-        self.busy && !self.left_alone && !is_asleep(self.id)
+    fn is_awaited(&mut self) -> bool {
+        if !self.busy || self.left_alone {
+            return false;
+        }
+        let Some(ticks) = census::running(self.id) else { return false };
+        self.left_alone = ticks - *self.ticks.get_or_insert(ticks) >= LONG;
+        !self.left_alone
     }
 }
 
@@ -64,7 +75,11 @@ impl Adversary {
             let _reserve = crate::reserve::hold();
             body(&machine.adversary, &machine);
         };
+        self.turnstile.set_starting(true);
         let thread = std::thread::Builder::new().name(String::from(name)).spawn(body);
+        if thread.is_err() {
+            self.turnstile.set_starting(false);
+        }
         thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_ok()
     }
 
@@ -104,23 +119,27 @@ impl Adversary {
     pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let start = Instant::now();
         let mut looks = 0;
+        self.turnstile.begin_nap();
         while state.callbacks > 0 && looks < 2 {
             let waited = self.progress.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if start.elapsed() > LONG {
+            if start.elapsed() > census::LONGEST {
                 state.helpers.iter_mut().for_each(|helper| helper.left_alone = helper.busy);
             }
-            let awaited = state.offered.is_some() || state.helpers.iter().any(Helper::is_awaited);
+            let awaited =
+                state.offered.is_some() || state.helpers.iter_mut().any(Helper::is_awaited);
             looks = if awaited { 0 } else { looks + 1 };
         }
+        self.turnstile.end_nap();
         state
     }
 
-    /// Runs the callback that is offered, without the lock.
+    /// Runs the callback that is offered, without the lock, on a thread of ours or the calling one.
     fn take_up<'a>(
         &'a self,
         machine: &Arc<Machine>,
         mut state: MutexGuard<'a, State>,
+        helper: Option<i32>,
     ) -> MutexGuard<'a, State> {
         let Some(Callback { lane, stream, action }) = state.offered.take() else { return state };
         drop(state);
@@ -128,6 +147,10 @@ impl Adversary {
         state = lock(&self.state);
         state.callbacks -= 1;
         state.finish(lane);
+        self.turnstile.stir();
+        if let Some(id) = helper {
+            self.turnstile.set_idle(id, true);
+        }
         self.progress.notify_all();
         state
     }
@@ -138,12 +161,15 @@ impl Adversary {
         let own = state.helpers.len();
         // SAFETY: gettid has no preconditions.
         let id = unsafe { libc::gettid() };
-        state.helpers.push(Helper { id, busy: false, left_alone: false });
+        state.helpers.push(Helper::new(id));
+        self.turnstile.set_idle(id, true);
+        self.turnstile.set_starting(false);
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
-                state = self.take_up(machine, state);
-                state.helpers[own] = Helper { id, busy: false, left_alone: false };
+                self.turnstile.set_idle(id, false);
+                state = self.take_up(machine, state, Some(id));
+                state.helpers[own] = Helper::new(id);
             } else {
                 state = self.helpers.offer.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -152,6 +178,9 @@ impl Adversary {
 
     /// The body of the watcher.
     fn watch(&self, machine: &Arc<Machine>) {
+        // SAFETY: gettid has no preconditions.
+        self.turnstile.set_idle(unsafe { libc::gettid() }, true);
+        self.turnstile.set_starting(false);
         let mut state = lock(&self.state);
         let (mut calls, mut patience) = (state.calls, FORGOTTEN);
         while !state.closed {
@@ -163,14 +192,19 @@ impl Adversary {
             }
             let waited = self.helpers.watch.wait_timeout(state, patience);
             let (guard, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = guard;
-            if state.calls != calls {
+            let timed_out = outcome.timed_out();
+            // Not under the lock, for which a thread that makes a call would seem to sleep.
+            drop(guard);
+            let is_quiet = timed_out && self.turnstile.is_quiet();
+            state = lock(&self.state);
+            if state.calls != calls || self.turnstile.has_callers() {
                 (calls, patience) = (state.calls, FORGOTTEN);
-            } else if outcome.timed_out()
-                && let Some(index) = state.any()
-            {
+            } else if timed_out && !is_quiet {
+                patience = patience.min(AGAIN);
+            } else if timed_out && let Some(index) = state.any() {
                 patience = STEP;
                 state = self.step(machine, state, index);
+                self.turnstile.stir();
                 self.progress.notify_all();
             }
         }
@@ -178,6 +212,7 @@ impl Adversary {
 
     /// Ends the threads; everything queued is over.
     pub(super) fn close(&self) {
+        self.turnstile.close();
         lock(&self.state).closed = true;
         self.helpers.offer.notify_all();
         self.helpers.watch.notify_all();
@@ -187,14 +222,4 @@ impl Adversary {
             let _ = thread.join();
         }
     }
-}
-
-/// Does a thread of this process wait for something?
-pub(super) fn is_asleep(id: i32) -> bool {
-    let mut text = [0; 128];
-    let path = format!("/proc/self/task/{id}/stat");
-    let length = File::open(path).and_then(|mut file| file.read(&mut text)).unwrap_or(0);
-    // The state follows the name, which is in parentheses.
-    let name = text[..length].iter().rposition(|byte| *byte == b')');
-    name.and_then(|end| text.get(end + 2)).is_some_and(|state| *state == b'S')
 }

@@ -13,6 +13,8 @@ const ORDER: u64 = 2;
 const TEAR: u64 = 3;
 const PATIENCE: u64 = 4;
 const EPOCHS: u64 = 5;
+const TURN: u64 = 6;
+const STAY: u64 = 7;
 
 /// How a seed goes about a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub(super) struct Strategy {
     torn: u64,
     /// What fills the bytes of memory that nobody has written; 0: it is left as it is.
     pub(super) poison: u8,
+    /// One call in so many of a thread lets another one go on.
+    stays: u64,
     /// Numbers of operations at which the priorities of streams change.
     changes: [u64; 4],
 }
@@ -84,6 +88,7 @@ impl Strategy {
             habit: Habit::Reverse,
             torn: 0,
             poison: 0,
+            stays: 1,
             changes: [0; 4],
         };
         // Seed 0 is plain lateness.
@@ -101,6 +106,7 @@ impl Strategy {
         };
         strategy.torn = [0, 1, 2, 8][(choice >> 16) as usize % 4];
         strategy.poison = if (choice >> 24) % 2 == 1 { (choice >> 32) as u8 | 0x81 } else { 0 };
+        strategy.stays = [1, 3, 10, 50][(choice >> 40) as usize % 4];
         // The length of the run is unknown: each change lies in a range of its own magnitude.
         for index in 0..strategy.changes.len() {
             let random = strategy.hash(EPOCHS, index as u64);
@@ -134,6 +140,16 @@ impl Strategy {
             Habit::Kind(kind) => (kind == kind_of(action), number),
         };
         Plan { delay: if late { FOREVER } else { 0 }, ..self.details(number, key) }
+    }
+
+    /// Of several threads that could go on, the one that does.
+    pub(super) fn turn(&self, decision: u64, threads: usize) -> usize {
+        (self.hash(TURN, decision) % threads as u64) as usize
+    }
+
+    /// Must the thread that has just run let another one go on?
+    pub(super) fn takes_turn_away(&self, decision: u64) -> bool {
+        self.hash(STAY, decision).is_multiple_of(self.stays)
     }
 
     /// The plan of an operation that runs as soon as it can.

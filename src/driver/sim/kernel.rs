@@ -3,7 +3,7 @@
 use super::address_space::{Accessor, Chunks};
 use super::journal::Journal;
 use super::queue::Action;
-use super::{Machine, code, entry, lock, read, require, schedule, stream};
+use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
 /// Dynamic shared memory of a block, without and after opting in.
-const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
+pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
 pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
@@ -72,7 +72,7 @@ impl Launch {
     /// The bytes of parameter `index`; empty if there is none.
     pub fn param(&self, index: usize) -> &[u8] {
         let Some(bytes) = self.kernel.parameters.get(index) else { return &[] };
-        let start: usize = self.kernel.parameters[..index].iter().sum();
+        let start = parameters::layout(self.kernel.parameters).0[index];
         self.parameters.get(start..start + bytes).unwrap_or_default()
     }
 
@@ -181,6 +181,12 @@ impl Launch {
         Ok(chunks)
     }
 
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Launch {
+        let (running, parameters) = (OnceLock::new(), self.parameters.clone());
+        Launch { running, parameters, journal: None, ..*self }
+    }
+
     /// Keeps a journal of what the kernel writes from now on.
     pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
         Arc::clone(self.journal.insert(Arc::default()))
@@ -191,21 +197,6 @@ impl Launch {
         let _ = self.running.set((Arc::clone(machine), device));
         (self.kernel.run)(self)
     }
-}
-
-/// Reads the parameters as the launch finds them.
-fn gather(kernel: Kernel, parameters: *mut *mut c_void) -> Result<Vec<u8>, i32> {
-    let mut gathered = Vec::with_capacity(kernel.parameters.iter().sum());
-    require(kernel.parameters.is_empty() || !parameters.is_null(), code::INVALID_VALUE)?;
-    for (index, bytes) in kernel.parameters.iter().enumerate() {
-        // SAFETY: the caller gives one pointer for each parameter of the kernel.
-        let parameter = unsafe { parameters.wrapping_add(index).read() };
-        require(!parameter.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the pointer leads to a value of the parameter's size.
-        let value = unsafe { std::slice::from_raw_parts(parameter.cast::<u8>(), *bytes) };
-        gathered.extend_from_slice(value);
-    }
-    Ok(gathered)
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's own signature")]
@@ -222,28 +213,33 @@ pub(super) unsafe extern "C" fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> c_int {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     entry(|machine| {
-        machine.usable()?;
         let stream = stream::get(machine, stream)?;
-        let function = read(&machine.modules).functions.get(function.addr()).copied();
-        let function = function.ok_or(code::INVALID_HANDLE)?;
-        require(function.device == stream.device, code::INVALID_HANDLE)?;
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
-            sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+        machine.usable()?;
+        let prepare = || {
+            let function = read(&machine.modules).functions.get(function.addr()).copied();
+            let kernel = function.filter(|found| found.device == stream.device);
+            let kernel = kernel.ok_or(code::INVALID_HANDLE)?.kernel;
+            check_shape(grid, block, shared_bytes)?;
+            let parameters = parameters::read(kernel.parameters, parameters, extra)?;
+            let running = OnceLock::new();
+            Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
         };
-        require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
-        let threads = block.iter().map(|size| *size as usize).product::<usize>();
-        require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
-        require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)?;
-        // Parameters in one buffer are for hosts that compile at run time; ours do not use them.
-        require(extra.is_null(), code::INVALID_VALUE)?;
-        let kernel = function.kernel;
-        let parameters = gather(kernel, parameters)?;
-        let running = OnceLock::new();
-        let launch =
-            Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None };
+        // A capture does not survive a launch that is wrong (580.159).
+        let launch = prepare().inspect_err(|_: &i32| capture::spoil(machine, &stream))?;
         let action = Action::Kernel(Box::new(launch));
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
     })
+}
+
+/// Is this grid within the limits?
+fn check_shape(grid: [c_uint; 3], block: [c_uint; 3], shared_bytes: c_uint) -> Result<(), i32> {
+    let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
+        sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+    };
+    require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
+    let threads = block.iter().map(|size| *size as usize).product::<usize>();
+    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
+    require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)
 }

@@ -25,6 +25,8 @@ pub(super) struct State {
     /// The machine is going off.
     pub(super) closed: bool,
     pub(super) trace: Option<Trace>,
+    /// Operations that are over.
+    pub(super) finished: u64,
     /// Operations queued so far.
     pub(super) submitted: u64,
     /// The operation that a call is queueing.
@@ -199,6 +201,7 @@ impl State {
     pub(super) fn finish(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
         lane.running = false;
+        self.finished += 1;
         if let Some(done) = lane.pending.pop_front() {
             lane.stream.complete(done.position);
             if let (Some(trace), Some(record)) = (&mut self.trace, &done.record) {

@@ -3,7 +3,9 @@
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
 use super::physical::SPOILED;
-use super::{Machine, code, entry, pool, put, read, require, schedule, write};
+use super::{
+    Machine, capture, code, entry, graph_memory, pool, put, read, require, schedule, write,
+};
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -96,7 +98,7 @@ impl Machine {
         access: Access,
     ) -> Result<usize, i32> {
         let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
-        let allocation = self.devices[device].physical.allocate(bytes)?;
+        let allocation = self.devices[device].physical.allocate(bytes, 0)?;
         let mut space = write(&self.space);
         let address = space.reserve(bytes, 0, 0, purpose)?;
         space.map(address, Mapping { bytes, allocation, offset: 0, access })?;
@@ -116,48 +118,53 @@ impl Machine {
 
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_int {
     entry(|machine| {
-        let device = &machine.devices[machine.current()?.device];
-        if !free.is_null() {
-            put!(free, device.physical.bytes() - device.physical.used())?;
-        }
-        if !total.is_null() {
-            put!(total, device.physical.bytes())?;
-        }
-        Ok(())
+        let report = |pointer: *mut usize, bytes| {
+            if pointer.is_null() { Ok(()) } else { put!(pointer, bytes) }
+        };
+        // As the driver leaves them on failure (580.159).
+        report(free, 0)?;
+        report(total, 0)?;
+        let physical = &machine.devices[machine.current()?.device].physical;
+        report(free, physical.bytes() - physical.used())?;
+        report(total, physical.bytes())
     })
 }
 
 pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
-        let purpose = Purpose::Allocation(device);
-        let address = machine.allocate_mapped(device, bytes, purpose, Access::Peers)?;
-        put!(ptr, address as CUdeviceptr)
+        put!(ptr, machine.allocate_block(device, bytes)? as CUdeviceptr)
     })
 }
 
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr == 0 {
             return Ok(());
         }
-        let found = read(&machine.space).reservation(ptr as usize);
-        let (start, reservation) = found.ok_or(code::INVALID_VALUE)?;
+        let address = ptr as usize;
+        let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
+        require(block.is_some_and(|(start, _)| start == address), code::INVALID_VALUE)?;
+        let pooled = reservation.purpose == Purpose::Pool;
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
-            Purpose::Pool => {
-                // CUDA waits for the work of the device first.
-                let owner = pool::device_of(machine, ptr as usize)?;
-                schedule::drain(machine, [&machine.devices[owner].context]);
-                return pool::free_now(machine, ptr as usize);
-            }
-            Purpose::Virtual => return Err(code::INVALID_VALUE),
+            Purpose::Pool | Purpose::Virtual => pool::device_of(machine, address)?,
         };
-        require(start == ptr as usize, code::INVALID_VALUE)?;
-        schedule::drain(machine, [&machine.devices[device].context]);
-        machine.free_mapped(start, reservation.bytes)
+        // CUDA waits for the work of the device first.
+        let context = &machine.devices[device].context;
+        context.check()?;
+        schedule::drain(machine, [context]);
+        if !pooled {
+            return machine.free_block(address);
+        }
+        match graph_memory::find(machine, address) {
+            Some(block) => block.free(machine),
+            None => pool::free_now(machine, address),
+        }
     })
 }
 
@@ -168,6 +175,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
         if bytes == 0 {
@@ -200,6 +208,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -223,6 +232,7 @@ pub(super) unsafe extern "C" fn host_register(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
+        capture::caution(machine)?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
@@ -242,7 +252,9 @@ pub(super) unsafe extern "C" fn host_register(
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
+        require(!read(&machine.space).contains(ptr.addr()), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {
             Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),
             // Pinned, but not registered at this address.

@@ -7,11 +7,16 @@
 
 mod address_space;
 mod adversary;
+mod capture;
+mod capture_calls;
+mod census;
 mod config;
 mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
+mod graph_memory;
 mod handles;
 mod helper;
 mod hostility;
@@ -21,17 +26,23 @@ mod lanes;
 mod leaks;
 mod memory;
 mod module;
+mod parameters;
 mod physical;
 mod pointer;
 mod pool;
+mod ptx;
 mod queue;
+mod replay;
 mod schedule;
+mod segment;
 mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod transfer;
+mod turnstile;
+mod unit;
 mod virtual_memory;
 
 pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
@@ -40,17 +51,22 @@ pub use table::table;
 
 use super::{Table, code};
 use crate::reserve;
-use address_space::{AddressSpace, PeerMasks, Purpose};
+use crate::turn;
+use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
+use capture::Captures;
 use context::Context;
 use device::Device;
 use event::Event;
+use graph::Graphs;
+use graph_memory::GraphMemory;
 use handles::Handles;
 use memory::HostMemory;
 use module::Modules;
 use physical::{Allocation, Physical};
 use pool::Pool;
 use queue::Stream;
+use replay::Exec;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -104,6 +120,11 @@ struct Machine {
     streams: RwLock<Handles<Arc<Stream>>>,
     events: RwLock<Handles<Arc<Event>>>,
     modules: RwLock<Modules>,
+    captures: Captures,
+    graphs: RwLock<Graphs>,
+    graph_memory: GraphMemory,
+    /// Destroyed ones of which a launch is not over.
+    retired_execs: Mutex<Vec<Arc<Exec>>>,
     pools: RwLock<Handles<Arc<Pool>>>,
     /// Destroyed pools of which blocks are still used, or were used by work that is not over.
     retired_pools: Mutex<Vec<Arc<Pool>>>,
@@ -136,6 +157,8 @@ pub struct LiveObjects {
     pub pools: usize,
     /// Modules.
     pub modules: usize,
+    /// Graphs, and what was made of them to be launched.
+    pub graphs: usize,
     /// Pinned ranges of the host, allocated or registered.
     pub host_allocations: usize,
     /// Worker threads.
@@ -146,8 +169,8 @@ impl Machine {
     fn new(config: Config) -> Result<Machine, ConfigError> {
         static GENERATION: AtomicU64 = AtomicU64::new(1);
         let seed = match config.schedule {
-            ScheduleKind::Adversarial(seed) => seed,
-            ScheduleKind::Immediate | ScheduleKind::Threads => 0,
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
         };
         let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
         let poison = adversary.poison();
@@ -175,6 +198,10 @@ impl Machine {
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            captures: Captures::default(),
+            graphs: RwLock::new(Graphs::new()),
+            graph_memory: GraphMemory::default(),
+            retired_execs: Mutex::default(),
             pools: RwLock::new(pools),
             host: RwLock::default(),
             retired_pools: Mutex::default(),
@@ -193,14 +220,15 @@ impl Machine {
     /// Destroys what belongs to a context that nobody retains any more.
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
-        for stream in write(&self.streams).extract(|stream| stream.device != device) {
+        capture::forget_device(self, device);
+        replay::forget_device(self, device);
+        for stream in write(&self.streams).retire(|stream| stream.device != device) {
             stream.destroy();
         }
-        write(&self.events).extract(|event| event.device != device);
+        write(&self.events).retire(|event| event.device != device);
         write(&self.modules).clear(|owner| owner == device);
         write(&self.host).clear(|owner| owner == device);
-        let purpose = Purpose::Allocation(device);
-        let memory = write(&self.space).remove_reservations(|found| found.purpose == purpose);
+        let memory = write(&self.space).remove_allocations(device);
         drop(memory);
         self.peers[device].store(0, Ordering::Relaxed);
         for mask in &self.peers {
@@ -225,6 +253,7 @@ impl Machine {
             reservations,
             pools: read(&self.pools).len() - self.devices.len(),
             modules: read(&self.modules).modules.len(),
+            graphs: read(&self.graphs).len(),
             host_allocations: read(&self.host).len(),
             workers: lock(&self.workers).iter().filter(|worker| !worker.is_finished()).count(),
         }
@@ -246,7 +275,9 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     if machine.is_some() {
         return Err(ConfigError::AlreadyOn);
     }
+    let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
+    turn::keep(keeps_turns.then_some(&KEEPER));
     Ok(table())
 }
 
@@ -258,6 +289,7 @@ pub fn power_off() {
     }
     let _reserve = reserve::hold();
     let Some(machine) = write(&MACHINE).take() else { return };
+    turn::keep(None);
     machine.drain();
     machine.report_leaks();
     for device in &machine.devices {
@@ -288,6 +320,30 @@ pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
     guard
 }
 
+/// The machine that is on.
+#[inline]
+fn machine() -> Option<Arc<Machine>> {
+    read(&MACHINE).as_ref().map(Arc::clone)
+}
+
+/// What the library's calls meet while an adversarial machine is on.
+static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
+
+fn meet() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    // A callback is part of an operation.
+    if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
+        machine.adversary.call();
+    }
+}
+
+fn give_way() -> bool {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::host_faults::theirs();
+    machine().is_some_and(|machine| machine.adversary.give_way())
+}
+
 /// The frame of every call that works before cuInit.
 #[inline]
 fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
@@ -297,7 +353,10 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
         }
         // From here on nothing small can fail for want of host memory.
         let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
-        let machine = read(&MACHINE).as_ref().map(Arc::clone).ok_or(code::DEINITIALIZED)?;
+        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+            machine.adversary.call();
+        }
         body(&machine)
     };
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -311,6 +370,19 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
 #[inline]
 fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// The frame of a call that looks at an argument before it asks whether the driver is on.
+#[inline]
+fn entry_checked(
+    check: Result<(), i32>,
+    body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
+) -> c_int {
+    entry_before_init(|machine| {
+        check?;
         require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
         body(machine)
     })

@@ -2,7 +2,7 @@
 
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
-use super::{code, entry, put, read, require, write};
+use super::{capture, code, entry, ptx, put, read, require, write};
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -46,29 +46,6 @@ impl Modules {
     }
 }
 
-/// Removes what comes before the first directive: blanks and comments.
-fn skip_comments(mut text: &str) -> &str {
-    loop {
-        text = text.trim_start();
-        if let Some(rest) = text.strip_prefix("//") {
-            text = rest.split_once('\n').map_or("", |(_, rest)| rest);
-        } else if let Some(rest) = text.strip_prefix("/*") {
-            text = rest.split_once("*/").map_or("", |(_, rest)| rest);
-        } else {
-            return text;
-        }
-    }
-}
-
-/// Names of the kernels of a PTX text.
-fn entries(text: &str) -> impl Iterator<Item = &str> {
-    text.split(".entry").skip(1).filter_map(|after| {
-        let name = after.strip_prefix(char::is_whitespace)?.trim_start();
-        let end = name.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'));
-        Some(&name[..end.unwrap_or(name.len())])
-    })
-}
-
 pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
@@ -76,13 +53,14 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
         // SAFETY: the caller gives a NUL-terminated text; a binary image ends at its first NUL here.
         let image = unsafe { CStr::from_ptr(image.cast()) };
         let text = image.to_str().map_err(|_| code::INVALID_IMAGE)?;
-        require(skip_comments(text).starts_with(".version"), code::INVALID_IMAGE)?;
+        let (major, minor) = machine.config.compute_capability;
+        let names = ptx::kernels(text, (major * 10 + minor).unsigned_abs())?;
         let mut modules = write(&machine.modules);
         let mut functions = BTreeMap::new();
-        for name in entries(text) {
-            if let Some(kernel) = kernel::find(name) {
+        for name in names {
+            if let Some(kernel) = kernel::find(&name) {
                 let handle = modules.functions.insert(Function { device, kernel });
-                functions.insert(String::from(name), handle);
+                functions.insert(name, handle);
             }
         }
         let handle = modules.modules.insert(Module { device, functions });
@@ -93,6 +71,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        capture::caution(machine)?;
         let mut modules = write(&machine.modules);
         let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
         for handle in removed.functions.values() {
@@ -109,11 +88,12 @@ pub(super) unsafe extern "C" fn get_function(
 ) -> c_int {
     entry(|machine| {
         machine.usable()?;
+        let modules = read(&machine.modules);
+        let module = modules.modules.get(module.addr()).ok_or(code::INVALID_HANDLE)?;
         require(!function.is_null() && !name.is_null(), code::INVALID_VALUE)?;
         // SAFETY: the caller gives a NUL-terminated name.
         let name = unsafe { CStr::from_ptr(name) };
-        let modules = read(&machine.modules);
-        let module = modules.modules.get(module.addr()).ok_or(code::INVALID_HANDLE)?;
+        require(!name.is_empty(), code::INVALID_VALUE)?;
         let found = name.to_str().ok().and_then(|name| module.functions.get(name));
         let handle = *found.ok_or(code::NOT_FOUND)?;
         put!(function, ptr::without_provenance_mut(handle))
@@ -127,21 +107,27 @@ pub(super) unsafe extern "C" fn get_attribute(
 ) -> c_int {
     use CUfunction_attribute::*;
     entry(|machine| {
-        machine.current()?;
         let modules = read(&machine.modules);
         modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.current()?;
         let (major, minor) = machine.config.compute_capability;
         let number = match attribute {
             CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => kernel::MAX_THREADS_PER_BLOCK as c_int,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
             | CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES
             | CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
+            | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA
+            | CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET
+            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
+            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT
+            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
+            | CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0,
             CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
             CU_FUNC_ATTRIBUTE_PTX_VERSION => 52,
             CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-                kernel::MAX_SHARED_PER_BLOCK as c_int
+                kernel::DEFAULT_SHARED_PER_BLOCK as c_int
             }
             CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
             _ => return Err(code::INVALID_VALUE),
@@ -169,7 +155,7 @@ pub(super) unsafe extern "C" fn occupancy(
             _ => 0,
         };
         let by_shared = match shared_bytes {
-            0..=kernel::MAX_SHARED_PER_BLOCK => {
+            0..=kernel::DEFAULT_SHARED_PER_BLOCK => {
                 SHARED_PER_MULTIPROCESSOR / (shared_bytes + SHARED_RESERVED)
             }
             _ => 0,
@@ -177,17 +163,4 @@ pub(super) unsafe extern "C" fn occupancy(
         let number = by_threads.min(by_shared).min(BLOCKS_PER_MULTIPROCESSOR);
         put!(blocks, number as c_int)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ptx_is_recognised_and_its_entries_found() {
-        assert!(skip_comments(" // a\n/* b\n */ .version 7.8\n").starts_with(".version"));
-        assert_eq!(skip_comments("/* open"), "");
-        let text = ".visible .entry add_one(\n.param .u64 p)\n{}\n.entry  second$2 ( ) .entryway x";
-        assert_eq!(entries(text).collect::<Vec<_>>(), ["add_one", "second$2"]);
-    }
 }

@@ -87,7 +87,12 @@ impl Physical {
     /// Takes `bytes`, a multiple of the granularity, at the lowest offset where they fit, so that
     /// neighbours in time tend to be neighbours in memory; in pieces where no hole is large enough,
     /// since device memory is paged and never too fragmented.
-    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Arc<Allocation>, i32> {
+    /// `handle_types` are the kinds of handles that it can be exported as.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        handle_types: u32,
+    ) -> Result<Arc<Allocation>, i32> {
         debug_assert_eq!(bytes % GRANULARITY, 0);
         let alias = self.alias().ok_or(code::OUT_OF_MEMORY)?;
         let mut free = lock(&self.free);
@@ -115,9 +120,9 @@ impl Physical {
         if self.poison != 0 {
             extents.iter().for_each(|extent| self.spoil(alias, extent));
         }
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Allocation { physical: Arc::clone(self), extents, bytes, alias, id }))
+        let physical = Arc::clone(self);
+        let id = next_id();
+        Ok(Arc::new(Allocation { physical, extents, bytes, alias, id, handle_types }))
     }
 
     /// Fills the beginning of the first granules: all of it would cost the host memory.
@@ -167,8 +172,9 @@ pub(super) struct Allocation {
     extents: Vec<Extent>,
     pub(super) bytes: usize,
     alias: usize,
-    /// Never recycled.
+    /// See [`next_id`].
     pub(super) id: u64,
+    pub(super) handle_types: u32,
 }
 
 impl Allocation {
@@ -197,6 +203,12 @@ impl Drop for Allocation {
     }
 }
 
+/// What tells one piece of memory from every other, also from earlier ones.
+pub(super) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Puts a free range back, joined with its free neighbours.
 pub(super) fn insert_merged(free: &mut BTreeMap<usize, usize>, mut start: usize, mut bytes: usize) {
     if let Some((before, room)) = free.range(..start).next_back().map(|(a, b)| (*a, *b))
@@ -223,8 +235,8 @@ mod tests {
     #[test]
     fn first_fit_merges_and_punches_holes() {
         let physical = Arc::new(Physical::new(0, 8 * GRANULARITY, 0).unwrap());
-        let first = physical.allocate(2 * GRANULARITY).unwrap();
-        let second = physical.allocate(2 * GRANULARITY).unwrap();
+        let first = physical.allocate(2 * GRANULARITY, 0).unwrap();
+        let second = physical.allocate(2 * GRANULARITY, 0).unwrap();
         let start = first.locate(0).0;
         assert_eq!(second.locate(0).0, start + 2 * GRANULARITY);
         let byte = ptr::with_exposed_provenance_mut::<u8>(first.locate(5).0);
@@ -233,14 +245,14 @@ mod tests {
         drop(first);
         // SAFETY: the alias outlives the allocation.
         assert_eq!(unsafe { byte.read() }, 0, "the pages went back to the host");
-        let third = physical.allocate(GRANULARITY).unwrap();
+        let third = physical.allocate(GRANULARITY, 0).unwrap();
         assert_eq!(third.locate(0), (start, GRANULARITY));
-        assert_eq!(physical.allocate(6 * GRANULARITY).err(), Some(code::OUT_OF_MEMORY));
-        let pieces = physical.allocate(5 * GRANULARITY).unwrap();
+        assert_eq!(physical.allocate(6 * GRANULARITY, 0).err(), Some(code::OUT_OF_MEMORY));
+        let pieces = physical.allocate(5 * GRANULARITY, 0).unwrap();
         assert_eq!(pieces.locate(0), (start + GRANULARITY, GRANULARITY));
         assert_eq!(pieces.locate(GRANULARITY).0, start + 4 * GRANULARITY);
         drop((second, third, pieces));
         assert_eq!(physical.used(), 0);
-        assert_eq!(physical.allocate(8 * GRANULARITY).map(|all| all.bytes), Ok(8 * GRANULARITY));
+        assert_eq!(physical.allocate(8 * GRANULARITY, 0).map(|all| all.bytes), Ok(8 * GRANULARITY));
     }
 }

@@ -9,8 +9,6 @@ use std::ptr;
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const FILE_DESCRIPTOR: c_ulonglong = 1;
 
 pub(super) unsafe extern "C" fn attribute(
     data: *mut c_void,
@@ -19,7 +17,6 @@ pub(super) unsafe extern "C" fn attribute(
 ) -> c_int {
     entry(|machine| {
         require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
-        machine.usable()?;
         let address = ptr as usize;
         if read(&machine.space).contains(address) {
             of_device(machine, data, attribute, address)
@@ -69,10 +66,17 @@ fn of_device(
     address: usize,
 ) -> Result<(), i32> {
     use CUpointer_attribute::*;
+    let (_, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
     let space = read(&machine.space);
     let (start, reservation) = space.reservation(address).ok_or(code::INVALID_VALUE)?;
-    // Of addresses without memory behind them nothing is known (580.159).
+    // Of addresses without memory behind them nothing is known, nor between blocks (580.159).
     let (base, mapping) = space.mapping(address).ok_or(code::INVALID_VALUE)?;
+    let (start, bytes, id) = if reservation.purpose == Purpose::Virtual {
+        (start, reservation.bytes, mapping.allocation.id)
+    } else {
+        let (start, block) = block.ok_or(code::INVALID_VALUE)?;
+        (start, block.bytes, block.id)
+    };
     let owner = mapping.allocation.device();
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
@@ -90,7 +94,7 @@ fn of_device(
             put!(data.cast::<usize>(), address)
         }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), reservation.bytes),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
         CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), 0),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
@@ -99,12 +103,10 @@ fn of_device(
             put!(data.cast::<c_uint>(), c_uint::from(capable))
         }
         CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => {
-            put!(data.cast::<c_ulonglong>(), mapping.allocation.id)
+            put!(data.cast::<c_ulonglong>(), id)
         }
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
-            let exportable = matches!(mapping.access, Access::Granted(_));
-            let types = if exportable { FILE_DESCRIPTOR } else { 0 };
-            put!(data.cast::<c_ulonglong>(), types)
+            put!(data.cast::<c_ulonglong>(), mapping.allocation.handle_types.into())
         }
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             let device = machine.current()?.device;

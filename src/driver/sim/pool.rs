@@ -1,31 +1,25 @@
-//! Stream-ordered pools: segments of device memory, cut into blocks that remember which points of
-//! streams must be reached before they may be used again.
+//! Stream-ordered pools: the calls.
 
-use super::address_space::{Access, Purpose, Reservation};
+use super::address_space::{Access, Purpose};
 use super::copy::Fill;
 use super::handles::Handles;
 use super::physical::SPOILED;
-use super::queue::{Action, Point, Stream};
-use super::virtual_memory::{location, rights};
+use super::queue::{Action, Stream};
+use super::segment::{BLOCK, Free, SEGMENT, State, count};
+use super::unit::Block;
+use super::virtual_memory::{check_handle_types, location, rights};
 use super::{
-    Machine, code, device, entry, lock, peek, put, read, require, schedule, stream, write,
+    Machine, capture, code, device, entry, graph_memory, lock, peek, put, read, replay, require,
+    schedule, stream, write,
 };
 use crate::driver::sys::{
     CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
     CUstream, cuuint64_t,
 };
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// Least size of a segment, and the unit of blocks.
-const SEGMENT: usize = 32 << 20;
-const BLOCK: usize = 512;
-/// Which of the reuse flags.
-const OPPORTUNISTIC: usize = 1;
-const INTERNAL_DEPENDENCIES: usize = 2;
 
 /// A pool.
 pub(super) struct Pool {
@@ -37,120 +31,6 @@ pub(super) struct Pool {
     state: Mutex<State>,
 }
 
-struct State {
-    /// By address; a block never crosses the end of its segment.
-    segments: BTreeMap<usize, usize>,
-    free: BTreeMap<usize, Free>,
-    used_blocks: BTreeMap<usize, (usize, usize)>,
-    threshold: u64,
-    /// Follow event dependencies, allow opportunistic reuse, allow internal dependencies. The first
-    /// changes nothing: who knows of an event here gets a wait that costs nothing.
-    reuse: [c_int; 3],
-    reserved: [u64; 2],
-    used: [u64; 2],
-}
-
-/// A free block, and what must be reached before it may be used.
-struct Free {
-    bytes: usize,
-    after: Vec<Point>,
-}
-
-impl Free {
-    /// Forgets what is reached.
-    fn settle(&mut self) {
-        self.after.retain(|point| !point.is_reached());
-    }
-}
-
-/// Adds to a counter and its high-water mark.
-fn count(counter: &mut [u64; 2], bytes: usize) {
-    counter[0] += bytes as u64;
-    counter[1] = counter[1].max(counter[0]);
-}
-
-impl State {
-    /// The lowest free block that fits, and what the stream must wait for before it uses it: blocks
-    /// that need no wait first.
-    fn fit(&mut self, bytes: usize, stream: &Arc<Stream>) -> Option<usize> {
-        let mut with_wait = None;
-        for (start, block) in &mut self.free {
-            if block.bytes < bytes {
-                continue;
-            }
-            if self.reuse[OPPORTUNISTIC] != 0 {
-                block.settle();
-            }
-            if block.after.iter().all(|point| Arc::ptr_eq(&point.stream, stream)) {
-                return Some(*start);
-            }
-            with_wait = with_wait.or(Some(*start));
-        }
-        with_wait.filter(|_| self.reuse[INTERNAL_DEPENDENCIES] != 0)
-    }
-
-    fn take(&mut self, start: usize, bytes: usize, asked: usize) -> Option<Vec<Point>> {
-        let block = self.free.remove(&start)?;
-        if block.bytes > bytes {
-            let rest = Free { bytes: block.bytes - bytes, after: block.after.clone() };
-            self.free.insert(start + bytes, rest);
-        }
-        self.used_blocks.insert(start, (bytes, asked));
-        // What is in use counts as it was asked for, not as it is rounded up (580.159).
-        count(&mut self.used, asked);
-        Some(block.after)
-    }
-
-    fn give_back(&mut self, start: usize, after: Vec<Point>) -> Result<(), i32> {
-        let (bytes, asked) = self.used_blocks.remove(&start).ok_or(code::INVALID_VALUE)?;
-        self.used[0] -= asked as u64;
-        let mut merged = (start, Free { bytes, after });
-        let is_edge = |address: &usize| self.segments.contains_key(address);
-        if !is_edge(&start)
-            && let Some((before, room)) = self.free.range(..start).next_back()
-            && before + room.bytes == start
-        {
-            let before = *before;
-            let mut block = self.free.remove(&before).ok_or(code::UNKNOWN)?;
-            block.bytes += merged.1.bytes;
-            block.after.append(&mut merged.1.after);
-            merged = (before, block);
-        }
-        let end = merged.0 + merged.1.bytes;
-        if !is_edge(&end)
-            && let Some(mut block) = self.free.remove(&end)
-        {
-            merged.1.bytes += block.bytes;
-            merged.1.after.append(&mut block.after);
-        }
-        self.free.insert(merged.0, merged.1);
-        Ok(())
-    }
-
-    /// Takes whole free segments out until no more than `keep` bytes are reserved.
-    fn trim(&mut self, keep: u64) -> Vec<(usize, usize)> {
-        let mut removed = Vec::new();
-        for (start, bytes) in &self.segments {
-            if self.reserved[0] <= keep {
-                break;
-            }
-            let whole = self.free.get_mut(start).is_some_and(|block| {
-                block.settle();
-                block.bytes == *bytes && block.after.is_empty()
-            });
-            if whole {
-                self.free.remove(start);
-                self.reserved[0] -= *bytes as u64;
-                removed.push((*start, *bytes));
-            }
-        }
-        for (start, _) in &removed {
-            self.segments.remove(start);
-        }
-        removed
-    }
-}
-
 impl Pool {
     fn new(device: usize, default: bool) -> Pool {
         Pool {
@@ -158,15 +38,7 @@ impl Pool {
             default,
             handle: AtomicUsize::new(0),
             mask: AtomicU32::new(1 << device),
-            state: Mutex::new(State {
-                segments: BTreeMap::new(),
-                free: BTreeMap::new(),
-                used_blocks: BTreeMap::new(),
-                threshold: 0,
-                reuse: [1; 3],
-                reserved: [0; 2],
-                used: [0; 2],
-            }),
+            state: Mutex::new(State::new()),
         }
     }
 
@@ -184,6 +56,11 @@ impl Pool {
 
     pub(super) fn is_reached_by(&self, device: usize) -> bool {
         self.mask.load(Ordering::Relaxed) >> device & 1 != 0
+    }
+
+    /// The block around an address.
+    pub(super) fn block(&self, address: usize) -> Option<(usize, Block)> {
+        lock(&self.state).block(address)
     }
 
     /// Blocks that are allocated.
@@ -207,6 +84,7 @@ impl Machine {
         if !self.pools_in_use.load(Ordering::Relaxed) {
             return;
         }
+        replay::let_go(self);
         for pool in read(&self.pools).iter() {
             // What the host waited for is known to be over, opportunistic or not.
             lock(&pool.state).free.values_mut().for_each(Free::settle);
@@ -219,7 +97,7 @@ impl Machine {
     }
 }
 
-fn get(machine: &Machine, pool: CUmemoryPool) -> Result<Arc<Pool>, i32> {
+pub(super) fn get(machine: &Machine, pool: CUmemoryPool) -> Result<Arc<Pool>, i32> {
     read(&machine.pools).get(pool.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
 }
 
@@ -240,8 +118,9 @@ fn allocate(
                 let access = Access::Pool(Arc::clone(&pool));
                 machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
             };
-            let exact = bytes.next_multiple_of(super::config::GRANULARITY);
-            let mut segment = bytes.next_multiple_of(SEGMENT);
+            let exact = bytes.checked_next_multiple_of(super::config::GRANULARITY);
+            let exact = exact.ok_or(code::OUT_OF_MEMORY)?;
+            let mut segment = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(exact);
             let mut start = grow(segment);
             if start.is_err() {
                 for (start, bytes) in state.trim(0) {
@@ -265,6 +144,29 @@ fn allocate(
         schedule::submit(machine, stream, waits, Action::Nothing)?;
     }
     Ok(start)
+}
+
+/// Allocates in the order of a stream, or records that where the stream is captured.
+fn allocate_or_record(
+    machine: &Arc<Machine>,
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: &Arc<Stream>,
+) -> Result<(), i32> {
+    let records = capture::records(machine, stream)?;
+    require(!ptr.is_null(), code::INVALID_VALUE)?;
+    if bytes == 0 {
+        get(machine, pool)?;
+        return put!(ptr, 0);
+    }
+    let address = if records {
+        graph_memory::allocate(machine, stream, pool, bytes)?
+    } else {
+        capture::caution(machine)?;
+        allocate(machine, pool, bytes, stream)?
+    };
+    put!(ptr, address as CUdeviceptr)
 }
 
 /// The pool that an address was allocated from.
@@ -319,10 +221,11 @@ pub(super) unsafe extern "C" fn create(
     properties: *const CUmemPoolProps,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         require(!pool.is_null(), code::INVALID_VALUE)?;
         let properties = peek!(properties)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
-        require(properties.handleTypes.0 & !1 == 0, code::NOT_SUPPORTED)?;
+        check_handle_types(properties.handleTypes.0)?;
         let device = location(machine, &properties.location).map_err(|_| code::INVALID_VALUE)?;
         let handle = Pool::insert(&mut write(&machine.pools), device, false);
         put!(pool, ptr::without_provenance_mut(handle))
@@ -331,6 +234,7 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let found = get(machine, pool)?;
         require(!found.default, code::INVALID_VALUE)?;
         write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
@@ -347,6 +251,7 @@ pub(super) unsafe extern "C" fn set_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
         let mut state = lock(&pool.state);
         match attribute as usize {
@@ -370,6 +275,7 @@ pub(super) unsafe extern "C" fn get_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
         let state = lock(&pool.state);
         let number = match attribute as usize {
@@ -391,8 +297,17 @@ pub(super) unsafe extern "C" fn set_access(
     count: usize,
 ) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         let pool = get(machine, pool)?;
-        let rights = rights(machine, access, count)?;
+        require(!access.is_null(), code::INVALID_VALUE)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let rights = rights(machine, access, count).map_err(|code| match code {
+            code::INVALID_DEVICE => code,
+            _ => code::NOT_SUPPORTED,
+        })?;
+        require(rights.iter().all(|(_, right)| *right != 1), code::NOT_SUPPORTED)?;
         for (device, right) in &rights {
             if *device == pool.device {
                 // The owner's access cannot be taken away.
@@ -400,7 +315,6 @@ pub(super) unsafe extern "C" fn set_access(
             } else {
                 let reachable = machine.config.can_access_peer(*device, pool.device);
                 require(reachable, code::INVALID_DEVICE)?;
-                require(*right != 1, code::INVALID_VALUE)?;
             }
         }
         for (device, right) in rights {
@@ -416,6 +330,7 @@ pub(super) unsafe extern "C" fn set_access(
 
 pub(super) unsafe extern "C" fn trim_to(pool: CUmemoryPool, bytes_to_keep: usize) -> c_int {
     entry(|machine| {
+        capture::caution(machine)?;
         get(machine, pool)?.trim(machine, Some(bytes_to_keep as u64));
         Ok(())
     })
@@ -428,12 +343,8 @@ pub(super) unsafe extern "C" fn allocate_async(
 ) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return put!(ptr, 0);
-        }
         let pool = ptr::without_provenance_mut(machine.devices[stream.device].default_pool);
-        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+        allocate_or_record(machine, ptr, bytes, pool, &stream)
     })
 }
 
@@ -445,11 +356,7 @@ pub(super) unsafe extern "C" fn allocate_from_pool_async(
 ) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return put!(ptr, 0);
-        }
-        put!(ptr, allocate(machine, pool, bytes, &stream)? as CUdeviceptr)
+        allocate_or_record(machine, ptr, bytes, pool, &stream)
     })
 }
 
@@ -459,11 +366,14 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
         if ptr == 0 {
             return Ok(());
         }
-        let plain = read(&machine.space).reservation(ptr as usize);
-        if let Some((start, Reservation { bytes, purpose: Purpose::Allocation(_) })) = plain {
+        if graph_memory::frees(machine, &stream, ptr as usize)? {
+            return Ok(());
+        }
+        let plain = read(&machine.space).blocks.around(ptr as usize);
+        if let Some((start, _)) = plain {
             require(start == ptr as usize, code::INVALID_VALUE)?;
             schedule::wait(machine, &stream.tail())?;
-            return machine.free_mapped(start, bytes);
+            return machine.free_block(start);
         }
         let pool = owner(machine, ptr as usize)?;
         spoil(machine, &pool, ptr as usize, &stream)?;

@@ -4,10 +4,10 @@ use super::copy::{Copy, Fill};
 use super::journal::Write;
 use super::kernel::Launch;
 use super::lock;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, atomic};
 
 /// How a stream relates to the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,7 @@ pub(super) enum Action {
 }
 
 /// A callback of the host.
+#[derive(Clone, Copy)]
 pub(super) struct HostFunction {
     pub(super) function: unsafe extern "C" fn(*mut c_void),
     pub(super) user_data: *mut c_void,
@@ -90,12 +91,28 @@ pub(super) struct HostFunction {
 
 // SAFETY: the host passed the pointer to be used on a thread of the driver's choice.
 unsafe impl Send for HostFunction {}
+// SAFETY: it is only copied.
+unsafe impl Sync for HostFunction {}
 
 /// An entry of a queue; it may run when the entries before it are over and `waits` are reached.
 pub(super) struct Operation {
     pub(super) position: u64,
     pub(super) waits: Vec<Point>,
     pub(super) action: Action,
+}
+
+impl Action {
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Action {
+        match self {
+            Action::Copy(copy) => Action::Copy(copy.clone()),
+            Action::Fill(fill) => Action::Fill(*fill),
+            Action::HostFunction(host) => Action::HostFunction(*host),
+            Action::Kernel(launch) => Action::Kernel(Box::new(launch.again())),
+            // They are made as others run, and never recorded.
+            Action::Nothing | Action::Record(_) | Action::Writes(_) => Action::Nothing,
+        }
+    }
 }
 
 impl Point {
@@ -122,7 +139,7 @@ impl Mark {
 
 impl Stream {
     pub(super) fn new(device: usize, kind: Kind, priority: i32) -> Arc<Stream> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
         Arc::new(Stream {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
@@ -132,7 +149,7 @@ impl Stream {
             lane: AtomicUsize::new(usize::MAX),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            state: Mutex::default(),
+            state: Mutex::new(State::default()),
             progress: Condvar::new(),
             work: Condvar::new(),
         })

@@ -5,7 +5,7 @@ use super::config::ScheduleKind;
 use super::context::Context;
 use super::journal::Write;
 use super::queue::{Action, Kind, Point, Stream};
-use super::{Machine, code, copy, lock};
+use super::{Machine, capture, code, copy, lock};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,13 +22,17 @@ pub(super) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Queues an operation; gives its position in the stream.
+/// Queues an operation, or records it where the stream is captured; gives its position in the stream.
 pub(super) fn submit(
     machine: &Arc<Machine>,
     stream: &Arc<Stream>,
     mut waits: Vec<Point>,
     action: Action,
 ) -> Result<Point, i32> {
+    let Some(action) = capture::divert(machine, stream, action)? else {
+        // Nothing runs: whoever waits for it has waited.
+        return Ok(Point { stream: Arc::clone(stream), position: 0 });
+    };
     add_default_stream_waits(machine, stream, &mut waits);
     let position = match machine.config.schedule {
         ScheduleKind::Immediate => {
@@ -132,7 +136,7 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Runs an operation; a failure makes its context unusable, and then nothing more is done there.
+/// Runs an operation; a failure makes contexts unusable, and then nothing more is done there.
 pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let context = machine.context_of(stream);
     if context.error.load(Ordering::Relaxed) != 0 {
@@ -143,7 +147,14 @@ pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
     IN_CALLBACK.set(false);
     if let Err(code) = outcome {
-        let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        let leave = |context: &Context| {
+            let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+        };
+        leave(context);
+        // But for an assertion it is the whole process that has failed (two GPUs, 580.159).
+        if code != code::ASSERT {
+            machine.devices.iter().for_each(|device| leave(&device.context));
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Streams: the calls.
 
+use super::event::Recorded;
+use super::graph::Work;
 use super::queue::{Action, HostFunction, Kind, Stream};
-use super::{Machine, code, device, entry, peek, put, read, require, schedule, write};
-use crate::driver::sys::{
-    CUcontext, CUevent, CUgraph, CUgraphNode, CUhostFn, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, cuuint64_t,
+use super::{
+    Machine, capture, code, device, entry, entry_checked, put, read, require, schedule, write,
 };
-use std::cell::Cell;
+use crate::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -14,12 +14,8 @@ use std::sync::Arc;
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// The first and the last capture mode.
-const GLOBAL: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as c_uint;
-const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
 
 /// The stream of a handle. The fixed handles mean a stream of the current context; the others know
 /// their own, and are taken without a current one, as by the driver (580.159).
@@ -29,8 +25,7 @@ pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i3
         0 | LEGACY => Ok(Arc::clone(&machine.current()?.legacy)),
         PER_THREAD => Ok(machine.current()?.per_thread()),
         handle => {
-            let stream = read(&machine.streams).get(handle).map(Arc::clone);
-            let stream = stream.ok_or(code::INVALID_HANDLE)?;
+            let stream = read(&machine.streams).find(handle).map(Arc::clone)?;
             machine.context_of(&stream).check()?;
             Ok(stream)
         }
@@ -56,10 +51,14 @@ pub(super) unsafe extern "C" fn create(
 }
 
 pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
-    entry(|machine| {
+    entry_checked(require(!stream.is_null(), code::INVALID_HANDLE), |machine| {
         machine.usable()?;
+        let mut streams = write(&machine.streams);
         // The default streams are not found in the table either.
-        let removed = write(&machine.streams).remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.context_of(streams.find(stream.addr())?).check()?;
+        let removed = streams.remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
+        drop(streams);
+        capture::forget_stream(machine, &removed);
         removed.destroy();
         Ok(())
     })
@@ -77,6 +76,7 @@ fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse_wait(machine, &stream)?;
         let mut before = ordered_before(machine, &stream);
         before.push(Arc::clone(&stream));
         if let Some(busy) = before.iter().find(|before| !before.is_idle()) {
@@ -90,6 +90,7 @@ pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
 pub(super) unsafe extern "C" fn synchronize(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse_wait(machine, &stream)?;
         for before in ordered_before(machine, &stream) {
             schedule::wait(machine, &before.tail())?;
         }
@@ -104,12 +105,18 @@ pub(super) unsafe extern "C" fn wait_event(
 ) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        require(flags <= 1, code::INVALID_VALUE)?;
         let event = super::event::get(machine, event)?;
-        // CU_EVENT_WAIT_EXTERNAL is for captures only.
-        require(flags != 1, code::ILLEGAL_STATE)?;
-        require(flags == 0, code::INVALID_VALUE)?;
-        match event.mark() {
-            Some(mark) if !mark.is_reached() => {
+        if flags == 1 {
+            // CU_EVENT_WAIT_EXTERNAL is for captures only.
+            require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
+            return capture::add(machine, &stream, Work::Wait(event));
+        }
+        if capture::wait(machine, &stream, &event)? {
+            return Ok(());
+        }
+        match event.recorded() {
+            Recorded::At(mark) if !mark.is_reached() => {
                 let waits = vec![mark.point()];
                 schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
             }
@@ -125,6 +132,7 @@ pub(super) unsafe extern "C" fn wait_event(
 pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_int) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::records(machine, &stream)?;
         put!(priority, stream.priority)
     })
 }
@@ -132,6 +140,7 @@ pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_
 pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUcontext) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::records(machine, &stream)?;
         put!(context, machine.context_of(&stream).handle())
     })
 }
@@ -139,6 +148,7 @@ pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUco
 pub(super) unsafe extern "C" fn get_id(stream: CUstream, id: *mut c_ulonglong) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;
+        capture::refuse(machine, &stream)?;
         put!(id, stream.id)
     })
 }
@@ -148,49 +158,10 @@ pub(super) unsafe extern "C" fn launch_host_function(
     function: CUhostFn,
     user_data: *mut c_void,
 ) -> c_int {
-    entry(|machine| {
+    entry_checked(require(function.is_some(), code::INVALID_VALUE), |machine| {
         let stream = get(machine, stream)?;
         let function = function.ok_or(code::INVALID_VALUE)?;
         let action = Action::HostFunction(HostFunction { function, user_data });
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
-    })
-}
-
-pub(super) unsafe extern "C" fn is_capturing(
-    stream: CUstream,
-    status: *mut CUstreamCaptureStatus,
-) -> c_int {
-    entry(|machine| {
-        get(machine, stream)?;
-        put!(status, NO_CAPTURE)
-    })
-}
-
-pub(super) unsafe extern "C" fn capture_info(
-    stream: CUstream,
-    status: *mut CUstreamCaptureStatus,
-    _id: *mut cuuint64_t,
-    _graph: *mut CUgraph,
-    _dependencies: *mut *const CUgraphNode,
-    _count: *mut usize,
-) -> c_int {
-    entry(|machine| {
-        get(machine, stream)?;
-        // CUDA writes the other results only for a stream that captures.
-        put!(status, NO_CAPTURE)
-    })
-}
-
-thread_local! {
-    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
-}
-
-pub(super) unsafe extern "C" fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> c_int {
-    entry(|_| {
-        // A number, since a host may pass any.
-        let mode = mode.cast::<c_uint>();
-        let new = peek!(mode)?;
-        require(new <= RELAXED, code::INVALID_VALUE)?;
-        put!(mode, CAPTURE_MODE.replace(new))
     })
 }

@@ -1,7 +1,8 @@
 //! The table of calls, filled with the simulated machine's.
 
 use super::{
-    context, device, event, kernel, memory, module, pointer, pool, stream, transfer, virtual_memory,
+    capture_calls, context, device, event, graph, kernel, memory, module, pointer, pool, replay,
+    stream, transfer, virtual_memory,
 };
 use crate::driver::Table;
 
@@ -18,6 +19,7 @@ pub fn table() -> Table {
         cuDeviceGetAttribute: Some(device::attribute),
         cuDevicePrimaryCtxRetain: Some(context::retain),
         cuDevicePrimaryCtxRelease: Some(context::release),
+        cuDevicePrimaryCtxReset: Some(context::reset),
         cuDevicePrimaryCtxGetState: Some(context::state),
         cuDeviceCanAccessPeer: Some(device::can_access_peer),
         cuCtxEnablePeerAccess: Some(context::enable_peer_access),
@@ -38,15 +40,19 @@ pub fn table() -> Table {
         cuStreamGetCtx: Some(stream::get_context),
         cuStreamGetId: Some(stream::get_id),
         cuLaunchHostFunc: Some(stream::launch_host_function),
-        cuStreamIsCapturing: Some(stream::is_capturing),
-        cuStreamGetCaptureInfo: Some(stream::capture_info),
-        cuThreadExchangeStreamCaptureMode: Some(stream::exchange_capture_mode),
-        cuStreamBeginCapture: None,
-        cuStreamEndCapture: None,
-        cuGraphDestroy: None,
-        cuGraphGetNodes: None,
-        cuGraphGetEdges: None,
-        cuGraphNodeGetType: None,
+        cuStreamIsCapturing: Some(capture_calls::is_capturing),
+        cuStreamGetCaptureInfo: Some(capture_calls::info),
+        cuThreadExchangeStreamCaptureMode: Some(capture_calls::exchange_mode),
+        cuStreamBeginCapture: Some(capture_calls::begin),
+        cuStreamEndCapture: Some(capture_calls::end),
+
+        cuGraphDestroy: Some(graph::destroy),
+        cuGraphGetNodes: Some(graph::get_nodes),
+        cuGraphGetEdges: Some(graph::get_edges),
+        cuGraphNodeGetType: Some(graph::node_type),
+        cuGraphInstantiateWithFlags: Some(replay::instantiate),
+        cuGraphLaunch: Some(replay::launch),
+        cuGraphExecDestroy: Some(replay::destroy),
 
         cuEventCreate: Some(event::create),
         cuEventDestroy: Some(event::destroy),

@@ -19,11 +19,13 @@ pub(super) struct Trace {
 /// What is known of an operation before it is over.
 pub(super) struct Record {
     pub(super) number: u64,
+    /// Of the host, by the order in which they came.
+    thread: u64,
     stream: u64,
     device: usize,
     kind: &'static str,
-    reads: Option<(usize, usize)>,
-    writes: Option<(usize, usize)>,
+    reads: Option<Range>,
+    writes: Option<Range>,
     waits: Vec<u64>,
     overtaken_by: Option<u64>,
     /// Both touch the same bytes, and one writes them.
@@ -38,10 +40,11 @@ impl Trace {
         Ok(Trace { file, numbers: BTreeMap::new() })
     }
 
-    /// An operation is queued: the `order`th stream's, at `point`.
+    /// A thread queues an operation: the `order`th stream's, at `point`.
     pub(super) fn submit(
         &mut self,
         number: u64,
+        thread: u64,
         order: u64,
         point: &Point,
         waits: &[Point],
@@ -52,6 +55,7 @@ impl Trace {
         let (kind, reads, writes) = describe(action);
         let record = Box::new(Record {
             number,
+            thread,
             stream: order,
             device: point.stream.device,
             kind,
@@ -81,13 +85,18 @@ impl Trace {
         let mut line = String::with_capacity(256);
         let _ = write!(
             line,
-            "{{\"number\":{},\"stream\":{},\"device\":{},\"kind\":\"{}\"",
-            record.number, record.stream, record.device, record.kind
+            "{{\"number\":{},\"thread\":{},\"stream\":{},\"device\":{},\"kind\":\"{}\"",
+            record.number, record.thread, record.stream, record.device, record.kind
         );
         for (name, range) in [("reads", record.reads), ("writes", record.writes)] {
-            if let Some((start, bytes)) = range {
-                let _ = write!(line, ",\"{name}\":[\"{start:#x}\",{bytes}]");
-            }
+            let _ = match range {
+                Some(Range { start, bytes, is_device: true }) => {
+                    write!(line, ",\"{name}\":[\"{start:#x}\",{bytes}]")
+                }
+                // The system's choice, another one each time.
+                Some(Range { bytes, .. }) => write!(line, ",\"{name}\":[\"host\",{bytes}]"),
+                None => Ok(()),
+            };
         }
         let _ = write!(line, ",\"waits\":{:?}", record.waits);
         if let Some(by) = record.overtaken_by {
@@ -105,8 +114,8 @@ impl Trace {
 impl Record {
     /// Notes the first that overtakes it, or better the first that touches the same bytes.
     fn is_overtaken_by(&mut self, other: &Record) -> bool {
-        let overlap = |a: Option<(usize, usize)>, b: Option<(usize, usize)>| match (a, b) {
-            (Some(a), Some(b)) => a.0 < b.0 + b.1 && b.0 < a.0 + a.1,
+        let overlap = |a: Option<Range>, b: Option<Range>| match (a, b) {
+            (Some(a), Some(b)) => a.start < b.start + b.bytes && b.start < a.start + a.bytes,
             _ => false,
         };
         let conflicts = overlap(self.writes, other.writes)
@@ -120,23 +129,34 @@ impl Record {
     }
 }
 
-type Range = Option<(usize, usize)>;
+/// Bytes of memory, from the first to the last.
+#[derive(Clone, Copy)]
+struct Range {
+    start: usize,
+    bytes: usize,
+    is_device: bool,
+}
 
-/// Kind, bytes read and bytes written, from the first to the last.
-fn describe(action: &Action) -> (&'static str, Range, Range) {
+/// Kind, bytes read and bytes written.
+fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
     match action {
         Action::Nothing => ("wait", None, None),
         Action::Record(_) => ("record", None, None),
         Action::Copy(copy) => ("copy", range(copy, &copy.source), range(copy, &copy.target)),
-        Action::Fill(fill) => ("fill", None, Some((fill.address, fill.count * fill.width))),
+        Action::Fill(fill) => {
+            let (start, bytes) = (fill.address, fill.count * fill.width);
+            ("fill", None, Some(Range { start, bytes, is_device: true }))
+        }
         Action::HostFunction(_) => ("callback", None, None),
         Action::Kernel(_) | Action::Writes(_) => ("kernel", None, None),
     }
 }
 
-fn range(copy: &Copy, side: &Side) -> Range {
-    match side.place {
-        Place::Device(address) | Place::Host(address) => Some((address, copy.extent(side)?)),
-        Place::Staged(_) => None,
-    }
+fn range(copy: &Copy, side: &Side) -> Option<Range> {
+    let (start, is_device) = match side.place {
+        Place::Device(address) => (address, true),
+        Place::Host(address) => (address, false),
+        Place::Staged(_) => return None,
+    };
+    Some(Range { start, bytes: copy.extent(side)?, is_device })
 }

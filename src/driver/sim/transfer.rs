@@ -4,7 +4,7 @@ use super::address_space::{Accessor, Purpose};
 use super::config::ScheduleKind;
 use super::copy::{Copy, Fill, Place, Side, stage};
 use super::queue::{Action, Stream};
-use super::{Machine, code, entry, peek, read, require, schedule, stream};
+use super::{Machine, capture, code, entry, peek, read, require, schedule, stream};
 use crate::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
 };
@@ -24,20 +24,25 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     let (pageable_source, pageable_target) =
         (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
     let (source, target) = (pageable_source.0, pageable_target.0);
+    // A capture does not look for memory behind addresses, and a copy in it reads at the launch.
+    let records = capture::records(machine, stream)?;
     for (place, side, write) in [(&source, &copy.source, false), (&target, &copy.target, true)] {
         // A GPU's driver takes an address without memory behind it as the host's, and crashes; here
         // such a copy is queued, and its device is lost when it runs.
         if let Place::Device(address) = place
+            && !records
             && read(&machine.space).mapping(*address).is_some()
         {
             let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
-            is_mapped(machine, stream, *address, bytes, write)?;
+            let accessor = Accessor { device: stream.device, write, staged: true };
+            is_mapped(machine, accessor, *address, bytes)?;
         }
     }
     copy.source.place = source;
     copy.target.place = target;
     if machine.config.schedule != ScheduleKind::Immediate
         && pageable_source.1
+        && !records
         && let Place::Host(start) = copy.source.place
     {
         let staged = stage(&copy, start)?;
@@ -52,18 +57,16 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
 /// nothing is broken (580.159); what is unmapped later fails when the work runs.
 fn is_mapped(
     machine: &Machine,
-    stream: &Stream,
+    accessor: Accessor,
     address: usize,
     bytes: usize,
-    write: bool,
 ) -> Result<(), i32> {
-    let found = read(&machine.space).reservation(address);
-    if let Some((start, reservation)) = found
+    if let Some((reservation, block)) = machine.block(address)
         && reservation.purpose != Purpose::Virtual
     {
-        require(bytes <= reservation.bytes - (address - start), code::INVALID_VALUE)?;
+        let (start, block) = block.ok_or(code::INVALID_VALUE)?;
+        require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;
     }
-    let accessor = Accessor { device: stream.device, write, staged: true };
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
@@ -114,6 +117,8 @@ pub(super) unsafe extern "C" fn copy_peer_async(
     entry(|machine| {
         machine.current()?;
         let stream = stream::get(machine, stream)?;
+        // The driver cannot record copies that name contexts (580.159).
+        capture::refuse(machine, &stream)?;
         for context in [dst_context, src_context].into_iter().filter(|given| !given.is_null()) {
             require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
         }
@@ -189,15 +194,16 @@ pub(super) unsafe extern "C" fn copy_2d_async(
             height: 0,
         };
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
+        if width == 0 || rows == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
-        if width > 0 && rows > 0 {
-            let start = |side: &Side| match side.place {
-                Place::Host(address) => address,
-                _ => 0,
-            };
-            within_reach(machine, [start(&target), start(&source)], device)?;
-        }
+        let start = |side: &Side| match side.place {
+            Place::Host(address) => address,
+            _ => 0,
+        };
+        within_reach(machine, [start(&target), start(&source)], device)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
     })
 }
@@ -209,6 +215,7 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
     entry(|machine| {
         machine.current()?;
         let stream = stream::get(machine, stream)?;
+        capture::refuse(machine, &stream)?;
         let copy = peek!(copy)?;
         let source = Described {
             kind: copy.srcMemoryType,
@@ -230,8 +237,10 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
             pitch: copy.dstPitch,
             height: copy.dstHeight,
         };
-        require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
         let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
+        if width == 0 || rows == 0 || depth == 0 {
+            return Ok(());
+        }
         let source = source.side(width, rows, depth)?;
         let target = target.side(width, rows, depth)?;
         queue(machine, &stream, Copy { source, target, width, rows, depth })
@@ -241,16 +250,31 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
 fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
+        let records = capture::records(machine, &stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
-        require(fill.address != 0 && fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
+        if bytes == 0 && !records {
+            return Ok(());
+        }
+        require(fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
+        require(records || fill.address != 0, code::INVALID_VALUE)?;
         if bytes == 0 {
             return Ok(());
         }
-        let is_device = read(&machine.space).contains(fill.address);
-        require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
-        is_mapped(machine, &stream, fill.address, bytes, true)?;
+        // What a capture takes as it is, is looked at when the graph is made.
+        if !records {
+            is_fillable(machine, stream.device, &fill)?;
+        }
         schedule::submit(machine, &stream, Vec::new(), Action::Fill(fill)).map(drop)
     })
+}
+
+/// Is memory that a device reaches behind the whole range?
+pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
+    let bytes = fill.count * fill.width;
+    let is_device = read(&machine.space).contains(fill.address);
+    require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
+    let accessor = Accessor { device, write: true, staged: false };
+    is_mapped(machine, accessor, fill.address, bytes)
 }
 
 pub(super) unsafe extern "C" fn set_8_async(

@@ -15,6 +15,8 @@ const PINNED: u32 = 1;
 const LOCATION_DEVICE: u32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_WIN32` and `CU_MEM_HANDLE_TYPE_WIN32_KMT`.
+const WINDOWS: u32 = 2 | 4;
 
 /// The device of a location.
 pub(super) fn location(machine: &Machine, location: &CUmemLocation) -> Result<usize, i32> {
@@ -29,8 +31,14 @@ fn owner(machine: &Machine, properties: &CUmemAllocationProp) -> Result<usize, i
     require(properties.type_ as u32 == PINNED, code::INVALID_VALUE)?;
     let device = location(machine, &properties.location)?;
     let handles = properties.requestedHandleTypes.0;
-    require(handles & !FILE_DESCRIPTOR == 0, code::NOT_SUPPORTED)?;
+    check_handle_types(handles)?;
     Ok(device)
+}
+
+/// Can memory be exported as these kinds of handles?
+pub(super) fn check_handle_types(types: u32) -> Result<(), i32> {
+    require(types & WINDOWS == 0, code::INVALID_VALUE)?;
+    require(types & !FILE_DESCRIPTOR == 0, code::NOT_SUPPORTED)
 }
 
 /// The rights of access descriptors, checked.
@@ -82,6 +90,7 @@ pub(super) unsafe extern "C" fn reserve(
         require(!ptr.is_null() && flags == 0, code::INVALID_VALUE)?;
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
         require(alignment == 0 || alignment.is_power_of_two(), code::INVALID_VALUE)?;
+        require((address as usize).is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
         let mut space = write(&machine.space);
         let reserved = space.reserve(bytes, alignment, address as usize, Purpose::Virtual)?;
         put!(ptr, reserved as CUdeviceptr)
@@ -106,9 +115,11 @@ pub(super) unsafe extern "C" fn create(
 ) -> c_int {
     entry(|machine| {
         require(!handle.is_null() && flags == 0, code::INVALID_VALUE)?;
-        let device = owner(machine, &peek!(properties)?)?;
+        let properties = peek!(properties)?;
+        let device = owner(machine, &properties)?;
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
-        let allocation = machine.devices[device].physical.allocate(bytes)?;
+        let physical = &machine.devices[device].physical;
+        let allocation = physical.allocate(bytes, properties.requestedHandleTypes.0)?;
         let created = write(&machine.handles).insert(allocation);
         put!(handle, created as CUmemGenericAllocationHandle)
     })
@@ -177,8 +188,9 @@ pub(super) unsafe extern "C" fn get_access(
     ptr: CUdeviceptr,
 ) -> c_int {
     entry(|machine| {
-        require(!flags.is_null(), code::INVALID_VALUE)?;
-        let device = location(machine, &peek!(at)?)?;
+        // As the driver leaves it on failure (580.159).
+        put!(flags, 0)?;
+        let device = location(machine, &peek!(at)?).map_err(|_| code::INVALID_DEVICE)?;
         let space = read(&machine.space);
         let (_, mapping) = space.mapping(ptr as usize).ok_or(code::INVALID_VALUE)?;
         let protection = AddressSpace::protection(mapping, device, &machine.peers);

@@ -63,6 +63,36 @@ fn a_stream_that_goes_leaves_an_event_behind() {
     });
 }
 
+/// One thread empties the cache, which records an event on a foreign stream; meanwhile the stream's last
+/// handle goes on another thread, whose host then destroys the stream.
+#[test]
+fn a_stream_goes_when_nobody_names_it_any_more() {
+    on_machine("memory=1GiB", |bench| {
+        let (own, handle) = (bench.stream(), native(bench));
+        let foreign = wrap(bench, handle);
+        let block = bench.malloc(own, 3 * MIB);
+        record_stream(block, foreign).unwrap();
+        bench.free(block);
+        // The call is counted first, and made after the pause.
+        inject::replace(&inject::parse("cuEventRecord@1=slow:200ms").unwrap());
+        let records = bench.calls(Call::cuEventRecord);
+        std::thread::scope(|scope| {
+            let emptying = scope.spawn(|| {
+                let _inside = thread::enter().unwrap();
+                bench.memory().empty_cache(bench.runtime)
+            });
+            while bench.calls(Call::cuEventRecord) == records {
+                std::thread::yield_now();
+            }
+            foreign.remove_handle(bench.runtime).unwrap();
+            destroy(bench, handle);
+            emptying.join().unwrap().unwrap();
+        });
+        bench.check();
+        assert_eq!(bench.reserved(), 0);
+    });
+}
+
 #[test]
 fn a_recycled_handle_is_another_stream() {
     on_machine("memory=1GiB", |bench| {
@@ -160,6 +190,33 @@ fn a_context_that_will_not_go_is_taken_off_again() {
     });
 }
 
+/// Says whether a stream has done what it holds now and something slow after that.
+fn end_of(bench: Bench, stream: &Stream) -> &'static AtomicBool {
+    let done: &AtomicBool = Box::leak(Box::default());
+    let user_data = std::ptr::from_ref(done).cast_mut().cast();
+    let callback = Callback { function: finish_late, user_data, destroy: None };
+    callback::add(bench.runtime, stream, callback).unwrap();
+    done
+}
+
+/// A stream that blocks comes after the default one; so must the end of its memory, also when the
+/// stream itself is gone.
+#[test]
+fn memory_of_a_stream_that_is_gone_stays_while_the_default_stream_may_use_it() {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
+        let handle = native(bench);
+        let foreign = wrap(bench, handle);
+        let block = bench.malloc(foreign, 3 * MIB);
+        foreign.remove_handle(bench.runtime).unwrap();
+        destroy(bench, handle);
+        let done = end_of(bench, bench.device.streams.default());
+        bench.free(block);
+        bench.empty_cache();
+        assert!(done.load(Ordering::Acquire), "unmapped while the default stream was at work");
+        assert_eq!(bench.reserved(), 0);
+    });
+}
+
 /// The stream goes with its work under way, and the event that should stand for it fails.
 #[test]
 fn a_stream_that_goes_without_an_event_is_waited_for() {
@@ -169,10 +226,7 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
             let foreign = wrap(bench, handle);
             let block = bench.malloc(own, MIB);
             record_stream(block, foreign).unwrap();
-            let done: &AtomicBool = Box::leak(Box::default());
-            let user_data = std::ptr::from_ref(done).cast_mut().cast();
-            let callback = Callback { function: finish_late, user_data, destroy: None };
-            callback::add(bench.runtime, foreign, callback).unwrap();
+            let done = end_of(bench, foreign);
             assert!(inject::set(Some(call as usize), 1, code::UNKNOWN, false));
             foreign.remove_handle(bench.runtime).unwrap();
             inject::clear();

@@ -108,7 +108,7 @@ impl Books {
     /// Checks the arenas that `with_ledger` could lock, and the slack of all.
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
-        for arena in &self.arenas {
+        for arena in &self.members {
             if !arena.lock.is_taken() {
                 all_locked = false;
                 continue;

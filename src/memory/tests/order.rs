@@ -78,22 +78,26 @@ fn a_recorded_block_waits_for_the_other_stream() {
 
 #[test]
 fn a_block_waits_for_every_stream_that_used_it() {
-    on_machine(THREADS, |bench| {
-        let (own, first, second) = (bench.stream(), bench.stream(), bench.stream());
-        let block = bench.malloc(own, KIB);
-        record_stream(block, first).unwrap();
-        record_stream(block, second).unwrap();
-        let gates = [Gate::on(bench, first), Gate::on(bench, second)];
-        bench.free(block);
-        assert_ne!(bench.malloc(own, KIB), block);
-        gates[1].open();
-        second.synchronize(bench.runtime).unwrap();
-        assert_ne!(bench.malloc(own, KIB), block, "the first stream still uses it");
-        gates[0].open();
-        first.synchronize(bench.runtime).unwrap();
-        assert_eq!(bench.malloc(own, KIB), block);
-        bench.check();
-    });
+    // Whichever is done first.
+    for (early, late) in [(0, 1), (1, 0)] {
+        on_machine(THREADS, |bench| {
+            let own = bench.stream();
+            let users = [bench.stream(), bench.stream()];
+            let block = bench.malloc(own, KIB);
+            record_stream(block, users[0]).unwrap();
+            record_stream(block, users[1]).unwrap();
+            let gates = [Gate::on(bench, users[0]), Gate::on(bench, users[1])];
+            bench.free(block);
+            assert_ne!(bench.malloc(own, KIB), block);
+            gates[early].open();
+            users[early].synchronize(bench.runtime).unwrap();
+            assert_ne!(bench.malloc(own, KIB), block, "stream {late} still uses it");
+            gates[late].open();
+            users[late].synchronize(bench.runtime).unwrap();
+            assert_eq!(bench.malloc(own, KIB), block);
+            bench.check();
+        });
+    }
 }
 
 /// The event of an earlier batch must not free what was freed after it was recorded.

@@ -1,6 +1,6 @@
 //! The allocator: reuse, growth, its end, and what it says of itself.
 
-use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, expect, fill, problem};
+use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, destroy, expect, fill, problem};
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
 use tcuda::ffi::memory::*;
@@ -110,12 +110,12 @@ struct Allocation(*mut tcuda_allocation);
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let _ = call!(tcuda_allocation_destroy(self.0));
+        destroy(self.0);
     }
 }
 
 pub fn allocations() -> Done {
-    let stream = Stream::new(0, 0)?;
+    let (stream, other) = (Stream::new(0, 0)?, Stream::new(0, 0)?);
     let mut all = Vec::new();
     for bytes in [0, 1, 5000, 3 * MIB] {
         let mut made = null_mut();
@@ -132,6 +132,8 @@ pub fn allocations() -> Done {
         if bytes > 0 {
             fill(memory, &[8], bytes, own)?;
             expect(memory, &[8], bytes, stream.0)?;
+            // So that there is something about destroying it that can fail.
+            call!(tcuda_record_stream(memory, other.0))?;
         }
         all.push(allocation);
     }

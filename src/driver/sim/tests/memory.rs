@@ -31,6 +31,51 @@ fn memory_ends_at_the_limit() {
 }
 
 #[test]
+fn small_allocations_share_units() {
+    let bench = Bench::new("devices=2,memory=64MiB");
+    let all = bench.free();
+    let mut state = 7u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    // By address: the device, and how much was asked for.
+    let mut live = std::collections::BTreeMap::new();
+    for _ in 0..2000 {
+        if live.len() < 40 && random(2) == 0 {
+            let (device, most) = (random(2), 1 << (1 + random(21)));
+            let bytes = 1 + random(most);
+            bench.use_device(device as i32);
+            let address = bench.allocate(bytes);
+            assert_eq!(address % 512, 0);
+            let end = address + bytes as u64;
+            if let Some((start, (_, other))) = live.range(..end).next_back() {
+                assert!(start + *other as u64 <= address, "two allocations overlap");
+            }
+            ok!(bench, cuMemsetD8Async(address, 1, bytes, bench.stream()));
+            let call = cu!(bench, cuMemsetD8Async(address, 1, bytes + 1, bench.stream()));
+            assert_eq!(call, code::INVALID_VALUE);
+            live.insert(address, (device, bytes));
+        } else if let Some(address) = live.keys().nth(random(live.len().max(1))).copied() {
+            live.remove(&address);
+            ok!(bench, cuMemFree(address));
+            assert_eq!(cu!(bench, cuMemFree(address)), code::INVALID_VALUE);
+        }
+        assert_eq!(live_objects().allocations, live.len());
+    }
+    // What a context owned goes with it.
+    bench.use_device(1);
+    ok!(bench, cuDevicePrimaryCtxReset(1));
+    for address in live.iter().filter(|(_, (device, _))| *device == 0).map(|(at, _)| *at) {
+        bench.use_device(0);
+        ok!(bench, cuMemFree(address));
+    }
+    assert_eq!((bench.free(), live_objects().allocations), (all, 0));
+    bench.use_device(1);
+    assert_eq!(bench.free(), all);
+}
+
+#[test]
 fn pinned_memory_is_remembered() {
     let bench = Bench::new("");
     let mut host = ptr::null_mut();

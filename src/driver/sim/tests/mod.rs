@@ -2,6 +2,7 @@
 
 mod contexts;
 mod events;
+mod graphs;
 mod kernels;
 mod memory;
 mod pools;
@@ -10,6 +11,7 @@ mod random;
 mod speed;
 mod streams;
 mod transfers;
+mod turns;
 mod virtual_memory;
 
 use super::config::GRANULARITY;
@@ -251,7 +253,7 @@ fn power_off_frees_everything_and_the_machine_goes_on_again() {
         let mut host = ptr::null_mut();
         ok!(bench, cuMemHostAlloc(&mut host, 100, 0));
         let mut module = ptr::null_mut();
-        ok!(bench, cuModuleLoadData(&mut module, c".version 7.8".as_ptr().cast()));
+        ok!(bench, cuModuleLoadData(&mut module, c".version 7.8\n.target sm_52\n".as_ptr().cast()));
         ok!(bench, cuMemsetD8Async(address, 1, 5, stream));
         ok!(bench, cuEventRecord(event, stream));
         let expected = LiveObjects {
@@ -264,6 +266,7 @@ fn power_off_frees_everything_and_the_machine_goes_on_again() {
             reservations: 1,
             pools: 0,
             modules: 1,
+            graphs: 0,
             host_allocations: 1,
             workers: 1,
         };

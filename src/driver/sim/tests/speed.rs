@@ -55,7 +55,7 @@ fn adversarial() {
         let event = bench.event(2);
         let memory = bench.allocate(4096);
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        let image = c".version 7.8\n.entry speed_nothing(.param .u64 p) { ret; }";
+        let image = c".version 7.8\n.target sm_52\n.entry speed_nothing(.param .u64 p) { ret; }";
         ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
         ok!(bench, cuModuleGetFunction(&mut function, module, c"speed_nothing".as_ptr()));
         let mut argument = memory;

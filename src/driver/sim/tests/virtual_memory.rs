@@ -181,7 +181,7 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         let mut module = ptr::null_mut();
         let mut function = ptr::null_mut();
         register_kernel("illegal_address", &[], |launch| launch.write(8, &[0]));
-        let image = c".version 7.8\n.entry illegal_address () {}".as_ptr();
+        let image = c".version 7.8\n.target sm_52\n.entry illegal_address () {}".as_ptr();
         ok!(bench, cuModuleLoadData(&mut module, image.cast()));
         ok!(bench, cuModuleGetFunction(&mut function, module, c"illegal_address".as_ptr()));
         let (no_parameters, no_extra) = (ptr::null_mut(), ptr::null_mut());

@@ -1,0 +1,22 @@
+//! The tables of handles.
+
+/// As much of the boundary as handles need.
+pub mod boundary {
+    use crate::thread::{self, Inside};
+
+    /// A call that is inside the library.
+    pub struct Call {
+        _inside: Inside,
+    }
+
+    impl Call {
+        pub fn begin() -> Call {
+            Call { _inside: thread::enter() }
+        }
+    }
+}
+
+#[path = "../../src/ffi/handle.rs"]
+pub mod handle;
+#[path = "../../src/ffi/slot.rs"]
+pub mod slot;

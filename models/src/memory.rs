@@ -1,0 +1,10 @@
+//! The allocator's pieces that threads share without its locks, or by them.
+
+#[path = "../../src/memory/arena_lock.rs"]
+pub mod arena_lock;
+#[path = "../../src/memory/books.rs"]
+pub mod books;
+#[path = "../../src/memory/registry.rs"]
+pub mod registry;
+#[path = "../../src/memory/stats.rs"]
+pub mod stats;

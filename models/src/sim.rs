@@ -1,0 +1,100 @@
+//! The queues of the simulated machine's streams, and as much of the machine as they name.
+
+use crate::sync::{Mutex, MutexGuard};
+use queue::{Action, Kind, Operation, Point, Stream};
+use std::sync::Arc;
+
+#[allow(dead_code, reason = "the machine's calls use more of it")]
+#[path = "../../src/driver/sim/queue.rs"]
+mod queue;
+
+mod copy {
+    #[derive(Clone)]
+    pub struct Copy;
+    #[derive(Clone, Copy)]
+    pub struct Fill;
+}
+
+mod journal {
+    pub struct Write;
+}
+
+mod kernel {
+    pub struct Launch;
+
+    impl Launch {
+        pub fn again(&self) -> Launch {
+            Launch
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// A stream's queue, as the schedules use it.
+#[derive(Clone)]
+pub struct Queue(Arc<Stream>);
+
+/// A place in a queue.
+#[derive(Clone)]
+pub struct Place(Point);
+
+impl Place {
+    pub fn wait(&self) {
+        self.0.wait();
+    }
+
+    pub fn is_reached(&self) -> bool {
+        self.0.is_reached()
+    }
+}
+
+impl Queue {
+    #[expect(clippy::new_without_default, reason = "nothing is default about it")]
+    pub fn new() -> Queue {
+        Queue(Stream::new(0, Kind::NonBlocking, 0))
+    }
+
+    /// Runs an operation on this thread, as the immediate schedule does.
+    pub fn runs(&self, waits: &[Place], operation: impl FnOnce()) {
+        waits.iter().for_each(Place::wait);
+        let position = self.0.begin(&Action::Nothing);
+        operation();
+        self.0.finish(position);
+    }
+
+    /// Queues an operation for a worker, as the schedule of threads does; `spawn` starts one.
+    pub fn push(&self, waits: &[Place], spawn: impl FnOnce()) -> Place {
+        let waits = waits.iter().map(|place| place.0.clone()).collect();
+        let spawn = || {
+            spawn();
+            Ok(())
+        };
+        let position = self.0.push(waits, Action::Nothing, spawn).unwrap();
+        Place(Point { stream: Arc::clone(&self.0), position })
+    }
+
+    /// The life of a worker: `operation` is what each operation does, given its number.
+    pub fn works(&self, operation: impl Fn(u64)) {
+        while let Some(Operation { position, waits, .. }) = self.0.pop() {
+            waits.iter().for_each(Point::wait);
+            operation(position);
+            self.0.finish(position);
+        }
+    }
+
+    /// Everything queued so far.
+    pub fn tail(&self) -> Place {
+        Place(self.0.tail())
+    }
+
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.0.is_idle()
+    }
+}

@@ -1,0 +1,79 @@
+//! What threads carry, as `src/thread.rs` has it, but that loom's threads are no threads of the machine.
+
+use crate::epoch::{Fence, Members, Presence, Retired};
+use crate::error::Result;
+use crate::sync;
+
+sync::state! {
+    static MEMBERS: Members = Members::new();
+    static RETIRED: Retired = Retired::new();
+}
+
+loom::thread_local! {
+    static PRESENCE: Presence = Presence::new();
+}
+
+/// This thread's. A run of a model keeps what belongs to its threads until it is over.
+fn presence() -> &'static Presence {
+    let presence = PRESENCE.with(|presence| std::ptr::from_ref(presence));
+    // SAFETY: thread-local, and used by its thread, or by others as long as it is a member.
+    unsafe { &*presence }
+}
+
+/// A call: the thread is inside until it is dropped.
+pub struct Inside(());
+
+/// Adds this thread to the members; before its first call.
+pub fn register() {
+    MEMBERS.join(presence(), || Ok(())).unwrap();
+}
+
+/// Takes it off; the thread ends.
+pub fn leave() {
+    MEMBERS.part(presence());
+}
+
+/// Enters the library.
+pub fn enter() -> Inside {
+    presence().enter(Fence::Light);
+    Inside(())
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        presence().leave();
+    }
+}
+
+fn barrier() -> bool {
+    sync::heavy_fence();
+    sync::fence(sync::Ordering::SeqCst);
+    true
+}
+
+pub fn wait_for_others() {
+    barrier();
+    MEMBERS.wait_for_others(presence());
+}
+
+/// Drops an object once no thread that is inside now can still see it.
+pub fn retire(object: Box<dyn Send>) {
+    RETIRED.add(object);
+}
+
+pub fn collect() {
+    RETIRED.collect(&MEMBERS, Some(presence()), barrier);
+}
+
+/// As inside a callback of a call, whose own thread counts too.
+pub fn collect_in_callback() {
+    RETIRED.collect(&MEMBERS, None, barrier);
+}
+
+pub fn drain() {
+    RETIRED.drain();
+}
+
+pub fn try_box<T>(value: T, _what: &'static str) -> Result<Box<T>> {
+    Ok(Box::new(value))
+}

@@ -1,0 +1,253 @@
+//! The books of a device: peaks are the true ones whoever counts, and whatever interleaves; the books'
+//! holder reads what the members' locks guard while none of it changes.
+
+use loom::sync::Arc;
+use loom::thread;
+use std::sync::atomic::{AtomicI64, Ordering};
+use tcuda_models::explore;
+use tcuda_models::memory::arena_lock::ArenaLock;
+use tcuda_models::memory::books::{GuardedBooks, Member};
+use tcuda_models::memory::stats::{ALL, ALLOCATED_BYTES, Account, Class, LANES, Lanes};
+use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::twin::fails;
+
+/// What is true: the sum of all accounts at every moment, and its highest value. Not of loom's
+/// types: it is looked at from outside.
+#[derive(Default)]
+struct Truth {
+    now: AtomicI64,
+    peak: AtomicI64,
+}
+
+/// An arena: an account, and the state whose sum it is.
+struct Arena {
+    lock: ArenaLock,
+    class: Class,
+    account: UnsafeCell<Account>,
+    state: UnsafeCell<i64>,
+    truth: std::sync::Arc<Truth>,
+}
+
+impl Member for Arena {
+    fn lock(&self) -> &ArenaLock {
+        &self.lock
+    }
+
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
+        self.account.with_mut(|account| {
+            // SAFETY: the caller's promise; loom checks it.
+            let account = unsafe { &mut *account };
+            let before = account.current[ALLOCATED_BYTES];
+            let result = body(account);
+            let change = account.current[ALLOCATED_BYTES] - before;
+            let now = self.truth.now.fetch_add(change, Ordering::Relaxed) + change;
+            self.truth.peak.fetch_max(now, Ordering::Relaxed);
+            result
+        })
+    }
+}
+
+struct Device {
+    books: GuardedBooks<Arena>,
+    arenas: Vec<*const Arena>,
+    truth: std::sync::Arc<Truth>,
+}
+
+// SAFETY: what the model checks.
+unsafe impl Sync for Device {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Device {}
+
+fn bytes(change: i64) -> Lanes {
+    let mut lanes = [0; LANES];
+    lanes[ALLOCATED_BYTES] = change;
+    lanes
+}
+
+impl Device {
+    fn new(classes: &[Class]) -> Arc<Device> {
+        let truth = std::sync::Arc::new(Truth::default());
+        let books = GuardedBooks::new();
+        let mut arenas = Vec::new();
+        for class in classes {
+            let arena = Box::new(Arena {
+                lock: ArenaLock::new(),
+                class: *class,
+                account: UnsafeCell::new(Account::default()),
+                state: UnsafeCell::new(0),
+                truth: std::sync::Arc::clone(&truth),
+            });
+            arenas.push(&raw const *arena);
+            books.with_members(|members| members.push(arena));
+        }
+        Arc::new(Device { books, arenas, truth })
+    }
+
+    fn arena(&self, index: usize) -> &Arena {
+        // SAFETY: boxed, and lives as long as the books.
+        unsafe { &*self.arenas[index] }
+    }
+
+    /// As allocating and freeing do.
+    fn change(&self, index: usize, change: i64) {
+        let arena = self.arena(index);
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held.
+        arena.state.with_mut(|state| unsafe { *state += change });
+        self.books.count(arena, &bytes(change));
+    }
+
+    /// As the statistics and a snapshot do: the peak, and the sum of the states.
+    fn looks(&self) -> (i64, i64) {
+        self.books.with(None, |books| {
+            let statistics = books.statistics();
+            let total = statistics.lanes[ALLOCATED_BYTES][ALL];
+            assert_eq!(total.peak, self.truth.peak.load(Ordering::Relaxed), "not the true peak");
+            assert_eq!(total.current, self.truth.now.load(Ordering::Relaxed));
+            let states = (0..self.arenas.len()).map(|index| {
+                // SAFETY: all members are held still.
+                self.arena(index).state.with(|state| unsafe { *state })
+            });
+            (total.peak, states.sum())
+        })
+    }
+
+    fn resets(&self) {
+        self.books.with(None, |books| {
+            books.reset_peak();
+            let now = self.truth.now.load(Ordering::Relaxed);
+            self.truth.peak.store(now, Ordering::Relaxed);
+        });
+    }
+}
+
+type Body = fn(&Device);
+
+/// Runs bodies on threads of their own, and the last one here; then everything must add up.
+fn together(bodies: &'static [Body]) {
+    together_of(&[Class::Small, Class::Large], bodies);
+}
+
+/// The same with arenas of some classes.
+fn together_of(classes: &'static [Class], bodies: &'static [Body]) {
+    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 5) };
+    explore(few, many, move || {
+        let device = Device::new(classes);
+        let (last, others) = bodies.split_last().unwrap();
+        let others: Vec<_> = others
+            .iter()
+            .map(|body| {
+                let device = Arc::clone(&device);
+                thread::spawn(move || body(&device))
+            })
+            .collect();
+        last(&device);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let (_, states) = device.looks();
+        assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
+    });
+}
+
+/// Grows past its slack, then moves within it.
+fn moves_in_the_first(device: &Device) {
+    device.change(0, 4);
+    device.change(0, -4);
+    device.change(0, 1);
+}
+
+fn moves_in_the_second(device: &Device) {
+    device.change(1, 3);
+    device.change(1, 1);
+}
+
+fn looks_on(device: &Device) {
+    device.looks();
+}
+
+/// Waits for the device with the lock held, as giving memory back does.
+fn waits_parked(device: &Device) {
+    let arena = device.arena(0);
+    let _guard = arena.lock.guard();
+    device.books.wait_parked(arena, loom::thread::yield_now);
+    // SAFETY: the lock is held.
+    arena.state.with_mut(|state| unsafe { *state += 5 });
+    device.books.count(arena, &bytes(5));
+}
+
+#[test]
+fn peaks_are_true() {
+    together(&[moves_in_the_first, moves_in_the_second]);
+}
+
+#[test]
+fn peaks_are_true_of_two_of_a_class() {
+    let classes = &[Class::Small, Class::Small];
+    together_of(classes, &[moves_in_the_first, moves_in_the_second]);
+}
+
+#[test]
+fn peaks_are_true_while_another_looks() {
+    together(&[moves_in_the_first, looks_on]);
+}
+
+#[test]
+fn peaks_are_true_across_a_reset() {
+    together(&[moves_in_the_first, Device::resets]);
+}
+
+#[test]
+fn a_parked_arena_is_read_and_not_waited_for() {
+    together(&[waits_parked, looks_on, moves_in_the_second]);
+}
+
+const FOUND: &[&str] = &["Causality violation", "not the true peak", "lock order"];
+
+#[test]
+fn accounts_without_release() {
+    fails("accounts_without_release", Bug::NoRelease, FOUND, || {
+        together(&[moves_in_the_first, looks_on]);
+    });
+}
+
+#[test]
+fn accounts_without_acquire() {
+    fails("accounts_without_acquire", Bug::NoAcquire, FOUND, || {
+        together(&[moves_in_the_first, looks_on]);
+    });
+}
+
+/// Goes to the books with the lock held, without saying so: the two wait for each other.
+fn goes_unparked(device: &Device) {
+    let _guard = device.arena(0).lock.guard();
+    device.looks();
+}
+
+#[test]
+fn asking_the_books_unparked() {
+    // The books' holder looks for ever: loom ends a run that takes too many steps.
+    let expected = &["Model exceeded maximum number of branches", "deadlock"];
+    fails("asking_the_books_unparked", Bug::None, expected, || {
+        together(&[goes_unparked, looks_on]);
+    });
+}
+
+/// Raises an account beyond its slack without asking.
+fn counts_without_asking(device: &Device) {
+    let arena = device.arena(0);
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held.
+    unsafe { arena.with_account(|account| account.add(&bytes(4))) };
+    // SAFETY: as above.
+    unsafe { arena.with_account(|account| account.add(&bytes(-4))) };
+}
+
+#[test]
+fn counting_beyond_the_slack() {
+    fails("counting_beyond_the_slack", Bug::None, FOUND, || {
+        together(&[counts_without_asking, looks_on]);
+    });
+}

@@ -1,0 +1,164 @@
+//! Streams of others: nobody names one to the driver once its last handle is gone, and what stands for
+//! it then is an event that was recorded.
+
+use loom::sync::Arc;
+use loom::thread;
+use tcuda_models::explore;
+use tcuda_models::farewell::{Farewell, Standing};
+use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::twin::fails;
+
+/// The number of the event.
+const EVENT: usize = 16;
+
+struct Stream {
+    farewell: Farewell,
+    /// The driver's stream: is it there?
+    alive: UnsafeCell<bool>,
+    /// The driver's event: was it recorded?
+    recorded: UnsafeCell<bool>,
+}
+
+// SAFETY: what the model checks.
+unsafe impl Sync for Stream {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    fn new(handles: usize) -> Arc<Stream> {
+        let farewell = Farewell::new();
+        (0..handles).for_each(|_| farewell.add_handle());
+        let (alive, recorded) = (UnsafeCell::new(true), UnsafeCell::new(false));
+        Arc::new(Stream { farewell, alive, recorded })
+    }
+
+    /// As the owner does with the last handle, and then with the stream.
+    fn ends(&self) {
+        self.drops();
+        // SAFETY: nobody names it any more, which is what the model checks.
+        self.alive.with_mut(|alive| unsafe { *alive = false });
+    }
+
+    /// As the destruction of a handle does.
+    fn drops(&self) {
+        if self.farewell.event() == 0 {
+            // SAFETY: not shown yet, and nobody else records it.
+            self.recorded.with_mut(|recorded| unsafe { *recorded = true });
+            self.farewell.replace_event(0, EVENT).unwrap();
+        }
+        self.farewell.drop_handle();
+    }
+
+    fn name(&self) {
+        // SAFETY: nobody destroys it meanwhile, which is what the model checks.
+        assert!(self.alive.with(|alive| unsafe { *alive }), "a stream that is gone");
+    }
+
+    /// As the allocator does with memory that was used on the stream.
+    fn is_waited_for(&self) {
+        match self.farewell.standing() {
+            Standing::Alive(_named) => self.name(),
+            Standing::Gone(event) => {
+                assert_eq!(event, Some(EVENT));
+                // SAFETY: recorded before it was shown, which is what the model checks.
+                assert!(self.recorded.with(|recorded| unsafe { *recorded }));
+            }
+        }
+    }
+}
+
+/// Some threads wait for what the stream holds while its last handle goes.
+fn ends_beside(waiters: usize, wait: fn(&Stream)) {
+    let (few, many) = if waiters > 1 { (3, 5) } else { (5, 8) };
+    explore(few, many, move || {
+        let stream = Stream::new(1);
+        let others: Vec<_> = (0..waiters)
+            .map(|_| {
+                let stream = Arc::clone(&stream);
+                thread::spawn(move || wait(&stream))
+            })
+            .collect();
+        stream.ends();
+        stream.is_waited_for();
+        others.into_iter().for_each(|other| other.join().unwrap());
+    });
+}
+
+/// One of two handles goes while a third thread waits; the stream stays.
+fn one_of_two_goes() {
+    explore(4, 6, || {
+        let stream = Stream::new(2);
+        let (first, second) = (Arc::clone(&stream), Arc::clone(&stream));
+        let waiter = thread::spawn(move || first.is_waited_for());
+        let dropper = thread::spawn(move || second.drops());
+        stream.name();
+        waiter.join().unwrap();
+        dropper.join().unwrap();
+        stream.ends();
+    });
+}
+
+/// The last handle goes while a new one comes: whoever has it names the stream.
+fn a_new_handle_comes() {
+    explore(4, 6, || {
+        let stream = Stream::new(1);
+        let other = Arc::clone(&stream);
+        let comer = thread::spawn(move || {
+            other.farewell.add_handle();
+            other.name();
+            other.farewell.drop_handle();
+        });
+        stream.drops();
+        comer.join().unwrap();
+        stream.is_waited_for();
+    });
+}
+
+#[test]
+fn nobody_names_a_stream_that_is_gone() {
+    ends_beside(1, Stream::is_waited_for);
+}
+
+#[test]
+fn nobody_names_a_stream_that_is_gone_for_two() {
+    ends_beside(2, Stream::is_waited_for);
+}
+
+#[test]
+fn a_stream_stays_with_its_second_handle() {
+    one_of_two_goes();
+}
+
+#[test]
+fn a_new_handle_ends_the_farewell() {
+    a_new_handle_comes();
+}
+
+const FOUND: &[&str] = &["Causality violation", "a stream that is gone"];
+
+/// Asks whether it may be named, and names it later.
+fn names_it_later(stream: &Stream) {
+    let is_alive = matches!(stream.farewell.standing(), Standing::Alive(_));
+    if is_alive {
+        stream.name();
+    }
+}
+
+#[test]
+fn naming_it_after_asking() {
+    fails("naming_it_after_asking", Bug::None, FOUND, || ends_beside(1, names_it_later));
+}
+
+#[test]
+fn naming_without_release() {
+    fails("naming_without_release", Bug::NoRelease, FOUND, || {
+        ends_beside(1, Stream::is_waited_for);
+    });
+}
+
+#[test]
+fn going_without_acquire() {
+    fails("going_without_acquire", Bug::NoAcquire, FOUND, || {
+        ends_beside(1, Stream::is_waited_for);
+    });
+}

@@ -1,0 +1,310 @@
+//! The life of the library: runtime and driver are used by those who were inside before they end, and
+//! nobody waits for ever, whoever calls, begins, ends and destroys at once.
+
+use loom::sync::Arc;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tcuda_models::explore;
+use tcuda_models::ffi::boundary::Call;
+use tcuda_models::ffi::handle::Table;
+use tcuda_models::life::Life;
+use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::thread;
+use tcuda_models::twin::fails;
+
+/// A driver, or a runtime: what calls look at, and its end takes away.
+struct Thing(UnsafeCell<bool>);
+
+// SAFETY: what the model checks.
+unsafe impl Sync for Thing {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Thing {}
+
+impl Thing {
+    fn new() -> Box<Thing> {
+        Box::new(Thing(UnsafeCell::new(true)))
+    }
+
+    fn look(&self) {
+        // SAFETY: it is there as long as somebody who saw it is inside, which is what the model checks.
+        assert!(self.0.with(|alive| unsafe { *alive }), "something that has ended");
+    }
+}
+
+impl Drop for Thing {
+    fn drop(&mut self) {
+        // SAFETY: nobody looks any more, which is what the model checks.
+        self.0.with_mut(|alive| unsafe { *alive = false });
+    }
+}
+
+/// An object with a handle, which goes back to its runtime at its end, as events do.
+struct Object(*const Thing);
+
+// SAFETY: what the model checks.
+unsafe impl Sync for Object {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Object {}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: objects go before their runtime, which is what the model checks.
+        unsafe { &*self.0 }.look();
+    }
+}
+
+struct World {
+    life: Life<Thing, Thing>,
+    table: Table<Object>,
+    /// Not waited for in a shutdown: 1 to 3, or 4 for the driver's end; 0: all are waited for.
+    missing: usize,
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl World {
+    /// As `runtime::get` does; `None`: turned away.
+    fn get(&self) -> Option<&Thing> {
+        // SAFETY: the caller is inside for as long.
+        if let Some(runtime) = unsafe { self.life.runtime() } {
+            return Some(runtime);
+        }
+        let held = self.life.hold().ok()?;
+        // SAFETY: as above.
+        if let Some(runtime) = unsafe { self.life.runtime() } {
+            return Some(runtime);
+        }
+        if !self.life.has_driver() {
+            self.life.begin_driver(&held, Thing::new());
+        }
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.life.begin(&held, Thing::new());
+        // SAFETY: as above.
+        unsafe { self.life.runtime() }
+    }
+
+    /// A call that needs the runtime and its driver.
+    fn calls(&self) {
+        let _call = Call::begin();
+        if let Some(runtime) = self.get() {
+            runtime.look();
+            // SAFETY: inside.
+            unsafe { self.life.driver() }.expect("a runtime without a driver").look();
+        }
+    }
+
+    /// A call that makes an object.
+    fn makes(&self) -> usize {
+        let _call = Call::begin();
+        let runtime = self.get().map(std::ptr::from_ref);
+        runtime.map_or(0, |runtime| self.table.insert(Object(runtime)).unwrap())
+    }
+
+    /// A call that destroys it.
+    fn destroys(&self, handle: usize) {
+        let _call = Call::begin();
+        if self.table.remove(handle, "object").is_ok() {
+            thread::collect();
+        }
+    }
+
+    /// An object that waits for this call alone: the next to collect drops it.
+    fn leaves_one_to_drop(&self) {
+        let _call = Call::begin();
+        if let Some(runtime) = self.get() {
+            thread::retire(Box::new(Object(runtime)));
+            thread::collect_in_callback();
+        }
+    }
+
+    /// As `runtime::shutdown` does.
+    fn ends(&self) -> bool {
+        let _call = Call::begin();
+        let Ok(held) = self.life.hold() else { return false };
+        let waits = Cell::new(0);
+        let others = || {
+            waits.set(waits.get() + 1);
+            if waits.get() != self.missing {
+                thread::wait_for_others();
+            }
+        };
+        let destroy = || self.table.remove_all(|_| true);
+        let close = |runtime: &Thing| {
+            runtime.look();
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        };
+        let stop = |driver: Box<Thing>| driver.look();
+        self.life.end(&held, others, destroy, thread::drain, close, stop);
+        true
+    }
+}
+
+type Body = fn(&World, usize);
+
+/// Runs some bodies beside a shutdown; they are given the handle of an object.
+fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
+    let (few, many) = if bodies.len() > 1 { (1, 2) } else { (2, 4) };
+    explore(few, many, move || {
+        thread::register();
+        let world = Arc::new(World {
+            life: Life::new(),
+            table: Table::new(1, "object"),
+            missing,
+            begun: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+        });
+        let handle = world.makes();
+        world.leaves_one_to_drop();
+        let others: Vec<_> = bodies
+            .iter()
+            .map(|body| {
+                let world = Arc::clone(&world);
+                loom::thread::spawn(move || {
+                    thread::register();
+                    body(&world, handle);
+                    thread::leave();
+                })
+            })
+            .collect();
+        world.ends();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(world.ends(), "nobody else holds the lock");
+        let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        assert_eq!(count(&world.begun), count(&world.ended), "every runtime that begins ends");
+        thread::leave();
+    });
+}
+
+fn calls(world: &World, _handle: usize) {
+    world.calls();
+}
+
+fn calls_twice(world: &World, _handle: usize) {
+    world.calls();
+    world.calls();
+}
+
+/// Asks for the driver alone, as counting its calls does.
+fn asks(world: &World, _handle: usize) {
+    let _call = Call::begin();
+    // SAFETY: inside.
+    if let Some(driver) = unsafe { world.life.driver() } {
+        driver.look();
+    }
+}
+
+fn destroys(world: &World, handle: usize) {
+    world.destroys(handle);
+}
+
+fn ends(world: &World, _handle: usize) {
+    world.ends();
+}
+
+/// Another thread's call drops what a third one took out of use.
+fn collects(_world: &World, _handle: usize) {
+    let _call = Call::begin();
+    thread::collect();
+}
+
+fn makes(world: &World, _handle: usize) {
+    world.makes();
+}
+
+#[test]
+fn a_call_beside_a_shutdown() {
+    beside_a_shutdown(0, &[calls_twice]);
+}
+
+#[test]
+fn two_calls_begin_one_runtime() {
+    beside_a_shutdown(0, &[calls, calls]);
+}
+
+#[test]
+fn a_destruction_beside_a_shutdown() {
+    beside_a_shutdown(0, &[destroys]);
+}
+
+#[test]
+fn a_collection_beside_a_shutdown() {
+    beside_a_shutdown(0, &[collects]);
+}
+
+#[test]
+fn a_destruction_and_a_collection_beside_a_shutdown() {
+    beside_a_shutdown(0, &[destroys, collects]);
+}
+
+#[test]
+fn asking_for_the_driver_beside_a_shutdown() {
+    beside_a_shutdown(0, &[asks]);
+}
+
+#[test]
+fn an_insertion_beside_a_shutdown() {
+    beside_a_shutdown(0, &[makes]);
+}
+
+#[test]
+fn two_shutdowns_and_a_call() {
+    beside_a_shutdown(0, &[ends, calls]);
+}
+
+const FOUND: &[&str] = &["Causality violation", "something that has ended"];
+
+#[test]
+fn not_waiting_for_who_saw_the_runtime() {
+    fails("not_waiting_for_who_saw_the_runtime", Bug::None, FOUND, || {
+        beside_a_shutdown(1, &[makes]);
+    });
+}
+
+#[test]
+fn not_waiting_for_who_found_a_handle() {
+    fails("not_waiting_for_who_found_a_handle", Bug::None, FOUND, || {
+        beside_a_shutdown(2, &[destroys]);
+    });
+}
+
+#[test]
+fn not_waiting_for_who_drops() {
+    fails("not_waiting_for_who_drops", Bug::None, FOUND, || {
+        beside_a_shutdown(3, &[collects]);
+    });
+}
+
+#[test]
+fn not_waiting_for_who_saw_the_driver() {
+    fails("not_waiting_for_who_saw_the_driver", Bug::None, FOUND, || {
+        beside_a_shutdown(4, &[asks]);
+    });
+}
+
+#[test]
+fn showing_a_runtime_without_release() {
+    fails("showing_a_runtime_without_release", Bug::NoRelease, FOUND, || {
+        beside_a_shutdown(0, &[calls_twice]);
+    });
+}
+
+#[test]
+fn entering_a_life_without_a_fence() {
+    fails("entering_a_life_without_a_fence", Bug::NoLightFence, FOUND, || {
+        beside_a_shutdown(0, &[calls_twice]);
+    });
+}
+
+/// Waits for the lock although its holder waits for this thread.
+fn insists(world: &World, _handle: usize) {
+    let _call = Call::begin();
+    while world.life.hold().is_err() {
+        loom::thread::yield_now();
+    }
+}
+
+#[test]
+fn insisting_on_the_lock() {
+    let expected = &["Model exceeded maximum number of branches", "deadlock"];
+    fails("insisting_on_the_lock", Bug::None, expected, || beside_a_shutdown(0, &[insists]));
+}

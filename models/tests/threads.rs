@@ -1,0 +1,134 @@
+//! Threads that end: nobody looks at what a thread carried once it is gone, and nobody waits for it.
+
+use loom::sync::Arc;
+use loom::thread;
+use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::explore;
+use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
+use tcuda_models::twin::fails;
+
+struct World {
+    members: Members,
+    retired: Retired,
+    owner: Presence,
+    thing: UnsafeCell<u32>,
+    shown: AtomicPtr<UnsafeCell<u32>>,
+}
+
+// SAFETY: what the model checks.
+unsafe impl Sync for World {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for World {}
+
+impl World {
+    fn new() -> Arc<World> {
+        let (members, retired, owner) = (Members::new(), Retired::new(), Presence::new());
+        let shown = AtomicPtr::new(std::ptr::null_mut());
+        let thing = UnsafeCell::new(7);
+        let world = Arc::new(World { members, retired, owner, thing, shown });
+        world.shown.store((&raw const world.thing).cast_mut(), Ordering::Release);
+        world.members.join(&world.owner, || Ok(())).unwrap();
+        world
+    }
+
+    /// The life of a thread: its first call, and its end, which frees what it carries.
+    fn lives(&self, leaves: bool) {
+        let presence = Box::new(Presence::new());
+        self.members.join(&presence, || Ok(())).unwrap();
+        presence.enter(Fence::Light);
+        let thing = self.shown.load(Ordering::Acquire);
+        // SAFETY: it lives as long as the world; loom checks its cell.
+        if let Some(thing) = unsafe { thing.as_ref() } {
+            // SAFETY: nobody ends it before this call is over, which is what the model checks.
+            assert_eq!(thing.with(|value| unsafe { *value }), 7);
+        }
+        presence.leave();
+        if leaves {
+            self.members.part(&presence);
+        }
+    }
+
+    fn take_away(&self) {
+        self.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        barrier();
+    }
+
+    fn end_thing(&self) {
+        // SAFETY: nobody looks any more, which is what the model checks.
+        self.thing.with_mut(|value| unsafe { *value = 0 });
+    }
+}
+
+fn barrier() -> bool {
+    sync::heavy_fence();
+    sync::fence(Ordering::SeqCst);
+    true
+}
+
+/// A shutdown while a thread begins, calls and ends.
+fn shutdown(leaves: bool) {
+    explore(3, 4, move || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || other.lives(leaves));
+        world.owner.enter(Fence::Light);
+        world.take_away();
+        world.members.wait_for_others(&world.owner);
+        world.end_thing();
+        world.owner.leave();
+        thread.join().unwrap();
+    });
+}
+
+/// The destruction of a handle while a thread begins, calls and ends.
+fn destruction(leaves: bool) {
+    explore(3, 4, move || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || other.lives(leaves));
+        world.owner.enter(Fence::Light);
+        world.take_away();
+        let ends = Ends(Arc::clone(&world));
+        world.retired.add(Box::new(ends));
+        world.retired.collect(&world.members, Some(&world.owner), barrier);
+        world.retired.collect(&world.members, Some(&world.owner), barrier);
+        world.owner.leave();
+        thread.join().unwrap();
+        world.retired.drain();
+    });
+}
+
+struct Ends(Arc<World>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end_thing();
+    }
+}
+
+#[test]
+fn a_thread_that_ends_is_not_looked_at_by_shutdown() {
+    shutdown(true);
+}
+
+#[test]
+fn a_thread_that_ends_is_not_looked_at_by_who_destroys() {
+    destruction(true);
+}
+
+const FOUND: &[&str] = &["Causality violation"];
+
+#[test]
+fn ending_without_leaving() {
+    fails("ending_without_leaving", Bug::None, FOUND, || shutdown(false));
+}
+
+#[test]
+fn ending_without_leaving_a_destroyer() {
+    fails("ending_without_leaving_a_destroyer", Bug::None, FOUND, || destruction(false));
+}
+
+#[test]
+fn leaving_a_list_without_release() {
+    fails("leaving_a_list_without_release", Bug::NoRelease, FOUND, || shutdown(true));
+}

@@ -1,0 +1,58 @@
+"""usage: abi_stub.py HEADER FOLDER [RELEASED_HEADER]
+
+Writes FOLDER/stub.c, which defines every function of tcuda.h and does nothing, and the tcuda.h that it
+includes. Structs that begin with struct_size may grow at the end: with a released header they are cut
+to the members that they had there.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "c_tests" / "every_function"))
+import header as reader  # noqa: E402
+
+STRUCT = re.compile(r"typedef struct (\w+) \{(\s*size_t struct_size;.*?)\} \1;", re.DOTALL)
+
+
+def members(body):
+    return re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL).split(";")[:-1]
+
+
+def cut(text, released):
+    had = {match[1]: len(members(match[2])) for match in STRUCT.finditer(released)}
+
+    def shorter(match):
+        kept = members(match[2])[:had.get(match[1])]
+        return f"typedef struct {match[1]} {{{';'.join(kept)};\n}} {match[1]};"
+
+    return STRUCT.sub(shorter, text)
+
+
+def declaration(parameter):
+    space = "" if parameter.is_pointer else " "
+    return f"{parameter.type}{space}{parameter.name}"
+
+
+def stub(functions):
+    yield '#include "tcuda.h"\n'
+    for function in functions:
+        parameters = ", ".join(map(declaration, function.parameters)) or "void"
+        space = "" if function.result.endswith("*") else " "
+        yield f"{function.result}{space}{function.name}({parameters})\n{{"
+        yield from (f"    (void){parameter.name};" for parameter in function.parameters)
+        if function.result != "void":
+            yield f"    return ({function.result})0;"
+        yield "}\n"
+
+
+def main():
+    text = pathlib.Path(sys.argv[1]).read_text()
+    folder = pathlib.Path(sys.argv[2])
+    released = pathlib.Path(sys.argv[3]).read_text() if len(sys.argv) > 3 else ""
+    (folder / "tcuda.h").write_text(cut(text, released) if released else text)
+    (folder / "stub.c").write_text("\n".join(stub(reader.parse(text).functions)))
+
+
+main()

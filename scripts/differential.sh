@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# usage: differential.sh [--fetch] [option...]: the same random operations on PyTorch's own allocator
+# and on ours, without a GPU; the statistics must be equal. --fetch gets PyTorch's allocator (530 MB to
+# download) where it is not in target/c10 yet; options are those of tests/differential/main.cc.
+set -euo pipefail
+source "$(dirname "$0")/tools.sh"
+
+c10=$root/target/c10
+if [ "${1:-}" = --fetch ]; then
+    shift
+    benches/c10_without_gpu.sh "$c10" >/dev/null ||
+        { echo "skipped: PyTorch's allocator cannot be fetched from PyPI"; exit 0; }
+elif [ ! -e "$c10/torch/lib/libc10_cuda.so" ]; then
+    echo "skipped: PyTorch's allocator is not in target/c10 (scripts/differential.sh --fetch)"
+    exit 0
+fi
+command -v g++ >/dev/null || { echo "skipped: g++ is not installed"; exit 0; }
+include=$(dirname "$(find "$c10/rt" -name cuda_runtime_api.h | head -1)")
+
+cargo build --locked --quiet --release --lib
+out=$root/target/differential
+mkdir -p "$out"
+gcc -std=gnu11 -O2 -fPIC -shared -I"$include" benches/c10_without_gpu/cudart.c \
+    -o "$out/libcudart.so.13" -Wl,-soname,libcudart.so.13 \
+    -Wl,--version-script=benches/c10_without_gpu/v.map -lpthread
+flags=(-std=c++20 -O2 -Wall -Wextra -Wpedantic -Werror)
+# The headers of others are not held to these.
+others=(-isystem "$c10/torch/include" -isystem "$include")
+objects=()
+for file in tests/differential/*.cc; do
+    object=$out/$(basename "$file" .cc).o
+    [ "$object" -nt "$file" ] && [ "$object" -nt include/tcuda.h ] &&
+        [ "$object" -nt tests/differential/side.h ] && [ "$object" -nt tests/differential/program.h ] ||
+        g++ "${flags[@]}" "${others[@]}" -Iinclude -c "$file" -o "$object"
+    objects+=("$object")
+done
+g++ "${objects[@]}" -o "$out/differential" -L "$c10/torch/lib" -L "$out" -L "$CARGO_TARGET_DIR/release" \
+    -lc10 -lc10_cuda -l:libcudart.so.13 -ltcuda -lpthread -Wl,--allow-shlib-undefined \
+    -Wl,--disable-new-dtags,-rpath,"$c10/torch/lib:$out:$CARGO_TARGET_DIR/release"
+exec "$out/differential" "$@"

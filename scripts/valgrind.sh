@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# usage: valgrind.sh [--share | --all | PROGRAM...]: the C programs of build/dev under memcheck, on small
+# simulated devices, since valgrind cannot reserve as much as a large one. What is read before it is
+# written, touched after it is freed, or lost, ends a program. Children of forks are followed.
+set -euo pipefail
+source "$(dirname "$0")/tools.sh"
+command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed"; exit 0; }
+configure_and_build dev >build/valgrind.log 2>&1 || { tail -20 build/valgrind.log; exit 1; }
+
+programs=build/dev/c_tests
+share=(library_shared stream_shared event_shared memory_shared host_shared device_shared
+    every_function_shared failures_shared)
+case ${1:---share} in
+--share) names=("${share[@]}") ;;
+--all)
+    # All but the races, which are about bytes, and what opens the library by hand.
+    mapfile -t names < <(cd "$programs" && find . -maxdepth 1 -type f -perm -u+x -name '*_shared' \
+        ! -name 'driver_*' -printf '%f\n' | sort)
+    names+=(driver_gone_shared driver_poor_shared library_static memory_static)
+    ;;
+*) names=("$@") ;;
+esac
+
+# one NAME: runs it; what it printed is shown if it failed.
+one() {
+    local log=build/valgrind/$1.log
+    export TCUDA_BACKEND=sim TCUDA_SIM=memory=1GiB,devices=1
+    if [[ $1 == driver_* ]]; then
+        export TCUDA_BACKEND=cuda TCUDA_CUDA_DRIVER_PATH=$PWD/$programs/libcuda_fake.so
+    fi
+    if timeout 900 valgrind --quiet --error-exitcode=9 --leak-check=full \
+        --errors-for-leak-kinds=definite --fair-sched=yes "$programs/$1" >"$log" 2>&1; then
+        echo "passed $1"
+    else
+        echo "FAILED $1: see $log"
+        grep -v 'possibly lost' "$log" | head -40
+        return 1
+    fi
+}
+export -f one
+export programs
+mkdir -p build/valgrind
+printf '%s\n' "${names[@]}" | xargs -P "$(jobs)" -I{} bash -c 'one {}' || failed=1
+echo "figure: programs under valgrind = ${#names[@]}"
+exit "${failed:-0}"

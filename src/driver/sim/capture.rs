@@ -1,0 +1,405 @@
+//! Stream capture: which streams take part, what they record instead of running it, and what breaks
+//! a capture. Every rule is a row of the contract suite.
+
+use super::event::{Captured, Event, Recorded};
+use super::graph::{Graph, Work};
+use super::queue::{Action, Kind, Stream};
+use super::{Machine, code, lock, require};
+use std::cell::Cell;
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
+
+/// Modes of captures and threads.
+pub(super) const GLOBAL: c_uint = 0;
+pub(super) const RELAXED: c_uint = 2;
+
+thread_local! {
+    static MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
+}
+
+/// The captures that are not ended.
+#[derive(Default)]
+pub(super) struct Captures {
+    /// How many; most calls ask for no more.
+    count: AtomicUsize,
+    list: Mutex<Vec<Capture>>,
+}
+
+/// A capture.
+pub(super) struct Capture {
+    pub(super) id: u64,
+    mode: c_uint,
+    /// The thread that began it.
+    thread: ThreadId,
+    pub(super) graph: Arc<Graph>,
+    /// Something happened that it cannot hold; it can only be ended.
+    pub(super) broken: bool,
+    /// The first is the one on which it began.
+    members: Vec<Member>,
+}
+
+/// A stream that takes part.
+struct Member {
+    stream: Arc<Stream>,
+    /// What its next operation comes after, as numbers of nodes.
+    ends: Vec<usize>,
+    /// The nodes that `cuStreamGetCaptureInfo` told of.
+    shown: Vec<usize>,
+}
+
+/// What `cuStreamGetCaptureInfo` tells.
+pub(super) struct Info {
+    pub(super) broken: bool,
+    pub(super) id: u64,
+    pub(super) graph: usize,
+    /// Where the handles of the nodes lie, and how many.
+    pub(super) dependencies: (*const usize, usize),
+}
+
+/// Changes the calling thread's mode. The driver takes any number (580.159).
+pub(super) fn exchange_mode(mode: c_uint) -> c_uint {
+    MODE.replace(mode)
+}
+
+impl Captures {
+    #[inline]
+    fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Capture>> {
+        lock(&self.list)
+    }
+
+    /// Forgets captures; gives them, to be dropped without the lock.
+    fn remove(&self, list: &mut Vec<Capture>, gone: impl Fn(&Capture) -> bool) -> Vec<Capture> {
+        let removed: Vec<Capture> = list.extract_if(.., |capture| gone(capture)).collect();
+        self.count.store(list.len(), Ordering::Relaxed);
+        removed
+    }
+}
+
+impl Capture {
+    fn takes_part(&self, stream: &Stream) -> bool {
+        self.members.iter().any(|member| member.stream.id == stream.id)
+    }
+
+    fn began_on(&self, stream: &Stream) -> bool {
+        self.members.first().is_some_and(|member| member.stream.id == stream.id)
+    }
+
+    /// Does the legacy stream of a device wait for a stream of it?
+    fn concerns_legacy(&self, legacy: &Stream) -> bool {
+        let waits = |member: &Member| {
+            member.stream.kind == Kind::Blocking && member.stream.device == legacy.device
+        };
+        self.members.iter().any(waits)
+    }
+
+    fn uses(&self, device: usize) -> bool {
+        self.members.iter().any(|member| member.stream.device == device)
+    }
+
+    fn member(&mut self, stream: &Stream) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.stream.id == stream.id)
+    }
+
+    fn add(&mut self, machine: &Machine, stream: &Stream, work: Work) -> Result<(), i32> {
+        let graph = Arc::clone(&self.graph);
+        let member = self.member(stream).ok_or(code::UNKNOWN)?;
+        let after = std::mem::take(&mut member.ends);
+        member.ends.push(graph.add(machine, stream.device, after, work));
+        Ok(())
+    }
+
+    /// Does everything that was recorded come before the end of the first stream?
+    fn is_joined(&self) -> bool {
+        let Some((first, others)) = self.members.split_first() else { return true };
+        let before = self.graph.ancestors(&first.ends);
+        others.iter().flat_map(|member| &member.ends).all(|node| before[*node])
+    }
+}
+
+/// The capture that a stream takes part in.
+fn of<'a>(list: &'a mut [Capture], stream: &Stream) -> Option<&'a mut Capture> {
+    list.iter_mut().find(|capture| capture.takes_part(stream))
+}
+
+/// The legacy stream cannot be used while a stream that it waits for is captured.
+fn refuse_legacy(list: &mut [Capture], stream: &Stream, breaks: bool) -> Result<(), i32> {
+    let mut refused = false;
+    if stream.kind == Kind::Legacy {
+        for capture in list.iter_mut().filter(|capture| capture.concerns_legacy(stream)) {
+            capture.broken |= breaks;
+            refused = true;
+        }
+    }
+    require(!refused, code::STREAM_CAPTURE_IMPLICIT)
+}
+
+/// Is what is about to be queued on a stream to be recorded?
+#[inline]
+pub(super) fn records(machine: &Machine, stream: &Stream) -> Result<bool, i32> {
+    if !machine.captures.any() {
+        return Ok(false);
+    }
+    let mut list = machine.captures.list();
+    refuse_legacy(&mut list, stream, true)?;
+    match of(&mut list, stream) {
+        None => Ok(false),
+        Some(capture) if capture.broken => Err(code::STREAM_CAPTURE_INVALIDATED),
+        Some(_) => Ok(true),
+    }
+}
+
+/// Records what is to be done, if the stream is captured; else gives it back.
+#[inline]
+pub(super) fn divert(
+    machine: &Machine,
+    stream: &Stream,
+    action: Action,
+) -> Result<Option<Action>, i32> {
+    if !records(machine, stream)? {
+        return Ok(Some(action));
+    }
+    add(machine, stream, Work::Action(action)).map(|()| None)
+}
+
+/// Records work of a stream that is captured.
+pub(super) fn add(machine: &Machine, stream: &Stream, work: Work) -> Result<(), i32> {
+    let mut list = machine.captures.list();
+    let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
+    capture.add(machine, stream, work)
+}
+
+/// The graph of a stream's capture.
+pub(super) fn graph_of(machine: &Machine, stream: &Stream) -> Result<Arc<Graph>, i32> {
+    let mut list = machine.captures.list();
+    let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
+    Ok(Arc::clone(&capture.graph))
+}
+
+/// A call that a captured stream cannot record, whatever the mode.
+pub(super) fn refuse(machine: &Machine, stream: &Stream) -> Result<(), i32> {
+    if !machine.captures.any() {
+        return Ok(());
+    }
+    let mut list = machine.captures.list();
+    refuse_legacy(&mut list, stream, true)?;
+    let Some(capture) = of(&mut list, stream) else { return Ok(()) };
+    capture.broken = true;
+    Err(code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// What was to be recorded cannot be; the capture ends in failure.
+pub(super) fn spoil(machine: &Machine, stream: &Stream) {
+    if let Some(capture) = of(&mut machine.captures.list(), stream) {
+        capture.broken = true;
+    }
+}
+
+/// A question or a wait for a stream: never for a captured one, and not safe beside one.
+pub(super) fn refuse_wait(machine: &Machine, stream: &Stream) -> Result<(), i32> {
+    refuse(machine, stream)?;
+    caution(machine)
+}
+
+/// A wait for everything in a context.
+pub(super) fn refuse_wait_for_all(machine: &Machine, device: usize) -> Result<(), i32> {
+    if !machine.captures.any() {
+        return Ok(());
+    }
+    let mut refused = false;
+    for capture in machine.captures.list().iter_mut().filter(|capture| capture.uses(device)) {
+        capture.broken = true;
+        refused = true;
+    }
+    require(!refused, code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// A call that is not safe during a capture: refused where the modes of the thread and of the
+/// captures say so, and the captures that forbid it are broken.
+#[inline]
+pub(super) fn caution(machine: &Machine) -> Result<(), i32> {
+    if !machine.captures.any() {
+        return Ok(());
+    }
+    let (mode, thread) = (MODE.get(), std::thread::current().id());
+    let mut refused = false;
+    for capture in machine.captures.list().iter_mut() {
+        let forbids = match mode {
+            RELAXED.. => false,
+            _ if capture.thread == thread => capture.mode != RELAXED,
+            _ => mode == GLOBAL && capture.mode == GLOBAL,
+        };
+        capture.broken |= forbids;
+        refused |= forbids;
+    }
+    require(!refused, code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Is the capture of an event under way? A question about it breaks it, a look does not; of one that
+/// is broken or has ended nothing is known.
+pub(super) fn refuse_event(machine: &Machine, event: &Captured, breaks: bool) -> i32 {
+    let mut list = machine.captures.list();
+    match list.iter_mut().find(|capture| capture.id == event.capture && !capture.broken) {
+        Some(capture) => {
+            capture.broken |= breaks;
+            code::STREAM_CAPTURE_EVENT
+        }
+        None => code::INVALID_VALUE,
+    }
+}
+
+/// An event is recorded on a captured stream: it stands for the end of what is recorded there.
+pub(super) fn mark(machine: &Machine, stream: &Stream, event: &Arc<Event>) -> Result<bool, i32> {
+    if !records(machine, stream)? {
+        return Ok(false);
+    }
+    let mut list = machine.captures.list();
+    let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
+    let id = capture.id;
+    let ends = capture.member(stream).ok_or(code::UNKNOWN)?.ends.clone();
+    event.set(Recorded::Captured(Arc::new(Captured { capture: id, ends })));
+    Ok(true)
+}
+
+/// A stream is to wait for an event; true if that was dealt with here.
+pub(super) fn wait(machine: &Machine, stream: &Arc<Stream>, event: &Event) -> Result<bool, i32> {
+    let recorded = event.recorded();
+    if !machine.captures.any() && !matches!(recorded, Recorded::Captured(_)) {
+        return Ok(false);
+    }
+    let captured = records(machine, stream)?;
+    let mut list = machine.captures.list();
+    let own = list.iter().position(|capture| capture.takes_part(stream));
+    let captured = captured && own.is_some();
+    let from = match recorded {
+        Recorded::Never => return Ok(captured),
+        Recorded::At(_) if !captured => return Ok(false),
+        // What happens before a capture is no part of it.
+        Recorded::At(_) => {
+            break_all(&mut list, &[own]);
+            return Err(code::STREAM_CAPTURE_ISOLATION);
+        }
+        Recorded::Captured(from) => from,
+    };
+    let other = list.iter().position(|found| found.id == from.capture && !found.broken);
+    let Some(index) = other else {
+        break_all(&mut list, &[own]);
+        return Err(code::INVALID_VALUE);
+    };
+    if stream.kind == Kind::Legacy {
+        break_all(&mut list, &[other]);
+        return Err(code::STREAM_CAPTURE_IMPLICIT);
+    }
+    if captured && own != other {
+        break_all(&mut list, &[own, other]);
+        return Err(code::STREAM_CAPTURE_MERGE);
+    }
+    let capture = &mut list[index];
+    if capture.member(stream).is_none() {
+        let stream = Arc::clone(stream);
+        capture.members.push(Member { stream, ends: Vec::new(), shown: Vec::new() });
+    }
+    let member = capture.member(stream).ok_or(code::UNKNOWN)?;
+    for node in &from.ends {
+        if !member.ends.contains(node) {
+            member.ends.push(*node);
+        }
+    }
+    Ok(true)
+}
+
+fn break_all(list: &mut [Capture], places: &[Option<usize>]) {
+    for index in places.iter().flatten() {
+        list[*index].broken = true;
+    }
+}
+
+/// Begins a capture.
+pub(super) fn begin(machine: &Machine, stream: &Arc<Stream>, mode: c_uint) -> Result<(), i32> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut list = machine.captures.list();
+    refuse_legacy(&mut list, stream, true)?;
+    require(stream.kind != Kind::Legacy, code::STREAM_CAPTURE_UNSUPPORTED)?;
+    require(of(&mut list, stream).is_none(), code::ILLEGAL_STATE)?;
+    require(mode <= RELAXED, code::INVALID_VALUE)?;
+    list.push(Capture {
+        id: NEXT.fetch_add(1, Ordering::Relaxed),
+        mode,
+        thread: std::thread::current().id(),
+        graph: Graph::insert(machine),
+        broken: false,
+        members: vec![Member { stream: Arc::clone(stream), ends: Vec::new(), shown: Vec::new() }],
+    });
+    machine.captures.count.store(list.len(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Ends a capture and gives its graph.
+pub(super) fn end(machine: &Machine, stream: &Stream) -> Result<usize, i32> {
+    let mut list = machine.captures.list();
+    refuse_legacy(&mut list, stream, true)?;
+    let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
+    if !capture.began_on(stream) {
+        capture.broken = true;
+        return Err(code::STREAM_CAPTURE_UNMATCHED);
+    }
+    let outcome = if capture.broken {
+        Err(code::STREAM_CAPTURE_INVALIDATED)
+    } else if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
+        Err(code::STREAM_CAPTURE_WRONG_THREAD)
+    } else if !capture.is_joined() {
+        Err(code::STREAM_CAPTURE_UNJOINED)
+    } else {
+        Ok(capture.graph.handle())
+    };
+    let ended = machine.captures.remove(&mut list, |capture| capture.began_on(stream));
+    drop(list);
+    if outcome.is_err() {
+        ended.iter().for_each(|capture| capture.graph.destroy(machine));
+    }
+    outcome
+}
+
+/// A stream is destroyed: a capture that began on it ends with it.
+pub(super) fn forget_stream(machine: &Machine, stream: &Stream) {
+    discard(machine, |capture| capture.began_on(stream));
+}
+
+/// A context ends.
+pub(super) fn forget_device(machine: &Machine, device: usize) {
+    discard(machine, |capture| capture.uses(device));
+}
+
+fn discard(machine: &Machine, gone: impl Fn(&Capture) -> bool) {
+    if machine.captures.any() {
+        let mut list = machine.captures.list();
+        let ended = machine.captures.remove(&mut list, gone);
+        drop(list);
+        ended.iter().for_each(|capture| capture.graph.destroy(machine));
+    }
+}
+
+/// What is known of a stream's capture, if it takes part in one.
+pub(super) fn info(machine: &Machine, stream: &Stream) -> Result<Option<Info>, i32> {
+    if !machine.captures.any() {
+        return Ok(None);
+    }
+    let mut list = machine.captures.list();
+    refuse_legacy(&mut list, stream, false)?;
+    let Some(capture) = of(&mut list, stream) else { return Ok(None) };
+    let graph = Arc::clone(&capture.graph);
+    let (broken, id) = (capture.broken, capture.id);
+    let member = capture.member(stream).ok_or(code::UNKNOWN)?;
+    let shown = graph.handles(&member.ends);
+    // A list that is not out of date stays where it is.
+    if member.shown != shown {
+        member.shown = shown;
+    }
+    let dependencies = (member.shown.as_ptr(), member.shown.len());
+    Ok(Some(Info { broken, id, graph: graph.handle(), dependencies }))
+}

@@ -1,0 +1,90 @@
+//! The calls that begin, end and look at captures.
+
+use super::{capture, entry, peek, put, stream};
+use crate::driver::sys::{
+    CUgraph, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
+};
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+
+/// `CU_STREAM_CAPTURE_STATUS_...`.
+const NONE: c_uint = 0;
+const ACTIVE: c_uint = 1;
+const BROKEN: c_uint = 2;
+
+fn status_of(info: Option<&capture::Info>) -> c_uint {
+    match info {
+        None => NONE,
+        Some(info) if info.broken => BROKEN,
+        Some(_) => ACTIVE,
+    }
+}
+
+pub(super) unsafe extern "C" fn begin(stream: CUstream, mode: CUstreamCaptureMode) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        capture::begin(machine, &stream, mode as c_uint)
+    })
+}
+
+pub(super) unsafe extern "C" fn end(stream: CUstream, graph: *mut CUgraph) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let outcome = capture::end(machine, &stream);
+        // A host that does not want the graph may say so; without one, it is told so.
+        if !graph.is_null() {
+            put!(graph, ptr::without_provenance_mut(outcome.unwrap_or(0)))?;
+        }
+        outcome.map(drop)
+    })
+}
+
+pub(super) unsafe extern "C" fn is_capturing(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let info = capture::info(machine, &stream)?;
+        put!(status.cast::<c_uint>(), status_of(info.as_ref()))
+    })
+}
+
+pub(super) unsafe extern "C" fn info(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        let info = capture::info(machine, &stream)?;
+        put!(status.cast::<c_uint>(), status_of(info.as_ref()))?;
+        // CUDA writes the other results only for a stream that captures.
+        let Some(info) = info.filter(|info| !info.broken) else { return Ok(()) };
+        if !id.is_null() {
+            put!(id, info.id)?;
+        }
+        if !graph.is_null() {
+            put!(graph, ptr::without_provenance_mut(info.graph))?;
+        }
+        if !dependencies.is_null() {
+            put!(dependencies, info.dependencies.0.cast())?;
+        }
+        if !count.is_null() {
+            put!(count, info.dependencies.1)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn exchange_mode(mode: *mut CUstreamCaptureMode) -> c_int {
+    entry(|_| {
+        // A number, since a host may pass any.
+        let mode = mode.cast::<c_uint>();
+        let new = peek!(mode)?;
+        put!(mode, capture::exchange_mode(new))
+    })
+}

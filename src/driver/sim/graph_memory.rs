@@ -1,0 +1,112 @@
+//! Memory that graphs allocate and free: its addresses are settled at the capture. It is there as long
+//! as a graph that knows it, or as a launch has taken it and nobody has freed it.
+
+use super::address_space::{Access, Purpose};
+use super::config::GRANULARITY;
+use super::graph::{Node, Work};
+use super::queue::Stream;
+use super::{Machine, capture, code, lock, pool, require};
+use crate::driver::sys::CUmemoryPool;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The blocks, by address.
+#[derive(Default)]
+pub(super) struct GraphMemory {
+    blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
+    /// Those that a launch has taken and nobody has freed.
+    live: Mutex<BTreeMap<usize, Arc<Block>>>,
+}
+
+/// A block.
+pub(super) struct Block {
+    machine: Weak<Machine>,
+    pub(super) address: usize,
+    /// As asked for.
+    pub(super) bytes: usize,
+    live: AtomicBool,
+}
+
+impl Block {
+    pub(super) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// A launch takes it.
+    pub(super) fn take(self: &Arc<Self>, machine: &Machine) {
+        self.live.store(true, Ordering::Relaxed);
+        lock(&machine.graph_memory.live).insert(self.address, Arc::clone(self));
+    }
+
+    /// It is freed; it was taken before.
+    pub(super) fn free(&self, machine: &Machine) -> Result<(), i32> {
+        require(self.live.swap(false, Ordering::Relaxed), code::INVALID_VALUE)?;
+        let kept = lock(&machine.graph_memory.live).remove(&self.address);
+        drop(kept);
+        Ok(())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // With the machine all memory goes.
+        let Some(machine) = self.machine.upgrade() else { return };
+        lock(&machine.graph_memory.blocks).remove(&self.address);
+        let bytes = self.bytes.next_multiple_of(GRANULARITY);
+        // Nothing else unmaps what a graph mapped.
+        let _ = machine.free_mapped(self.address, bytes);
+    }
+}
+
+/// The block at an address.
+pub(super) fn find(machine: &Machine, address: usize) -> Option<Arc<Block>> {
+    lock(&machine.graph_memory.blocks).get(&address).and_then(Weak::upgrade)
+}
+
+/// Where the block around an address begins, and how much was asked for.
+pub(super) fn around(machine: &Machine, address: usize) -> Option<(usize, usize)> {
+    let blocks = lock(&machine.graph_memory.blocks);
+    let (start, found) = blocks.range(..=address).next_back()?;
+    let (start, block) = (*start, found.upgrade()?);
+    // A last reference is given up outside the lock.
+    drop(blocks);
+    (address - start < block.bytes).then_some((start, block.bytes))
+}
+
+/// Records an allocation on a captured stream; it has the pool's access.
+pub(super) fn allocate(
+    machine: &Arc<Machine>,
+    stream: &Stream,
+    pool: CUmemoryPool,
+    bytes: usize,
+) -> Result<usize, i32> {
+    let pool = pool::get(machine, pool)?;
+    let (device, access) = (pool.device, Access::Pool(pool));
+    let address = machine.allocate_mapped(device, bytes, Purpose::Pool, access)?;
+    let machine_of_block = Arc::downgrade(machine);
+    let live = AtomicBool::new(false);
+    let block = Arc::new(Block { machine: machine_of_block, address, bytes, live });
+    lock(&machine.graph_memory.blocks).insert(address, Arc::downgrade(&block));
+    machine.pools_in_use.store(true, Ordering::Relaxed);
+    capture::add(machine, stream, Work::Allocate(block))?;
+    Ok(address)
+}
+
+/// Frees a graph's memory in the order of a stream; false where it is none. A captured stream records
+/// that, of memory that a graph allocates and once.
+pub(super) fn frees(machine: &Machine, stream: &Stream, address: usize) -> Result<bool, i32> {
+    let block = find(machine, address);
+    if !capture::records(machine, stream)? {
+        capture::caution(machine)?;
+        return block.map_or(Ok(false), |block| block.free(machine).map(|()| true));
+    }
+    let block = block.ok_or(code::INVALID_VALUE)?;
+    let graph = capture::graph_of(machine, stream)?;
+    let is_known = |node: &Arc<Node>| match &node.work {
+        Work::Free(freed) => Arc::ptr_eq(freed, &block),
+        _ => false,
+    };
+    require(!graph.nodes().iter().any(is_known), code::INVALID_VALUE)?;
+    capture::add(machine, stream, Work::Free(block)).map(|()| true)
+}

@@ -1,0 +1,92 @@
+//! Parameters of a launch: one pointer for each, or all of them in a buffer.
+
+use super::{code, require};
+use std::ffi::c_void;
+
+/// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER` and `_BUFFER_SIZE`.
+const END: usize = 0;
+const BUFFER: usize = 1;
+const SIZE: usize = 2;
+
+/// Where parameters of these sizes begin in a buffer, and where the last one ends. A scalar is aligned
+/// to its size; of a struct the size does not tell, so it is taken for one of words that divide it.
+pub(super) fn layout(sizes: &[usize]) -> (Vec<usize>, usize) {
+    let mut end = 0usize;
+    let starts = sizes.iter().map(|size| {
+        let start = end.next_multiple_of(1 << size.trailing_zeros().min(3));
+        end = start + size;
+        start
+    });
+    (starts.collect(), end)
+}
+
+/// Reads parameters of these sizes as the launch finds them; they are laid out as in a buffer.
+pub(super) fn read(
+    sizes: &[usize],
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Vec<u8>, i32> {
+    let (starts, total) = layout(sizes);
+    if !extra.is_null() {
+        require(pointers.is_null(), code::INVALID_VALUE)?;
+        return read_buffer(total, extra);
+    }
+    let mut values = vec![0; total];
+    require(sizes.is_empty() || !pointers.is_null(), code::INVALID_VALUE)?;
+    for (index, (start, bytes)) in starts.iter().zip(sizes).enumerate() {
+        // SAFETY: the caller gives one pointer for each parameter of the kernel.
+        let pointer = unsafe { pointers.wrapping_add(index).read() };
+        require(!pointer.is_null(), code::INVALID_VALUE)?;
+        // SAFETY: the pointer leads to a value of the parameter's size.
+        let value = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), *bytes) };
+        values[*start..start + bytes].copy_from_slice(value);
+    }
+    Ok(values)
+}
+
+/// Reads the list of keys and values that names a buffer.
+fn read_buffer(total: usize, mut extra: *mut *mut c_void) -> Result<Vec<u8>, i32> {
+    let mut next = || {
+        // SAFETY: the caller's list goes on until its end was read.
+        let word = unsafe { extra.read() };
+        extra = extra.wrapping_add(1);
+        word
+    };
+    let (mut buffer, mut size) = (None, None);
+    loop {
+        match next().addr() {
+            END => break,
+            BUFFER => buffer = Some(next()),
+            SIZE => size = Some(next()),
+            _ => return Err(code::INVALID_VALUE),
+        }
+    }
+    if buffer.is_none() && size.is_none() && total == 0 {
+        return Ok(Vec::new());
+    }
+    let (buffer, size) = buffer.zip(size).ok_or(code::INVALID_VALUE)?;
+    require(!buffer.is_null() && !size.is_null(), code::INVALID_VALUE)?;
+    // SAFETY: the caller's pointer leads to the size of its buffer.
+    let size = unsafe { size.cast::<usize>().read() };
+    require(size > 0 || total == 0, code::INVALID_VALUE)?;
+    require(size <= total, code::LAUNCH_OUT_OF_RESOURCES)?;
+    // SAFETY: the buffer is as long as its size says.
+    let given = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), size) };
+    // The driver takes one that is too short (580.159); what is missing is anything, here zero.
+    let mut values = given.to_vec();
+    values.resize(total, 0);
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_lie_at_multiples_of_their_sizes() {
+        assert_eq!(layout(&[]), (vec![], 0));
+        assert_eq!(layout(&[8, 4]), (vec![0, 8], 12));
+        assert_eq!(layout(&[1, 8, 2, 4]), (vec![0, 8, 16, 20], 24));
+        assert_eq!(layout(&[4, 24, 1, 12]), (vec![0, 8, 32, 36], 48));
+    }
+}

@@ -1,0 +1,240 @@
+//! Graphs that can be launched. A launch queues the operations of the graph: a chain of them on the
+//! stream itself, what runs beside it on streams of the graph's own. So every schedule orders them
+//! as it does other work, and no more than the graph says.
+
+use super::copy::Fill;
+use super::graph::{self, Node, Work};
+use super::graph_memory::Block;
+use super::physical::SPOILED;
+use super::queue::{Action, Kind, Point, Stream};
+use super::{
+    Machine, capture, code, entry, lock, put, read, require, schedule, stream, transfer, write,
+};
+use crate::driver::sys::{CUgraph, CUgraphExec, CUstream};
+use std::ffi::{c_int, c_ulonglong};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+/// Flags of `cuGraphInstantiateWithFlags`: free at launch, upload, launch from a device, node priority.
+const FREE_AT_LAUNCH: c_ulonglong = 1;
+const FLAGS: c_ulonglong = 0xf;
+
+/// A graph that can be launched.
+pub(super) struct Exec {
+    flags: c_ulonglong,
+    nodes: Vec<Arc<Node>>,
+    /// By node: the chain that it runs in.
+    chain_of: Vec<usize>,
+    /// By chain: its device. The first runs on the stream of the launch, if that is of its device.
+    chains: Vec<usize>,
+    launched: Mutex<Launched>,
+}
+
+/// What launches have left.
+#[derive(Default)]
+struct Launched {
+    /// By chain: the stream made for it.
+    streams: Vec<Option<Arc<Stream>>>,
+    /// The end of the last launch: one graph does not run beside itself.
+    last: Option<Point>,
+}
+
+impl Exec {
+    fn new(nodes: Vec<Arc<Node>>, flags: c_ulonglong) -> Exec {
+        let (mut chain_of, mut chains, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, node) in nodes.iter().enumerate() {
+            // It goes on with a chain that ends at a node before it, else begins one.
+            let goes_on =
+                node.after.iter().map(|before| chain_of[*before]).find(|chain: &usize| {
+                    node.after.contains(&ends[*chain]) && chains[*chain] == node.device
+                });
+            let chain = goes_on.unwrap_or(chains.len());
+            if chain == chains.len() {
+                chains.push(node.device);
+                ends.push(number);
+            }
+            ends[chain] = number;
+            chain_of.push(chain);
+        }
+        let streams = vec![None; chains.len()];
+        let launched = Mutex::new(Launched { streams, last: None });
+        Exec { flags, nodes, chain_of, chains, launched }
+    }
+
+    fn blocks(&self, frees: bool) -> impl Iterator<Item = &Arc<Block>> {
+        self.nodes.iter().filter_map(move |node| match &node.work {
+            Work::Allocate(block) if !frees => Some(block),
+            Work::Free(block) if frees => Some(block),
+            _ => None,
+        })
+    }
+
+    /// Memory of the graph that an earlier launch took and nobody has freed is in the way.
+    fn take_memory(&self, machine: &Machine) -> Result<(), i32> {
+        if self.flags & FREE_AT_LAUNCH != 0 {
+            self.let_go(machine, false);
+        }
+        let taken = self.blocks(false).any(|block| block.is_live());
+        require(!taken, code::INVALID_VALUE)?;
+        let mut freed = self.blocks(true);
+        let known = freed
+            .all(|block| block.is_live() || self.blocks(false).any(|own| Arc::ptr_eq(own, block)));
+        require(known, code::INVALID_VALUE)?;
+        self.blocks(false).for_each(|block| block.take(machine));
+        self.let_go(machine, true);
+        Ok(())
+    }
+
+    /// Frees memory, if it is taken.
+    fn let_go(&self, machine: &Machine, frees: bool) {
+        for block in self.blocks(frees) {
+            let _ = block.free(machine);
+        }
+    }
+
+    fn launch(&self, machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
+        let mut launched = lock(&self.launched);
+        self.take_memory(machine)?;
+        let before = launched.last.iter().filter(|last| !last.is_reached()).cloned().collect();
+        let start = schedule::submit(machine, stream, before, Action::Nothing)?;
+        let mut chains: Vec<Option<Arc<Stream>>> = vec![None; self.chains.len()];
+        let mut points: Vec<Point> = Vec::with_capacity(self.nodes.len());
+        for (node, chain) in self.nodes.iter().zip(&self.chain_of) {
+            let mut waits: Vec<Point> = Vec::new();
+            let chain = match &mut chains[*chain] {
+                Some(chain) => chain,
+                empty => {
+                    waits.push(start.clone());
+                    let own = *chain > 0 || self.chains[*chain] != stream.device;
+                    let made = &mut launched.streams[*chain];
+                    let chain = if own { own_stream(machine, made, node.device) } else { stream };
+                    empty.insert(Arc::clone(chain))
+                }
+            };
+            let elsewhere = |point: &&Point| !Arc::ptr_eq(&point.stream, chain);
+            waits.retain(|point| elsewhere(&point));
+            waits.extend(node.after.iter().map(|n| &points[*n]).filter(elsewhere).cloned());
+            points.push(queue(machine, chain, waits, &node.work)?);
+        }
+        let tails: Vec<Point> = chains
+            .iter()
+            .flatten()
+            .filter(|chain| !Arc::ptr_eq(chain, stream))
+            .map(Stream::tail)
+            .collect();
+        if !tails.is_empty() {
+            schedule::submit(machine, stream, tails, Action::Nothing)?;
+        }
+        launched.last = Some(stream.tail());
+        Ok(())
+    }
+
+    /// Its streams end when what is queued on them is over.
+    fn close(&self) {
+        lock(&self.launched).streams.iter().flatten().for_each(|stream| stream.destroy());
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.launched).last.as_ref().is_none_or(Point::is_reached)
+    }
+}
+
+fn own_stream<'a>(
+    machine: &Machine,
+    made: &'a mut Option<Arc<Stream>>,
+    device: usize,
+) -> &'a Arc<Stream> {
+    made.get_or_insert_with(|| {
+        let stream = Stream::new(device, Kind::NonBlocking, 0);
+        machine.context_of(&stream).adopt(&stream);
+        stream
+    })
+}
+
+/// Queues the work of a node.
+fn queue(
+    machine: &Arc<Machine>,
+    stream: &Arc<Stream>,
+    mut waits: Vec<Point>,
+    work: &Work,
+) -> Result<Point, i32> {
+    let action = match work {
+        Work::Action(action) => action.again(),
+        Work::Record(event) => return event.record_at(machine, stream, waits),
+        Work::Wait(event) => {
+            waits.extend(event.point().filter(|point| !point.is_reached()));
+            Action::Nothing
+        }
+        Work::Allocate(_) => Action::Nothing,
+        // Under a schedule that spoils memory, nothing is left of what was freed.
+        Work::Free(block) => match machine.adversary.poison() {
+            0 => Action::Nothing,
+            poison => {
+                let (address, count) = (block.address, block.bytes.min(SPOILED));
+                Action::Fill(Fill { address, value: poison.into(), width: 1, count })
+            }
+        },
+    };
+    schedule::submit(machine, stream, waits, action)
+}
+
+pub(super) unsafe extern "C" fn instantiate(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        capture::caution(machine)?;
+        require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
+        let nodes = graph::get(machine, graph)?.nodes();
+        for node in &nodes {
+            if let Work::Action(Action::Fill(fill)) = &node.work {
+                transfer::is_fillable(machine, node.device, fill)?;
+            }
+        }
+        let made = Arc::new(Exec::new(nodes, flags));
+        let handle = write(&machine.graphs).execs.insert(made);
+        put!(exec, ptr::without_provenance_mut(handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn launch(exec: CUgraphExec, stream: CUstream) -> c_int {
+    entry(|machine| {
+        let found = read(&machine.graphs).execs.get(exec.addr()).map(Arc::clone);
+        let found = found.ok_or(code::INVALID_VALUE)?;
+        let stream = stream::get(machine, stream)?;
+        // A launch cannot be a part of another graph (580.159).
+        capture::refuse(machine, &stream)?;
+        found.launch(machine, &stream)
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(exec: CUgraphExec) -> c_int {
+    entry(|machine| {
+        capture::caution(machine)?;
+        let removed = write(&machine.graphs).execs.remove(exec.addr());
+        retire(machine, vec![removed.ok_or(code::INVALID_VALUE)?]);
+        Ok(())
+    })
+}
+
+/// A context ends: what has work for its device cannot be launched any more.
+pub(super) fn forget_device(machine: &Machine, device: usize) {
+    let removed = write(&machine.graphs).execs.extract(|exec| !exec.chains.contains(&device));
+    retire(machine, removed);
+}
+
+/// They go when their last launches are over.
+fn retire(machine: &Machine, removed: Vec<Arc<Exec>>) {
+    removed.iter().for_each(|exec| exec.close());
+    lock(&machine.retired_execs).extend(removed);
+    let_go(machine);
+}
+
+/// Drops those that are destroyed and have no work left, and with them their memory.
+pub(super) fn let_go(machine: &Machine) {
+    let over: Vec<Arc<Exec>> =
+        lock(&machine.retired_execs).extract_if(.., |exec| exec.is_over()).collect();
+    drop(over);
+}

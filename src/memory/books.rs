@@ -1,0 +1,188 @@
+//! A device's books: the accounts of its arenas, added up while none of them changes.
+
+use super::arena_lock::ArenaLock;
+use super::stats::{ALL, Account, Class, LANES, Lanes, Ledger, Statistics, Sums};
+use crate::lock::Lock;
+use crate::rank::Rank;
+use crate::sync::UnsafeCell;
+
+/// What has an account in the books: an arena.
+pub trait Member {
+    /// Its lock.
+    fn lock(&self) -> &ArenaLock;
+
+    /// Its size class.
+    fn class(&self) -> Class;
+
+    /// Runs `body` on its account.
+    ///
+    /// # Safety
+    /// The caller holds the member's lock and is not parked, or holds the books while the member is
+    /// held still, and has no other reference to the account.
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R;
+}
+
+/// What the ledger's lock guards.
+pub struct Books<M> {
+    /// The peaks, and what the device itself counts.
+    pub ledger: Ledger,
+    /// All members.
+    pub members: Vec<Box<M>>,
+}
+
+/// The books with their lock.
+pub struct GuardedBooks<M> {
+    /// Taken after a member's lock, never before one that it waits for.
+    lock: Lock,
+    books: UnsafeCell<Books<M>>,
+}
+
+// SAFETY: the books are guarded by the lock.
+unsafe impl<M: Send + Sync> Sync for GuardedBooks<M> {}
+
+impl<M: Member> GuardedBooks<M> {
+    /// Books without members.
+    pub fn new() -> GuardedBooks<M> {
+        let books = Books { ledger: Ledger::default(), members: Vec::new() };
+        GuardedBooks { lock: Lock::new(Rank::LEDGER), books: UnsafeCell::new(books) }
+    }
+
+    /// Runs `body` with the lock alone: accounts change meanwhile.
+    pub fn with_members<R>(&self, body: impl FnOnce(&mut Vec<Box<M>>) -> R) -> R {
+        let _guard = self.lock.guard();
+        self.books.with_mut(|books| {
+            // SAFETY: the lock is held.
+            body(unsafe { &mut (*books).members })
+        })
+    }
+
+    /// Runs `body` while no account changes, and nothing else that the members' locks guard but by
+    /// `body`. `own` is a member whose lock the caller holds, if it does.
+    pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut Books<M>) -> R) -> R {
+        if let Some(own) = own {
+            own.lock().park();
+        }
+        let _guard = self.lock.guard();
+        if let Some(own) = own {
+            own.lock().unpark();
+        }
+        self.books.with_mut(|books| {
+            // SAFETY: the lock is held.
+            let members = unsafe { &(*books).members };
+            for member in members {
+                if own.is_none_or(|own| !std::ptr::eq(own, &**member)) {
+                    member.lock().hold_still();
+                }
+            }
+            let _still = Still(books);
+            // SAFETY: the lock is held.
+            body(unsafe { &mut *books })
+        })
+    }
+
+    /// Waits for the device with a member's lock held, but no reference to what it guards: the books
+    /// go on meanwhile.
+    pub fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
+        own.lock().park();
+        let result = wait();
+        let _guard = self.lock.guard();
+        own.lock().unpark();
+        result
+    }
+
+    /// Makes a change of a member known. The caller holds the member's lock, and no reference to what
+    /// it guards.
+    #[inline]
+    pub fn count(&self, own: &M, change: &Lanes) {
+        // SAFETY: the lock is held and we are not parked.
+        let applied = unsafe { own.with_account(|account| account.apply(change)) };
+        if !applied {
+            self.count_in_ledger(own, change);
+        }
+    }
+
+    #[cold]
+    fn count_in_ledger(&self, own: &M, change: &Lanes) {
+        self.with(Some(own), |books| {
+            // SAFETY: all accounts are held still.
+            unsafe { own.with_account(|account| account.add(change)) };
+            books.share_out(Some(own));
+        });
+    }
+}
+
+/// Gives the members' locks back that the books took, also when a panic passes.
+struct Still<M: Member>(*mut Books<M>);
+
+impl<M: Member> Drop for Still<M> {
+    fn drop(&mut self) {
+        // SAFETY: the books' lock is held longer than this, and `body` is over.
+        let members = unsafe { &(*self.0).members };
+        for member in members {
+            member.lock().let_go();
+        }
+    }
+}
+
+impl<M: Member> Books<M> {
+    /// Runs `body` on each account.
+    pub fn each(&self, mut body: impl FnMut(Class, &mut Account)) {
+        for member in &self.members {
+            // SAFETY: the books hold all accounts still.
+            unsafe { member.with_account(|account| body(member.class(), account)) };
+        }
+    }
+
+    /// Adds up a value of all accounts.
+    pub fn sums(&self, value: impl Fn(&Account) -> Lanes) -> Sums {
+        let mut sums = [[0; LANES]; 3];
+        self.each(|class, account| {
+            let values = value(account);
+            for row in [ALL, class.row()] {
+                for (sum, value) in sums[row].iter_mut().zip(values) {
+                    *sum += value;
+                }
+            }
+        });
+        sums
+    }
+
+    /// Raises the peaks to what is, and shares out anew what is left below them.
+    pub fn share_out(&mut self, asked: Option<&M>) {
+        let sums = self.sums(|account| account.current);
+        self.ledger.raise(&sums);
+        let mut members = [0; 3];
+        self.each(|class, _| {
+            members[ALL] += 1;
+            members[class.row()] += 1;
+        });
+        for member in &self.members {
+            let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
+            let slack = self.ledger.share(&sums, &members, member.class(), asked);
+            // SAFETY: the books hold all accounts still.
+            unsafe { member.with_account(|account| account.slack = slack) };
+        }
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&mut self) {
+        let sums = self.sums(|account| account.current);
+        self.ledger.reset_peak(&sums);
+        self.share_out(None);
+    }
+
+    /// Every total becomes 0.
+    pub fn reset_accumulated(&mut self) {
+        self.ledger.reset_accumulated();
+        self.each(|_, account| account.reset_accumulated());
+    }
+
+    /// All statistics.
+    pub fn statistics(&self) -> Statistics {
+        self.ledger.statistics(
+            &self.sums(|account| account.current),
+            &self.sums(|account| account.increased),
+            &self.sums(Account::decreased),
+        )
+    }
+}

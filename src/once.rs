@@ -1,0 +1,51 @@
+//! A value that is made at its first use: who comes meanwhile waits, as for a lock, so it has a rank.
+
+use crate::rank::Rank;
+use once_cell::sync::OnceCell;
+
+/// The place of the value.
+pub struct Once<T> {
+    cell: OnceCell<T>,
+    rank: Rank,
+}
+
+/// Held by who makes the value.
+struct Making(Rank);
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.0.given();
+    }
+}
+
+impl<T> Once<T> {
+    /// Not made yet.
+    pub const fn new(rank: Rank) -> Once<T> {
+        Once { cell: OnceCell::new(), rank }
+    }
+
+    /// The value, if it was made.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        self.cell.get()
+    }
+
+    /// The value, made now if it was not; a failure leaves it to the next who asks.
+    #[inline]
+    pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        match self.cell.get() {
+            Some(value) => Ok(value),
+            None => self.try_init(make),
+        }
+    }
+
+    #[cold]
+    fn try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        self.rank.before();
+        self.cell.get_or_try_init(|| {
+            self.rank.taken();
+            let _making = Making(self.rank);
+            make()
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! Wrong arguments: modules and kernels.
+
+use crate::Row;
+use crate::bench::{Bench, cu, handle};
+use crate::kernels::PTX;
+use std::ptr::{null, null_mut};
+use tcuda::driver::sys::*;
+
+pub const ROWS: &[Row] = crate::rows!["arguments":
+    cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute,
+    cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
+];
+
+fn cuModuleLoadData(bench: &Bench) {
+    let mut module = handle(77);
+    cu!(bench, cuModuleLoadData(&mut module, PTX.as_ptr().cast()) => 3);
+    bench.start();
+    cu!(bench, cuModuleLoadData(&mut module, null()) => 1);
+    bench.is("untouched", module.addr() == 77 || module.is_null(), true);
+    cu!(bench, cuModuleLoadData(null_mut(), PTX.as_ptr().cast()) => 1);
+    cu!(bench, cuModuleLoadData(null_mut(), null()) => 1);
+}
+
+fn cuModuleUnload(bench: &Bench) {
+    cu!(bench, cuModuleUnload(null_mut()) => 3);
+    bench.start();
+    cu!(bench, cuModuleUnload(null_mut()) => 400);
+}
+
+fn cuModuleGetFunction(bench: &Bench) {
+    bench.start();
+    let (module, mut function) = (bench.module(), handle(77));
+    cu!(bench, cuModuleGetFunction(&mut function, null_mut(), c"contract_write".as_ptr()) => 400);
+    cu!(bench, cuModuleGetFunction(&mut function, module, null()) => 1);
+    cu!(bench, cuModuleGetFunction(&mut function, null_mut(), null()) => 400);
+    cu!(bench, cuModuleGetFunction(null_mut(), module, c"contract_write".as_ptr()) => 1);
+    cu!(bench, cuModuleGetFunction(&mut function, module, c"".as_ptr()) => 1);
+    bench.is("untouched", function.addr() == 77 || function.is_null(), true);
+}
+
+fn cuFuncGetAttribute(bench: &Bench) {
+    use CUfunction_attribute::*;
+    bench.start();
+    let (function, mut value) = (bench.function(bench.module(), c"contract_write"), 77);
+    cu!(bench, cuFuncGetAttribute(null_mut(), CU_FUNC_ATTRIBUTE_NUM_REGS, function) => 1);
+    cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
+    cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, null_mut()) => 400);
+    bench.is("untouched", value, 77);
+}
+
+fn cuOccupancyMaxActiveBlocksPerMultiprocessor(bench: &Bench) {
+    bench.start();
+    let (function, mut blocks) = (bench.function(bench.module(), c"contract_write"), 77);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(null_mut(), function, 32, 0) => 1);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, null_mut(), 32, 0) => 400);
+    for size in [0, -1, i32::MIN] {
+        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, size, 0) => 1);
+    }
+    bench.is("untouched", blocks, 77);
+    for size in [1025, i32::MAX] {
+        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, size, 0) => 0);
+        bench.is("none", blocks, 0);
+    }
+}
+
+fn cuLaunchKernel(bench: &Bench) {
+    cu!(bench, cuLaunchKernel(
+        null_mut(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()) => 3);
+    bench.start();
+    let (function, stream) = (bench.function(bench.module(), c"contract_nothing"), bench.stream(1));
+    bench.launch(null_mut(), stream, 400);
+    for (x, y, z) in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (u32::MAX, 1, 1), (1, 65_536, 1)] {
+        cu!(bench, cuLaunchKernel(
+            function, x, y, z, 1, 1, 1, 0, stream, null_mut(), null_mut()) => 1);
+        cu!(bench, cuLaunchKernel(
+            null_mut(), x, y, z, 1, 1, 1, 0, stream, null_mut(), null_mut()) => 400);
+    }
+    cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
+    bench.launch(function, null_mut(), 201);
+    bench.launch(null_mut(), null_mut(), 201);
+}

@@ -1,0 +1,324 @@
+//! Launches of kernels: shapes, parameters and streams.
+
+use crate::Row;
+use crate::bench::{Bench, LEGACY, PER_THREAD, cu, handle};
+use std::ffi::c_void;
+use std::ptr::{self, null_mut};
+use tcuda::driver::sys::*;
+
+pub const ROWS: &[Row] = crate::rows!["launches":
+    grids, blocks, shared_memory, largest_shapes, nothing_to_launch, no_parameters,
+    needless_parameters, parameters_are_read_at_once, parameters_in_a_buffer, buffers_of_other_sizes,
+    lists_that_are_wrong, both_kinds_of_parameters, on_the_default_streams, in_stream_order,
+    behind_an_event, ordered_by_the_legacy_stream, they_do_not_wait, of_a_thread_without_a_context,
+];
+
+fn shape(bench: &Bench, grid: [u32; 3], block: [u32; 3], shared: u32, expected: i32) {
+    let function = bench.function(bench.module(), c"contract_nothing");
+    let ([x, y, z], [a, b, c]) = (grid, block);
+    // SAFETY: a kernel without parameters.
+    let outcome = unsafe {
+        bench.driver.cuLaunchKernel(
+            function,
+            x,
+            y,
+            z,
+            a,
+            b,
+            c,
+            shared,
+            null_mut(),
+            null_mut(),
+            null_mut(),
+        )
+    };
+    let seen = outcome.map_or_else(|error| error.code, |()| 0);
+    bench.is(&format!("grid {grid:?}, block {block:?}, {shared} bytes"), seen, expected);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn grids(bench: &Bench) {
+    bench.start();
+    for (grid, expected) in [
+        ([0, 1, 1], 1),
+        ([1, 0, 1], 1),
+        ([1, 1, 0], 1),
+        ([0, 0, 0], 1),
+        ([1, 65_536, 1], 1),
+        ([1, 1, 65_536], 1),
+        ([1 << 31, 1, 1], 1),
+        ([u32::MAX, 1, 1], 1),
+        ([1, u32::MAX, 1], 1),
+        ([1, 65_535, 1], 0),
+        ([1, 1, 65_535], 0),
+        ([65_536, 1, 1], 0),
+        ([2, 3, 4], 0),
+    ] {
+        shape(bench, grid, [1; 3], 0, expected);
+    }
+}
+
+fn blocks(bench: &Bench) {
+    bench.start();
+    for (block, expected) in [
+        ([0, 1, 1], 1),
+        ([1, 0, 1], 1),
+        ([1, 1, 0], 1),
+        ([1025, 1, 1], 1),
+        ([1, 1025, 1], 1),
+        ([1, 1, 65], 1),
+        ([32, 33, 1], 1),
+        ([1024, 1, 2], 1),
+        ([u32::MAX, 1, 1], 1),
+        ([1 << 16, 1 << 16, 1], 1),
+        ([1024, 1, 1], 0),
+        ([1, 1024, 1], 0),
+        ([16, 1, 64], 0),
+        ([4, 4, 64], 0),
+        ([33, 1, 1], 0),
+    ] {
+        shape(bench, [1; 3], block, 0, expected);
+    }
+}
+
+fn shared_memory(bench: &Bench) {
+    bench.start();
+    for (bytes, expected) in
+        [(1, 0), (49_152, 0), (49_153, 1), (65_536, 1), (232_448, 1), (232_449, 1), (u32::MAX, 1)]
+    {
+        shape(bench, [1; 3], [32, 1, 1], bytes, expected);
+    }
+}
+
+fn largest_shapes(bench: &Bench) {
+    bench.start();
+    shape(bench, [70_000, 1, 1], [1024, 1, 1], 0, 0);
+    shape(bench, [16, 16, 16], [8, 8, 8], 1024, 0);
+}
+
+fn nothing_to_launch(bench: &Bench) {
+    bench.start();
+    bench.launch(null_mut(), null_mut(), 400);
+    bench.launch(null_mut(), bench.stream(1), 400);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn no_parameters(bench: &Bench) {
+    bench.start();
+    let writer = bench.writer();
+    bench.launch(writer, null_mut(), 1);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn needless_parameters(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_nothing");
+    let mut value = 0u64;
+    let mut parameters = [ptr::from_mut(&mut value).cast()];
+    cu!(bench, cuLaunchKernel(
+        function, 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters.as_mut_ptr(), null_mut()) => 0);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn parameters_are_read_at_once(bench: &Bench) {
+    bench.start();
+    let (writer, stream, address) = (bench.writer(), bench.stream(1), bench.warm(64));
+    let gate = bench.hold(stream);
+    let (mut at, mut value) = (address, 5u32);
+    let mut parameters: [*mut c_void; 2] =
+        [ptr::from_mut(&mut at).cast(), ptr::from_mut(&mut value).cast()];
+    cu!(bench, cuLaunchKernel(
+        writer, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut()) => 0);
+    // SAFETY: the variables are alive; the compiler must not see through this.
+    unsafe { (&raw mut at).write_volatile(0) };
+    // SAFETY: as above.
+    unsafe { (&raw mut value).write_volatile(9) };
+    parameters.fill(null_mut());
+    gate.open();
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+    bench.is("bytes", bench.fetch(address, 4, stream), vec![5, 0, 0, 0]);
+}
+
+/// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
+const END: usize = 0;
+const BUFFER: usize = 1;
+const SIZE: usize = 2;
+
+/// What the writer's two parameters look like in a buffer.
+fn buffer(address: u64, value: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&address.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&value.to_ne_bytes());
+    bytes
+}
+
+/// Launches with a list of parameters, which is ended here.
+#[track_caller]
+fn with_list(bench: &Bench, what: &str, function: CUfunction, list: &[*mut c_void], expected: i32) {
+    let mut list = list.to_vec();
+    list.extend([handle(END); 3]);
+    // SAFETY: the list is ended, and what it leads to is alive.
+    let outcome = unsafe {
+        bench.driver.cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            null_mut(),
+            null_mut(),
+            list.as_mut_ptr(),
+        )
+    };
+    bench.is(what, outcome.map_or_else(|error| error.code, |()| 0), expected);
+}
+
+fn parameters_in_a_buffer(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    let (mut bytes, mut size) = (buffer(address, 6), 12usize);
+    let (bytes_at, size_at) = (bytes.as_mut_ptr().cast(), ptr::from_mut(&mut size).cast());
+    let list = [handle(BUFFER), bytes_at, handle(SIZE), size_at];
+    with_list(bench, "the buffer first", writer, &list, 0);
+    bench.is("bytes", bench.fetch(address, 4, null_mut()), vec![6, 0, 0, 0]);
+    let mut bytes = buffer(address + 4, 8);
+    let list = [handle(SIZE), size_at, handle(BUFFER), bytes.as_mut_ptr().cast()];
+    with_list(bench, "the size first", writer, &list, 0);
+    bench.is("bytes", bench.fetch(address, 5, null_mut()), vec![6, 0, 0, 0, 8]);
+}
+
+fn buffers_of_other_sizes(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    let mut bytes = [0u8; 8192];
+    bytes[..16].copy_from_slice(&buffer(address, 6));
+    for (mut size, expected) in
+        [(0usize, 1), (8, 0), (11, 0), (12, 0), (13, 701), (16, 701), (4096, 701), (8192, 701)]
+    {
+        let (bytes, length) = (bytes.as_mut_ptr().cast(), ptr::from_mut(&mut size).cast());
+        let list = [handle(BUFFER), bytes, handle(SIZE), length];
+        with_list(bench, &format!("{} bytes", size), writer, &list, expected);
+    }
+    cu!(bench, cuCtxSynchronize() => 0);
+    let nothing = bench.function(bench.module(), c"contract_nothing");
+    for (mut size, expected) in [(0usize, 0), (8, 701)] {
+        let (bytes, length) = (bytes.as_mut_ptr().cast(), ptr::from_mut(&mut size).cast());
+        let list = [handle(BUFFER), bytes, handle(SIZE), length];
+        with_list(bench, &format!("{} bytes for none", size), nothing, &list, expected);
+    }
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn lists_that_are_wrong(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    let (mut bytes, mut size) = (buffer(address, 6), 12usize);
+    let (bytes, size) = (bytes.as_mut_ptr().cast(), ptr::from_mut(&mut size).cast());
+    with_list(bench, "an empty list", writer, &[], 1);
+    with_list(bench, "no size", writer, &[handle(BUFFER), bytes], 1);
+    with_list(bench, "no buffer", writer, &[handle(SIZE), size], 1);
+    with_list(bench, "an unknown key", writer, &[handle(7), bytes, handle(SIZE), size], 1);
+    let nothing = bench.function(bench.module(), c"contract_nothing");
+    with_list(bench, "an empty list for no parameters", nothing, &[], 0);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn both_kinds_of_parameters(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    let (mut bytes, mut size) = (buffer(address, 6), 12usize);
+    let (mut at, mut value) = (address, 7u32);
+    let mut parameters: [*mut c_void; 2] =
+        [ptr::from_mut(&mut at).cast(), ptr::from_mut(&mut value).cast()];
+    let mut list = [
+        handle(BUFFER),
+        bytes.as_mut_ptr().cast(),
+        handle(SIZE),
+        ptr::from_mut(&mut size).cast(),
+        handle(END),
+    ];
+    cu!(bench, cuLaunchKernel(
+        writer, 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters.as_mut_ptr(), list.as_mut_ptr()) => 1);
+    cu!(bench, cuCtxSynchronize() => 0);
+}
+
+fn on_the_default_streams(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    for fixed in [0, LEGACY, PER_THREAD] {
+        bench.write(writer, address, fixed as u32 + 10, handle(fixed), 0);
+        bench.is("bytes", bench.fetch(address, 1, handle(fixed)), vec![fixed as u8 + 10]);
+    }
+}
+
+fn in_stream_order(bench: &Bench) {
+    bench.start();
+    let (writer, stream, address) = (bench.writer(), bench.stream(1), bench.warm(64));
+    let copier = bench.function(bench.module(), c"contract_copy");
+    for value in 1..20 {
+        bench.write(writer, address, value, stream, 0);
+        bench.copy_word(copier, address + 4 * u64::from(value % 8), address, stream);
+    }
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+    let seen = bench.fetch(address, 32, stream);
+    let words: Vec<u8> = seen.iter().step_by(4).copied().collect();
+    bench.is("words", words, vec![19, 17, 18, 19, 12, 13, 14, 15]);
+}
+
+fn behind_an_event(bench: &Bench) {
+    bench.start();
+    let (writer, address, event) = (bench.writer(), bench.warm(64), bench.event());
+    let (a, b) = (bench.stream(1), bench.stream(1));
+    let gate = bench.hold(a);
+    bench.write(writer, address, 1, a, 0);
+    cu!(bench, cuEventRecord(event, a) => 0);
+    cu!(bench, cuStreamWaitEvent(b, event, 0) => 0);
+    bench.write(writer, address, 2, b, 0);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    gate.open();
+    cu!(bench, cuStreamSynchronize(b) => 0);
+    bench.is("last", bench.fetch(address, 1, b), vec![2]);
+}
+
+fn ordered_by_the_legacy_stream(bench: &Bench) {
+    bench.start();
+    let (writer, address) = (bench.writer(), bench.warm(64));
+    let (blocking, free) = (bench.stream(0), bench.stream(1));
+    let gate = bench.hold(blocking);
+    bench.write(writer, address, 1, blocking, 0);
+    bench.write(writer, address, 2, null_mut(), 0);
+    bench.write(writer, address + 4, 3, free, 0);
+    cu!(bench, cuStreamSynchronize(free) => 0);
+    cu!(bench, cuStreamQuery(blocking) => 600);
+    gate.open();
+    cu!(bench, cuStreamSynchronize(null_mut()) => 0);
+    bench.is("bytes", bench.fetch(address, 8, free), vec![2, 0, 0, 0, 3, 0, 0, 0]);
+}
+
+fn they_do_not_wait(bench: &Bench) {
+    bench.start();
+    let (writer, address, stream) = (bench.writer(), bench.warm(64), bench.stream(1));
+    let gate = bench.hold(stream);
+    bench.waits("cuLaunchKernel", gate, false, || {
+        bench.write(writer, address, 1, stream, 0);
+    });
+    gate.open();
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+}
+
+fn of_a_thread_without_a_context(bench: &Bench) {
+    bench.start();
+    let (writer, address, stream) = (bench.writer(), bench.warm(64), bench.stream(1));
+    let (writer, stream) = (writer.addr(), stream.addr());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            bench.write(handle(writer), address, 4, handle(stream), 0);
+            bench.write(handle(writer), address, 4, null_mut(), 201);
+            cu!(bench, cuStreamSynchronize(handle(stream)) => 0);
+        });
+    });
+    bench.is("bytes", bench.fetch(address, 1, handle(stream)), vec![4]);
+}

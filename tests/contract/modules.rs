@@ -1,0 +1,227 @@
+//! Modules: what is loaded, what is refused, and what is in them.
+
+use crate::Row;
+use crate::bench::{Bench, cu};
+use std::ffi::CStr;
+use std::ptr::null_mut;
+use tcuda::driver::sys::*;
+
+pub const ROWS: &[Row] = crate::rows!["modules":
+    load, a_text_that_is_none, an_empty_text, wrong_ptx, an_unknown_version, an_unknown_target,
+    a_newer_target, directives_in_the_wrong_order, an_unresolved_function, a_truncated_binary,
+    a_module_without_kernels, functions, functions_of_two_modules, unload, unload_does_not_wait,
+    attributes_of_functions, occupancy, a_module_of_another_device,
+];
+
+fn loads(bench: &Bench, image: &'static CStr, expected: i32) -> CUmodule {
+    // Whatever the driver takes it for, it finds zeros behind it.
+    let mut padded = image.to_bytes().to_vec();
+    padded.resize(image.to_bytes().len() + 4096, 0);
+    let mut module = crate::bench::handle(77);
+    cu!(bench, cuModuleLoadData(&mut module, Vec::leak(padded).as_ptr().cast()) => expected);
+    if expected != 0 {
+        bench.is("untouched", module.addr() == 77 || module.is_null(), true);
+    }
+    module
+}
+
+fn load(bench: &Bench) {
+    bench.start();
+    let (a, b) = (bench.module(), bench.module());
+    bench.is("two modules", a != b, true);
+    cu!(bench, cuModuleUnload(a) => 0);
+    cu!(bench, cuModuleUnload(b) => 0);
+}
+
+fn a_text_that_is_none(bench: &Bench) {
+    bench.start();
+    loads(bench, c"this is no image", 200);
+}
+
+fn an_empty_text(bench: &Bench) {
+    bench.start();
+    loads(bench, c"", 200);
+}
+
+fn wrong_ptx(bench: &Bench) {
+    bench.start();
+    loads(bench, c".version 7.8\n.target sm_52\n.address_size 64\nnonsense\n", 218);
+    let text =
+        c".version 7.8\n.target sm_52\n.address_size 64\n.visible .entry f() { frob.u32; }\n";
+    loads(bench, text, 218);
+    bench.module();
+}
+
+fn an_unknown_version(bench: &Bench) {
+    bench.start();
+    loads(bench, c".version 99.9\n.target sm_52\n.address_size 64\n", 222);
+}
+
+fn an_unknown_target(bench: &Bench) {
+    bench.start();
+    loads(bench, c".version 7.8\n.target sm_999\n.address_size 64\n", 218);
+}
+
+fn a_newer_target(bench: &Bench) {
+    bench.start();
+    let text =
+        c".version 8.7\n.target sm_100\n.address_size 64\n.visible .entry f()\n{\n    ret;\n}\n";
+    loads(bench, text, 218);
+}
+
+fn directives_in_the_wrong_order(bench: &Bench) {
+    bench.start();
+    loads(bench, c".target sm_52\n.version 7.8\n.address_size 64\n", 200);
+    loads(bench, c".visible .entry f() { ret; }\n", 200);
+}
+
+fn an_unresolved_function(bench: &Bench) {
+    bench.start();
+    let text = c".version 7.8\n.target sm_52\n.address_size 64\n.extern .func elsewhere ();\n\
+        .visible .entry f()\n{\n    call.uni elsewhere, ();\n    ret;\n}\n";
+    loads(bench, text, 218);
+}
+
+fn a_truncated_binary(bench: &Bench) {
+    bench.start();
+    loads(bench, c"\x7fELF\x02\x01\x01\x33\x07", 200);
+}
+
+fn a_module_without_kernels(bench: &Bench) {
+    bench.start();
+    let module = loads(bench, c".version 7.8\n.target sm_52\n.address_size 64\n", 0);
+    let mut function = null_mut();
+    cu!(bench, cuModuleGetFunction(&mut function, module, c"f".as_ptr()) => 500);
+    cu!(bench, cuModuleUnload(module) => 0);
+    loads(bench, c"// A comment.\n.version 7.8\n.target sm_52\n.address_size 64\n", 0);
+    loads(bench, c"/* A comment. */\n\n.version 7.8\n.target sm_52\n.address_size 64\n", 0);
+}
+
+fn functions(bench: &Bench) {
+    bench.start();
+    let module = bench.module();
+    let mut function = crate::bench::handle(77);
+    for name in [c"contract_writ", c"contract_write2", c"CONTRACT_WRITE", c" contract_write"] {
+        cu!(bench, cuModuleGetFunction(&mut function, module, name.as_ptr()) => 500);
+    }
+    bench.is("untouched", function.addr() == 77 || function.is_null(), true);
+    let (a, b) =
+        (bench.function(module, c"contract_write"), bench.function(module, c"contract_copy"));
+    bench.is("two functions", a != b, true);
+    bench.is("one function", a == bench.function(module, c"contract_write"), true);
+}
+
+fn functions_of_two_modules(bench: &Bench) {
+    bench.start();
+    let (a, b) = (bench.module(), bench.module());
+    let kept = bench.function(b, c"contract_write");
+    bench.is("two functions", bench.function(a, c"contract_write") != kept, true);
+    cu!(bench, cuModuleUnload(a) => 0);
+    let address = bench.warm(64);
+    bench.write(kept, address, 7, null_mut(), 0);
+    bench.is("bytes", bench.fetch(address, 1, null_mut()), vec![7]);
+}
+
+fn unload(bench: &Bench) {
+    bench.start();
+    let module = bench.module();
+    bench.function(module, c"contract_write");
+    cu!(bench, cuModuleUnload(module) => 0);
+    bench.module();
+}
+
+/// A kernel that runs keeps its module, or makes the call wait: either way it ends.
+fn unload_does_not_wait(bench: &Bench) {
+    bench.start();
+    let (module, stream, address) = (bench.module(), bench.stream(1), bench.warm(64));
+    let writer = bench.function(module, c"contract_write");
+    bench.write(writer, address, 1, stream, 0);
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+    bench.write(writer, address, 9, stream, 0);
+    cu!(bench, cuModuleUnload(module) => 0);
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+    bench.is("bytes", bench.fetch(address, 1, stream), vec![9]);
+}
+
+fn attributes_of_functions(bench: &Bench) {
+    use CUfunction_attribute::*;
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_nothing");
+    for (attribute, expected) in [
+        (CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+        (CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 0),
+        (CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, 0),
+        (CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, 0),
+        (CU_FUNC_ATTRIBUTE_PTX_VERSION, 52),
+        (CU_FUNC_ATTRIBUTE_BINARY_VERSION, 90),
+        (CU_FUNC_ATTRIBUTE_CACHE_MODE_CA, 0),
+        (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 49_152),
+        (CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, -1),
+        (CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET, 0),
+        (CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 0),
+        (CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, 0),
+        (CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 0),
+        (CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0),
+        (CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, 0),
+    ] {
+        let mut value = -77;
+        cu!(bench, cuFuncGetAttribute(&mut value, attribute, function) => 0);
+        bench.is(&format!("{attribute:?}"), value, expected);
+    }
+    let mut value = 0;
+    cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) => 0);
+    bench.is("has registers", value > 0, true);
+    cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
+}
+
+fn occupancy(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_nothing");
+    for (threads, shared, expected) in [
+        (32, 0, 32),
+        (33, 0, 32),
+        (128, 0, 16),
+        (256, 0, 8),
+        (1024, 0, 2),
+        (1024, 49_152, 2),
+        (128, 49_152, 4),
+        (128, 30_000, 7),
+    ] {
+        let mut blocks = -77;
+        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks, function, threads, shared) => 0);
+        bench.is(&format!("{threads} threads, {shared} bytes"), blocks, expected);
+    }
+    let mut blocks = -77;
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 0, 0) => 1);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, -1, 0) => 1);
+    bench.is("untouched", blocks, -77);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 2048, 0) => 0);
+    bench.is("too many threads", blocks, 0);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &mut blocks, function, 128, 49_153) => 0);
+    bench.is("more than it may have", blocks, 0);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &mut blocks, function, 128, 1 << 30) => 0);
+    bench.is("more than there is", blocks, 0);
+}
+
+fn a_module_of_another_device(bench: &Bench) {
+    let context = bench.start();
+    let mut count = 0;
+    cu!(bench, cuDeviceGetCount(&mut count) => 0);
+    if count < 2 {
+        bench.skip("one device");
+    }
+    let function = bench.function(bench.module(), c"contract_nothing");
+    bench.use_device(1);
+    let there = bench.stream(1);
+    bench.launch(function, there, 400);
+    bench.launch(function, null_mut(), 400);
+    cu!(bench, cuCtxSetCurrent(context) => 0);
+    bench.launch(function, there, 400);
+    let here = bench.stream(1);
+    bench.use_device(1);
+    bench.launch(function, here, 0);
+    cu!(bench, cuStreamSynchronize(here) => 0);
+}

@@ -1,0 +1,54 @@
+// What the two allocators have in common: PyTorch's own and tcuda's, behind one interface.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+struct Stat {
+    int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+
+    bool operator==(const Stat &) const = default;
+};
+
+inline constexpr const char *stat_names[]
+    = {"allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes"};
+inline constexpr const char *pool_names[] = {"all", "small_pool", "large_pool"};
+
+// The statistics of a device that have one right value for the same calls.
+struct Statistics {
+    std::array<std::array<Stat, 3>, 5> stats;
+    int64_t num_ooms = 0, num_alloc_retries = 0;
+
+    bool operator==(const Statistics &) const = default;
+};
+
+struct Machine {
+    int devices;
+    size_t megabytes;
+};
+
+enum { STREAMS = 6, CURRENT_STREAM = -1 };
+
+class Side {
+public:
+    virtual ~Side() = default;
+    // `stream` is CURRENT_STREAM, 0 for the default stream, or one of the device's others. NULL: out
+    // of memory; every other failure ends the program.
+    virtual void *allocate(size_t bytes, int device, int stream) = 0;
+    virtual void free(void *block) = 0;
+    virtual void record_stream(void *block, int block_device, int device, int stream) = 0;
+    virtual void empty_cache() = 0;
+    virtual void reset_peak(int device) = 0;
+    virtual void reset_accumulated(int device) = 0;
+    // Makes a stream and its device current.
+    virtual void set_stream(int device, int stream) = 0;
+    // While it holds, no event is found complete; whoever waits for one still gets past it.
+    virtual void hold_events(bool held) = 0;
+    virtual Statistics statistics(int device) const = 0;
+    virtual const char *name() const = 0;
+};
+
+std::unique_ptr<Side> make_torch(const Machine &machine);
+std::unique_ptr<Side> make_tcuda(const Machine &machine);
