@@ -265,10 +265,10 @@ fn log_callback() -> Done {
 
 fn log_something() -> Done {
     let memory = Memory::new(5 << 20, 0, CURRENT)?;
-    fill(memory.0, &[1], 5 << 20, CURRENT)?;
+    fill(memory.0, &[1], 9000, CURRENT)?;
     let level = 3;
     take(call!(tcuda_set_log_callback(level, Some(on_line), null_mut(), Some(on_destroy))))?;
-    expect(memory.0, &[1], 5 << 20, CURRENT)
+    expect(memory.0, &[1], 9000, CURRENT)
 }
 
 fn live_handles() -> Done {
