@@ -16,7 +16,6 @@ fn allowed(call: Call) -> &'static [Rank] {
     match call {
         // They wait for work of the device, or run or end what the host gave.
         cuStreamSynchronize
-        | cuCtxSynchronize
         | cuLaunchHostFunc
         | cuGraphLaunch
         | cuGraphExecDestroy
@@ -28,7 +27,7 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuStreamDestroy
         | cuDevicePrimaryCtxRelease => FIRST_USES,
         // The holder of an arena is parked: the ledger and snapshots go on.
-        cuEventSynchronize => &[Rank::LIFE, Rank::ONCE, Rank::PARKED],
+        cuEventSynchronize | cuCtxSynchronize => &[Rank::LIFE, Rank::ONCE, Rank::PARKED],
         // The table of reservations grows under the ledger, so that a slot has one owner.
         cuMemAddressReserve | cuMemAddressFree => {
             &[Rank::LIFE, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
