@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
+#include "recovery.h"
 #include "tcuda.h"
 
 /* The exit status by which ctest knows a skipped test. */
@@ -15,6 +17,7 @@
 
 #define CHECK(condition) \
     do { \
+        recovery_point(); \
         if (!(condition)) \
             check_failed(__FILE__, __LINE__, #condition, ""); \
     } while (0)
@@ -24,6 +27,7 @@
 /* The call fails with just this status. */
 #define CHECK_STATUS(expected, call) \
     do { \
+        recovery_point(); \
         tcuda_status check_status_ = (call); \
         if (check_status_ != (expected)) \
             check_status_failed(__FILE__, __LINE__, #call, (expected), check_status_); \
@@ -32,6 +36,7 @@
 /* Both integers are printed when they differ. */
 #define CHECK_EQ(actual, expected) \
     do { \
+        recovery_point(); \
         int64_t check_actual_ = (int64_t)(actual), check_expected_ = (int64_t)(expected); \
         if (check_actual_ != check_expected_) { \
             char check_text_[80]; \
@@ -43,6 +48,7 @@
 
 #define CHECK_STR(actual, expected) \
     do { \
+        recovery_point(); \
         const char *check_actual_ = (actual), *check_expected_ = (expected); \
         if (strcmp(check_actual_, check_expected_) != 0) \
             check_failed(__FILE__, __LINE__, #actual " == " #expected, check_actual_); \
@@ -61,6 +67,7 @@
 
 static inline void check_failed(const char *file, int line, const char *what, const char *detail)
 {
+    recover(what);
     fprintf(stderr, "%s:%d: %s%s\n", file, line, what, detail);
     exit(EXIT_FAILURE);
 }
@@ -68,9 +75,19 @@ static inline void check_failed(const char *file, int line, const char *what, co
 static inline void check_status_failed(const char *file, int line, const char *call,
     tcuda_status expected, tcuda_status actual)
 {
+    recover(call);
     fprintf(stderr, "%s:%d: %s\n    gave %s, not %s: %s\n", file, line, call,
         tcuda_status_name(actual), tcuda_status_name(expected), tcuda_last_error());
     exit(EXIT_FAILURE);
+}
+
+/* The exit status of a child, in which a test may recover like in any other process. */
+static inline int child_status(int wait_status)
+{
+    if (!WIFEXITED(wait_status))
+        check_failed(__FILE__, __LINE__, "WIFEXITED(wait_status)", "");
+    const int status = WEXITSTATUS(wait_status);
+    return status == CHECK_RECOVERED ? EXIT_SUCCESS : status;
 }
 
 /* Last line of a test, return finish(): nothing that it made is alive. */

@@ -223,7 +223,7 @@ static void bad_environments_are_refused(void)
             exit(finish());
         }
         CHECK_EQ(waitpid(child, &status, 0), child);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS);
+        CHECK_EQ(child_status(status), EXIT_SUCCESS);
     }
 }
 
@@ -296,6 +296,8 @@ static void driver_functions_can_be_made_to_fail(void)
         CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, allocate_anew());
         CHECK_EQ(tcuda_last_error_native(), OUT_OF_MEMORY);
     }
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_backend_inject("cuMemCreate", 1, 0, 0));
+    CHECK(strstr(tcuda_last_error(), "result") != NULL);
     CHECK_OK(tcuda_backend_inject("cuMemCreate", 0, 0, 0));
     CHECK_OK(allocate_anew());
 

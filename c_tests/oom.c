@@ -238,7 +238,7 @@ int main(void)
     static const char *const functions[] = { "cuMemCreate", "cuMemMap", "cuMemSetAccess" };
     static const int32_t codes[] = { 2, 1, 999 };
     if (is_simulated())
-        CHECK_OK(tcuda_backend_select("sim", "memory=1GiB"));
+        CHECK_OK(tcuda_backend_select("sim", "memory=1GiB,leaks=report"));
     SKIP_WITHOUT_GPU();
     if (is_simulated()) {
         for (size_t i = 0; i < 3; i++) {

@@ -20,8 +20,7 @@ static int exit_status_of(void (*body)(void))
         exit(EXIT_SUCCESS);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return child_status(status);
 }
 
 static bool is_initialized(void)

@@ -39,7 +39,7 @@ typedef struct gate {
 static inline void gate_hold(void *user_data)
 {
     gate *held = user_data;
-    for (int i = 0; i < 30000 && !atomic_load(&held->is_open); i++)
+    for (int i = 0; i < 30000 && !atomic_load(&held->is_open) && !atomic_load(&recovery_began); i++)
         sleep_ms(1);
     atomic_store(&held->expired, !atomic_load(&held->is_open));
 }

@@ -14,7 +14,7 @@ import sys
 PATTERNS = [
     (r"test result: .*?(\d+) passed; (\d+) failed", ("tests", "tests failed")),
     (r"\d+% tests passed, (\d+) tests failed out of (\d+)", ("programs failed", "programs")),
-    (r"^(\d+) injections in (\d+) runs of (\d+) scenarios", ("injections", "runs", "scenarios")),
+    (r"^(\d+) injections in (\d+) runs of (\d+) (?:scenarios|C programs)", ("injections", "runs", "scenarios")),
     (r"^contract, \w+: (\d+) sequences, (\d+) steps; \d+ skipped, (\d+) failed",
      ("sequences", "steps", "sequences failed")),
     (r": (\d+) programs, TCUDA_MODEL_SEED=", ("random programs",)),

@@ -34,12 +34,10 @@ step() {
         failures=$((failures + 1))
         tail -20 "$out/$name.log"
     fi
-step contract cargo test --locked --test contract
-step model scripts/model.sh
-step differential scripts/differential.sh --fetch --operations "$(full 1000000 20000)"
-step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
-step faults faults
-step fuzz scripts/fuzz.sh "$(full 60 5)"
+    local told=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
+    text+=("$(python3 scripts/figures.py "${told[@]}")")
+    json+=("$(python3 scripts/figures.py "${told[@]}" --json)")
+    echo "${text[-1]}"
 }
 
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
@@ -53,8 +51,18 @@ model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --
 
 # Its own directory: with the feature on, everything would be built twice in the common one.
 faults() {
-    [ -n "$quick" ] || export TCUDA_GAUNTLET=1
-    CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
+    if [ -z "$quick" ]; then
+        scripts/rust_faults.sh
+    else
+        CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
+    fi
+}
+
+# Leaks of host memory on the way of each fault: the leak checker looks at every process.
+sanitized_faults() {
+    TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
+        LSAN_OPTIONS=suppressions=$root/c_tests/lsan.supp:print_suppressions=0 \
+        python3 scripts/fault_loop.py build/asan/c_tests --seconds "$(full 240 20)" --no-libc
 }
 
 step clippy scripts/lint.sh
@@ -69,7 +77,10 @@ step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
 step models scripts/models.sh "$(full --full --quick)"
 step c-debug suite dev
+step c-faults python3 scripts/fault_loop.py build/dev/c_tests --all --seconds "$(full 480 40)" \
+    --json target/c_faults.json
 step c-asan suite asan
+step c-faults-asan sanitized_faults
 step c-release suite release
 step races races
 step valgrind scripts/valgrind.sh "$(full --all --share)"

@@ -276,8 +276,10 @@ impl Retired {
         }
         let old = std::mem::replace(&mut retired.objects, objects);
         if !barrier() || !members.inside_now(own, &mut waiting_for) {
-            // Nobody can tell who still sees them: they stay for ever.
-            std::mem::forget(std::mem::take(&mut retired.objects));
+            // Nobody can tell who still sees them: they are young again.
+            waiting_for.clear();
+            let objects = std::mem::take(&mut retired.objects);
+            self.put_back(objects);
         }
         let nobody = waiting_for.is_empty();
         retired.waiting_for = waiting_for;
@@ -286,6 +288,18 @@ impl Retired {
         // Outside the lock: what is dropped may retire more.
         drop(old);
         drop(young);
+    }
+
+    fn put_back(&self, mut objects: Vec<Box<dyn Send>>) {
+        let mut young = self.young.lock();
+        if young.try_reserve(objects.len()).is_ok() {
+            young.append(&mut objects);
+        } else if young.is_empty() {
+            *young = objects;
+        } else {
+            // The only safe place is nowhere.
+            std::mem::forget(objects);
+        }
     }
 
     /// Drops all; the caller has waited for everyone who could see them.
@@ -301,5 +315,24 @@ impl Retired {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_no_barrier_vouched_for_is_kept_until_one_does() {
+        let (members, retired) = (Members::new(), Retired::new());
+        let object = Arc::new(());
+        let alive = || Arc::strong_count(&object) - 1;
+        assert_eq!(retired.add(Box::new(Arc::clone(&object))), 1);
+        retired.collect(&members, None, || false);
+        retired.collect(&members, None, || false);
+        assert_eq!((alive(), retired.add(Box::new(Arc::clone(&object)))), (1, 2));
+        retired.collect(&members, None, || true);
+        assert_eq!(alive(), 0, "nobody is inside");
     }
 }

@@ -9,7 +9,8 @@ use crate::sync::{self, AtomicU64, AtomicUsize, Ordering};
 /// Stands for an event where none is needed: the host waited for the stream when its handle went.
 pub const ENDED: usize = 1;
 
-/// Stands for an event where none could be recorded, and the stream could not be waited for either.
+/// Stands for an event where there is none: the stream could be neither recorded nor waited for, so
+/// that nobody knows when it ends before all of its context does.
 pub const UNKNOWN: usize = 2;
 
 /// One handle, in the upper half of the word; the lower half counts who names the stream.
@@ -28,8 +29,8 @@ pub enum Standing<'a> {
     Alive(Named<'a>),
     /// Its owner may have destroyed it: this event stands for it, or nothing of it is left.
     Gone(Option<usize>),
-    /// The same, but where it ended nobody knows: only the whole device can be waited for.
-    GoneUnheard,
+    /// The same, and nothing stands for it.
+    Lost,
 }
 
 /// Says that the stream is named to the driver, until it is dropped.
@@ -75,7 +76,7 @@ impl Farewell {
         match self.event() {
             0 => Standing::Alive(named),
             ENDED => Standing::Gone(None),
-            UNKNOWN => Standing::GoneUnheard,
+            UNKNOWN => Standing::Lost,
             event => Standing::Gone(Some(event)),
         }
     }

@@ -23,6 +23,7 @@ pub mod log;
 pub mod memory;
 pub mod once;
 pub mod rank;
+pub mod reserve;
 pub mod runtime;
 pub mod stream;
 pub mod sync;

@@ -184,8 +184,9 @@ fn power_on() -> Result<Table> {
     };
     #[cfg(any(test, feature = "host_faults"))]
     let _theirs = crate::host_faults::theirs();
+    let table = sim::power_on(options).map_err(Error::Simulator)?;
     crate::fill::register_simulated();
-    sim::power_on(options).map_err(Error::Simulator)
+    Ok(table)
 }
 
 /// Powers it off.

@@ -116,10 +116,20 @@ impl Stream {
         }
         let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        let waited = self.synchronize(runtime).map_err(|_| error);
-        let end = if waited.is_ok() { ENDED } else { UNKNOWN };
-        let _ = self.farewell.replace_event(0, end);
-        waited
+        let known = self.farewell.event();
+        if self.synchronize(runtime).is_ok() {
+            let _ = self.farewell.replace_event(0, ENDED);
+            return Ok(());
+        }
+        if self.farewell.replace_event(known, UNKNOWN).is_ok() && known > UNKNOWN {
+            runtime.device(self.device)?.events.give_untimed(known as CUevent);
+        }
+        Err(error)
+    }
+
+    /// All of its context was waited for.
+    pub(crate) fn has_ended(&self) {
+        let _ = self.farewell.replace_event(UNKNOWN, ENDED);
     }
 
     fn try_farewell(&self, runtime: &Runtime) -> Result<()> {

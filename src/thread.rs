@@ -23,7 +23,7 @@ pub struct Block {
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was ever set.
     pub(crate) streams: AtomicPtr<c_void>,
-    /// Sentence about the last failure; NULL: none yet.
+    /// Sentence about the last failure; NULL: none yet; NO_ROOM: there was no memory for it.
     pub(crate) message: AtomicPtr<c_void>,
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
@@ -34,6 +34,9 @@ pub struct Block {
 }
 
 const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
+
+/// Stands for a sentence for which there was no memory.
+pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
 
 unsafe extern "C" {
     fn tcuda_thread_block() -> *mut Block;
@@ -233,8 +236,10 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: from malloc, or NULL, and no longer reachable.
-    unsafe { libc::free(message) };
+    if message != NO_ROOM {
+        // SAFETY: from malloc, or NULL, and no longer reachable.
+        unsafe { libc::free(message) };
+    }
 }
 
 /// Makes what this thread did visible to all before it looks at where they are.

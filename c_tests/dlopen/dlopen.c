@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define RECOVERY_NOT_LINKED
 #include "check.h"
 
 /* What the cases use of tcuda.h. */

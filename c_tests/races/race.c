@@ -34,8 +34,10 @@ uint64_t race_seed;
 
 void race_do(tcuda_status status, const char *call)
 {
+    recovery_point();
     if (status == TCUDA_STATUS_OK)
         return;
+    recover(call);
     pthread_mutex_lock(&broken.lock);
     if (!broken.is_set)
         snprintf(broken.text, sizeof broken.text, "%s gave %s: %s", call,
@@ -200,6 +202,7 @@ int main(int argc, char **argv)
     uint64_t failed = 0, tried = 0, first_failed = 0;
     bool until_caught = false, json = false;
     const char *schedule = NULL;
+    const char *const more = recovery_file() != NULL ? ",leaks=report" : "";
     char options[256];
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seeds") == 0 && i + 2 < argc) {
@@ -221,10 +224,10 @@ int main(int argc, char **argv)
     const double start = seconds();
     for (uint64_t seed = first; seed <= last && !(until_caught && failed > 0); seed++) {
         if (schedule != NULL)
-            snprintf(options, sizeof options, "%s,schedule=%s", the_race.options, schedule);
+            snprintf(options, sizeof options, "%s,schedule=%s%s", the_race.options, schedule, more);
         else
-            snprintf(options, sizeof options, "%s,schedule=adversarial:%" PRIu64,
-                the_race.options, seed);
+            snprintf(options, sizeof options, "%s,schedule=adversarial:%" PRIu64 "%s",
+                the_race.options, seed, more);
         race_seed = seed;
         tried++;
         if (is_right(options))

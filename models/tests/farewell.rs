@@ -63,7 +63,7 @@ impl Stream {
                 // SAFETY: recorded before it was shown, which is what the model checks.
                 assert!(self.recorded.with(|recorded| unsafe { *recorded }));
             }
-            Standing::GoneUnheard => panic!("an event was recorded"),
+            Standing::Lost => panic!("an event was recorded"),
         }
     }
 }

@@ -78,6 +78,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
     match error {
         Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
         Error::Invalid(_) | Error::EventDevice { .. } => S::InvalidArgument,
+        Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
         Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
         Error::InvalidHandle { .. } => S::InvalidHandle,
         Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,
@@ -157,14 +158,15 @@ pub(super) fn record(error: &Error) {
     let block = thread::block();
     block.native.store(error.native() as u32, Ordering::Relaxed);
     let mut message = block.message.load(Ordering::Relaxed);
-    if message.is_null() {
+    if message.is_null() || message == thread::NO_ROOM {
         if thread::has_left() {
             // Nobody would free it.
             return;
         }
         // SAFETY: asks for memory; the thread frees it when it ends.
         message = unsafe { libc::malloc(MESSAGE) };
-        block.message.store(message, Ordering::Relaxed);
+        let noted = if message.is_null() { thread::NO_ROOM } else { message };
+        block.message.store(noted, Ordering::Relaxed);
     }
     if message.is_null() {
         return;
@@ -186,6 +188,11 @@ pub(super) fn write_text(bytes: &mut [u8], text: fmt::Arguments<'_>) {
 pub(super) fn last_message() -> *const c_char {
     let message = thread::block().message.load(Ordering::Relaxed);
     match message.is_null() {
+        false if message == thread::NO_ROOM => {
+            c"the host is out of memory, also for a sentence about what failed; free some and try \
+              again"
+                .as_ptr()
+        }
         false => message.cast::<c_char>().cast_const(),
         true if thread::has_left() => thread::ENDING.as_ptr(),
         true => c"".as_ptr(),

@@ -184,6 +184,7 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let event = match stream.standing() {
             Standing::Alive(_named) => record_end(runtime, device, stream)?,
+            Standing::Lost => return self.wait_for_context_of(arena, stream),
             Standing::Gone(farewell) => {
                 if let Some(farewell) = farewell {
                     // SAFETY: our event, recorded.
@@ -194,11 +195,6 @@ impl DeviceMemory {
                 // that without being told, unmapping does not.
                 record_end(runtime, device, device.streams.default())?
             }
-            Standing::GoneUnheard => {
-                // SAFETY: it has no argument; the device's context is current.
-                self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
-                return Ok(true);
-            }
         };
         let Some(event) = event else { return Ok(false) };
         // SAFETY: our event, recorded.
@@ -206,6 +202,15 @@ impl DeviceMemory {
         let waited = self.books.wait_parked(arena, wait);
         device.events.give_untimed(event);
         waited?;
+        Ok(true)
+    }
+
+    /// Waits for all that the current context holds, and so for a stream that may be gone without
+    /// having left an event. The caller holds the arena's lock.
+    fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
+        // SAFETY: the context of the stream's device is current.
+        self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+        stream.has_ended();
         Ok(true)
     }
 
@@ -298,13 +303,9 @@ impl DeviceMemory {
             event = match stream.standing() {
                 // The stream may be gone; what was queued on it while we knew it ends here.
                 Standing::Gone(None) => return Ok(true),
-                Standing::GoneUnheard if wait => {
-                    // SAFETY: it has no argument; the device's context is current.
-                    self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
-                    return Ok(true);
-                }
-                Standing::GoneUnheard => return Ok(false),
                 Standing::Gone(Some(farewell)) => farewell as CUevent,
+                Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
+                Standing::Lost => return Ok(false),
                 Standing::Alive(_named) => {
                     let Some(event) = record_end(runtime, device, stream)? else {
                         return Ok(false);

@@ -87,6 +87,9 @@ fn made<T>(made: Done, output: *mut T, what: &str) -> Done {
 
 pub struct Stream(pub *mut tcuda_stream);
 
+// SAFETY: any thread may use a handle.
+unsafe impl Sync for Stream {}
+
 impl Stream {
     pub fn new(device: i32, priority: i32) -> Result<Stream, Failed> {
         let mut stream = null_mut();
@@ -128,6 +131,9 @@ impl Drop for Event {
 }
 
 pub struct Memory(pub *mut c_void);
+
+// SAFETY: any thread may use, and free, device memory.
+unsafe impl Send for Memory {}
 
 impl Memory {
     pub fn new(bytes: usize, device: i32, stream: *mut tcuda_stream) -> Result<Memory, Failed> {

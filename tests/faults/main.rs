@@ -3,7 +3,7 @@
 //! run nothing may be lost, and the library works again.
 //!
 //! `faults` runs a share that lasts TCUDA_FAULT_SECONDS (40), TCUDA_GAUNTLET=1 all of it, and
-//! `faults SCENARIO [RULE]` one scenario, or one run of it.
+//! `faults SCENARIO [RULE]` one scenario, or one run of it; --scenarios lists them.
 
 mod checks;
 mod host;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tcuda::host_faults;
 
 /// The effects that a fault has, with what they act on.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 13] = [
     ("*", "2"),
     ("*", "2!"),
     ("*", "999"),
@@ -29,6 +29,8 @@ const KINDS: [(&str, &str); 11] = [
     ("*", "700"),
     ("*", "700!"),
     ("*", "lost"),
+    ("*", "slow:1ms"),
+    ("*", "slow:20us!"),
     ("malloc", "fail"),
     ("malloc", "fail!"),
 ];
@@ -121,11 +123,13 @@ impl Cursor {
         let outcome = figures.run(self.scenario, &format!("{target}@{k}={effect}"), true);
         figures.injections[self.kind] += outcome.fired;
         let step = if takes_all || k < ALL_UP_TO { 1 } else { 1 + k / 5 };
-        self.next = (outcome.fired > 0).then_some(k + step);
+        // Where every call is slow, the first k says it all.
+        let is_slow_for_ever = effect.starts_with("slow") && effect.ends_with('!');
+        self.next = (outcome.fired > 0 && !is_slow_for_ever).then_some(k + step);
     }
 }
 
-fn report(figures: &Figures, left: usize, started: Instant) -> ExitCode {
+fn report(figures: &Figures, scenarios: usize, left: usize, started: Instant) -> ExitCode {
     println!("\ninjections by kind:");
     for ((target, effect), count) in KINDS.iter().zip(figures.injections) {
         let times = if effect.ends_with('!') { "for ever" } else { "once" };
@@ -135,7 +139,7 @@ fn report(figures: &Figures, left: usize, started: Instant) -> ExitCode {
         "{} injections in {} runs of {} scenarios, {left} not run to the end, {:.1} s, {} failed",
         figures.injections.iter().sum::<u64>(),
         figures.runs,
-        SCENARIOS.len(),
+        scenarios,
         started.elapsed().as_secs_f64(),
         figures.failures.len()
     );
@@ -149,6 +153,10 @@ fn main() -> ExitCode {
     let seconds = std::env::var("TCUDA_FAULT_SECONDS").ok().and_then(|text| text.parse().ok());
     let limit = Duration::from_secs(seconds.unwrap_or(40));
     let started = Instant::now();
+    if std::env::args().any(|argument| argument == "--scenarios") {
+        SCENARIOS.iter().for_each(|scenario| println!("{}", scenario.name));
+        return ExitCode::SUCCESS;
+    }
     guard();
     checks::begin();
     let mut figures = Figures::default();
@@ -174,5 +182,5 @@ fn main() -> ExitCode {
             }
         }
     }
-    report(&figures, unfinished(&cursors), started)
+    report(&figures, SCENARIOS.iter().filter(chosen).count(), unfinished(&cursors), started)
 }

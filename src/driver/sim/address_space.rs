@@ -345,6 +345,12 @@ impl AddressSpace {
         removed
     }
 
+    /// Live `cuMemAlloc` allocations of a device.
+    pub(super) fn allocations_of(&self, device: usize) -> usize {
+        let purpose = Purpose::Allocation(device);
+        self.reservations.values().filter(|found| found.purpose == purpose).count()
+    }
+
     /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` allocations.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let reserved = self.reservations.values().filter(|found| found.purpose == Purpose::Virtual);

@@ -1,5 +1,6 @@
 //! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
 
+use crate::reserve;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -37,6 +38,15 @@ pub enum Peers {
     Pairs,
 }
 
+/// What happens about objects that are alive when their context or the machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaks {
+    /// Nothing, as on a GPU.
+    Ignore,
+    /// A line on stderr says how many there are of each kind.
+    Report,
+}
+
 /// What the machine is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -51,6 +61,8 @@ pub struct Config {
     pub late: Option<Vec<u64>>,
     /// File to which an adversarial schedule appends what it ran, an operation a line.
     pub trace: Option<String>,
+    /// Are forgotten objects reported?
+    pub leaks: Leaks,
     /// Peer topology.
     pub peers: Peers,
     /// Multiprocessors of each device.
@@ -69,6 +81,7 @@ impl Default for Config {
             schedule: ScheduleKind::Immediate,
             late: None,
             trace: None,
+            leaks: Leaks::Ignore,
             peers: Peers::Full,
             multiprocessors: 132,
             name: Cow::Borrowed("Simulated GPU"),
@@ -117,7 +130,7 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, peers, multiprocessors, compute_capability and name"
+         late, trace, leaks, peers, multiprocessors, compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
@@ -146,9 +159,17 @@ pub enum ConfigError {
     Host(i32),
 }
 
+impl ConfigError {
+    /// Is it for want of the host's memory, and not what somebody wrote?
+    pub fn is_the_hosts(&self) -> bool {
+        matches!(self, ConfigError::Host(_))
+    }
+}
+
 impl Config {
     /// Reads options; an empty text gives the defaults, blanks around keys and values are ignored.
     pub fn parse(options: &str) -> Result<Config, ConfigError> {
+        let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
         let mut config = Config::default();
         for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
             let (key, value) =
@@ -200,6 +221,13 @@ impl Config {
                     return Err(bad("trace", "the path of a file"));
                 }
                 self.trace = Some(String::from(value));
+            }
+            "leaks" => {
+                self.leaks = match value {
+                    "ignore" => Leaks::Ignore,
+                    "report" => Leaks::Report,
+                    _ => return Err(bad("leaks", "ignore, report")),
+                };
             }
             "peers" => {
                 self.peers = match value {
@@ -283,13 +311,14 @@ mod tests {
     fn defaults_and_every_key() {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
-            " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,multiprocessors=8,\
+            " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
              compute_capability=8.6,name=Test GPU,",
         )
         .unwrap();
         assert_eq!(config.devices, 4);
         assert_eq!(config.memory, 4 << 20);
         assert_eq!(config.schedule, ScheduleKind::Threads);
+        assert_eq!(config.leaks, Leaks::Report);
         assert_eq!(config.multiprocessors, 8);
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
@@ -325,6 +354,7 @@ mod tests {
         assert!(message("late=3+").contains("3+17+42"));
         assert!(message("late=0").contains("3+17+42"));
         assert!(message("trace=").contains("path"));
+        assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(EXCERPT - 1));
         assert!(message(&format!("{long}=1")).contains("..."));
     }

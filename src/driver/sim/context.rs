@@ -4,7 +4,6 @@ use super::queue::{Kind, Stream};
 use super::{Machine, capture, code, device, entry, lock, put, require, schedule, write};
 use crate::driver::sys::{CUcontext, CUdevice};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,6 +13,8 @@ use std::thread::ThreadId;
 /// Handle of the context of device 0; the others follow at [`STRIDE`].
 const FIRST: usize = 1 << 36;
 const STRIDE: usize = 64;
+/// Contexts that a thread can push onto each other.
+const DEEPEST: usize = 64;
 /// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
 const FLAGS: c_uint = 0;
 
@@ -25,7 +26,7 @@ pub(super) struct Context {
     /// What the first failed operation left; never cleared.
     pub(super) error: AtomicI32,
     pub(super) legacy: Arc<Stream>,
-    per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
+    per_thread: Mutex<Vec<(ThreadId, Arc<Stream>)>>,
     /// All streams but `legacy`, destroyed ones until they are idle.
     pub(super) members: RwLock<Vec<Arc<Stream>>>,
 }
@@ -64,15 +65,15 @@ impl Context {
     pub(super) fn per_thread(&self) -> Arc<Stream> {
         let thread = std::thread::current().id();
         let mut streams = lock(&self.per_thread);
-        if let Some(stream) = streams.get(&thread) {
+        if let Some((_, stream)) = streams.iter().find(|(owner, _)| *owner == thread) {
             return Arc::clone(stream);
         }
-        streams.retain(|_, stream| !stream.destroyed.load(Ordering::Relaxed));
+        streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
         let stream = Stream::new(self.device, Kind::Blocking, 0);
         self.adopt(&stream);
         // A thread that is ending goes without the guard: the machine's end is the stream's.
         let _ = OWN_STREAMS.try_with(|own| own.borrow_mut().0.push(Arc::downgrade(&stream)));
-        streams.insert(thread, Arc::clone(&stream));
+        streams.push((thread, Arc::clone(&stream)));
         stream
     }
 
@@ -105,26 +106,55 @@ impl Drop for OwnStreams {
     }
 }
 
-/// State of a thread, valid for one machine.
+/// State of a thread, valid for one machine. Without a destructor: exit handlers run after those.
 struct Thread {
     generation: u64,
-    stack: Vec<usize>,
+    stack: Stack,
+}
+
+/// Current contexts, the newest last.
+struct Stack {
+    handles: [usize; DEEPEST],
+    depth: usize,
+}
+
+impl Stack {
+    const fn new() -> Stack {
+        Stack { handles: [0; DEEPEST], depth: 0 }
+    }
+
+    fn last(&self) -> Option<usize> {
+        self.handles.get(self.depth.checked_sub(1)?).copied()
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        let last = self.last()?;
+        self.depth -= 1;
+        Some(last)
+    }
+
+    fn push(&mut self, handle: usize) -> Result<(), i32> {
+        let place = self.handles.get_mut(self.depth).ok_or(code::OUT_OF_MEMORY)?;
+        *place = handle;
+        self.depth += 1;
+        Ok(())
+    }
 }
 
 thread_local! {
     static OWN_STREAMS: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
     static THREAD: RefCell<Thread> = const {
-        RefCell::new(Thread { generation: 0, stack: Vec::new() })
+        RefCell::new(Thread { generation: 0, stack: Stack::new() })
     };
 }
 
 /// The thread's stack of current contexts, of this machine.
-fn with_stack<R>(machine: &Machine, body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, i32> {
+fn with_stack<R>(machine: &Machine, body: impl FnOnce(&mut Stack) -> R) -> Result<R, i32> {
     let outcome = THREAD.try_with(|thread| {
         let mut thread = thread.borrow_mut();
         if thread.generation != machine.generation {
             thread.generation = machine.generation;
-            thread.stack.clear();
+            thread.stack = Stack::new();
         }
         body(&mut thread.stack)
     });
@@ -149,7 +179,7 @@ impl Machine {
 
     /// The calling thread's current context, whatever its state.
     fn top(&self) -> Result<Option<&Context>, i32> {
-        match with_stack(self, |stack| stack.last().copied())? {
+        match with_stack(self, |stack| stack.last())? {
             None | Some(0) => Ok(None),
             Some(handle) => self.context(ptr::without_provenance_mut(handle)).map(Some),
         }
@@ -199,6 +229,7 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
         if *retained == 0 {
             context.active.store(false, Ordering::Release);
             schedule::drain(machine, [context]);
+            machine.report_leaks_of(context);
             machine.destroy_objects_of(context);
         }
         Ok(())
@@ -249,7 +280,7 @@ pub(super) unsafe extern "C" fn enable_peer_access(peer: CUcontext, flags: c_uin
 pub(super) unsafe extern "C" fn get_current(context: *mut CUcontext) -> c_int {
     entry(|machine| {
         require(!context.is_null(), code::INVALID_VALUE)?;
-        let handle = with_stack(machine, |stack| stack.last().copied())?.unwrap_or(0);
+        let handle = with_stack(machine, |stack| stack.last())?.unwrap_or(0);
         put!(context, ptr::without_provenance_mut(handle))
     })
 }
@@ -262,10 +293,8 @@ pub(super) unsafe extern "C" fn set_current(context: CUcontext) -> c_int {
         }
         with_stack(machine, |stack| {
             stack.pop();
-            if !context.is_null() {
-                stack.push(context.addr());
-            }
-        })
+            if context.is_null() { Ok(()) } else { stack.push(context.addr()) }
+        })?
     })
 }
 
@@ -273,13 +302,13 @@ pub(super) unsafe extern "C" fn push_current(context: CUcontext) -> c_int {
     entry(|machine| {
         require(!context.is_null(), code::INVALID_VALUE)?;
         machine.context(context)?;
-        with_stack(machine, |stack| stack.push(context.addr()))
+        with_stack(machine, |stack| stack.push(context.addr()))?
     })
 }
 
 pub(super) unsafe extern "C" fn pop_current(context: *mut CUcontext) -> c_int {
     entry(|machine| {
-        let popped = with_stack(machine, Vec::pop)?.ok_or(code::INVALID_CONTEXT)?;
+        let popped = with_stack(machine, Stack::pop)?.ok_or(code::INVALID_CONTEXT)?;
         if !context.is_null() {
             put!(context, ptr::without_provenance_mut(popped))?;
         }

@@ -192,14 +192,17 @@ pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), 
 }
 
 /// Reads all of the source now, so that the copy only writes when it runs; false where it is too
-/// large, or cannot be read.
+/// large for the host, or cannot be read.
 pub(super) fn read_now(machine: &Machine, device: usize, copy: &mut Copy) -> bool {
     let bytes = copy.width * copy.rows * copy.depth;
     if bytes > READ_EARLY || matches!(copy.source.place, Place::Staged(_)) {
         return false;
     }
     let accessor = Accessor { device, write: false, staged: true };
-    let mut staged = Vec::with_capacity(bytes);
+    let mut staged = Vec::new();
+    if staged.try_reserve_exact(bytes).is_err() {
+        return false;
+    }
     for plane in 0..copy.depth {
         for row in 0..copy.rows {
             let distance = plane * copy.source.plane + row * copy.source.pitch;

@@ -8,7 +8,7 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
-use super::{Machine, census, lock, schedule};
+use super::{Machine, census, code, lock, require, schedule};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ const STEP: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(super) struct Helpers {
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Is there one for callbacks?
+    exists: Mutex<bool>,
     /// There is a callback to run, or the machine goes off.
     offer: Condvar,
     /// There is work to watch over, or the machine goes off.
@@ -69,7 +71,10 @@ impl Adversary {
         body: fn(&Adversary, &Arc<Machine>),
     ) -> bool {
         let machine = Arc::clone(machine);
-        let body = move || body(&machine.adversary, &machine);
+        let body = move || {
+            let _reserve = crate::reserve::hold();
+            body(&machine.adversary, &machine);
+        };
         self.turnstile.set_starting(true);
         let thread = std::thread::Builder::new().name(String::from(name)).spawn(body);
         if thread.is_err() {
@@ -86,6 +91,13 @@ impl Adversary {
         }
     }
 
+    /// A thread for callbacks must be there before one is queued: no other may run them.
+    pub(super) fn require_helper(&self, machine: &Arc<Machine>) -> Result<(), i32> {
+        let mut exists = lock(&self.helpers.exists);
+        *exists = *exists || self.start(machine, "sim callbacks", Adversary::help);
+        require(*exists, code::OUT_OF_MEMORY)
+    }
+
     /// Runs the callback that is offered, until it is over or sleeps.
     pub(super) fn call_back<'a>(
         &'a self,
@@ -95,15 +107,12 @@ impl Adversary {
         if !state.watched {
             state.watched = self.start(machine, "sim watcher", Adversary::watch);
         }
-        let is_idle = |helper: &Helper| !helper.busy;
-        if state.helpers.iter().any(is_idle)
-            || self.start(machine, "sim callbacks", Adversary::help)
-        {
-            self.helpers.offer.notify_one();
-            return self.settle(state);
+        if state.helpers.iter().all(|helper| helper.busy) {
+            // Where there are no more threads it waits for the first.
+            let _ = self.start(machine, "sim callbacks", Adversary::help);
         }
-        // A system without threads.
-        self.take_up(machine, state, None)
+        self.helpers.offer.notify_one();
+        self.settle(state)
     }
 
     /// Waits until every callback is over or sleeps.

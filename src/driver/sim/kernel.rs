@@ -5,7 +5,7 @@ use super::journal::Journal;
 use super::queue::Action;
 use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,14 +27,15 @@ pub(super) struct Kernel {
     run: KernelFn,
 }
 
-fn registry() -> &'static Mutex<HashMap<&'static str, Kernel>> {
-    static REGISTRY: OnceLock<Mutex<HashMap<&'static str, Kernel>>> = OnceLock::new();
+fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
+    static REGISTRY: OnceLock<Mutex<BTreeMap<&'static str, Kernel>>> = OnceLock::new();
     REGISTRY.get_or_init(Mutex::default)
 }
 
 /// Gives a kernel a body: `params` are the sizes of its parameters in bytes. Modules loaded from now
 /// on find it; a second registration under the same name takes the place of the first.
 pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
+    let _reserve = crate::reserve::hold();
     lock(registry()).insert(name, Kernel { parameters: params, run });
 }
 

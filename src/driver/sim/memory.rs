@@ -52,6 +52,11 @@ impl HostMemory {
         self.ranges.len()
     }
 
+    /// Ranges of a device.
+    pub(super) fn count_of(&self, device: usize) -> usize {
+        self.ranges.values().filter(|range| range.device == device).count()
+    }
+
     /// Gives back what belongs to the devices of which `gone` is true.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
         for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.device)) {

@@ -23,6 +23,7 @@ mod hostility;
 mod journal;
 mod kernel;
 mod lanes;
+mod leaks;
 mod memory;
 mod module;
 mod parameters;
@@ -44,11 +45,12 @@ mod turnstile;
 mod unit;
 mod virtual_memory;
 
-pub use config::{Config, ConfigError, Excerpt, Peers, ScheduleKind};
+pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::table;
 
 use super::{Table, code};
+use crate::reserve;
 use crate::turn;
 use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
@@ -267,6 +269,7 @@ impl Drop for Machine {
 /// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives
 /// the table of its calls.
 pub fn power_on(options: &str) -> Result<Table, ConfigError> {
+    let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
     let config = Config::parse(options)?;
     let mut machine = write(&MACHINE);
     if machine.is_some() {
@@ -284,9 +287,11 @@ pub fn power_off() {
     if schedule::in_callback() {
         return;
     }
+    let _reserve = reserve::hold();
     let Some(machine) = write(&MACHINE).take() else { return };
     turn::keep(None);
     machine.drain();
+    machine.report_leaks();
     for device in &machine.devices {
         device.context.streams().iter().for_each(|stream| stream.close());
     }
@@ -346,6 +351,8 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
         if schedule::in_callback() {
             return Err(code::NOT_PERMITTED);
         }
+        // From here on nothing small can fail for want of host memory.
+        let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
         let machine = machine().ok_or(code::DEINITIALIZED)?;
         if let ScheduleKind::Adversarial(_) = machine.config.schedule {
             machine.adversary.call();

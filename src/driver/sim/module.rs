@@ -4,7 +4,7 @@ use super::handles::Handles;
 use super::kernel::{self, Kernel};
 use super::{capture, code, entry, ptx, put, read, require, write};
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
@@ -17,7 +17,7 @@ const SHARED_RESERVED: usize = 1024;
 /// A loaded image.
 pub(super) struct Module {
     pub(super) device: usize,
-    functions: HashMap<String, usize>,
+    functions: BTreeMap<String, usize>,
 }
 
 /// A kernel of a module.
@@ -34,6 +34,11 @@ pub(super) struct Modules {
 }
 
 impl Modules {
+    /// Modules of a device.
+    pub(super) fn count_of(&self, device: usize) -> usize {
+        self.modules.iter().filter(|module| module.device == device).count()
+    }
+
     /// Unloads the modules of the devices of which `gone` is true.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
         self.modules.extract(|module| !gone(module.device));
@@ -51,7 +56,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
         let (major, minor) = machine.config.compute_capability;
         let names = ptx::kernels(text, (major * 10 + minor).unsigned_abs())?;
         let mut modules = write(&machine.modules);
-        let mut functions = HashMap::new();
+        let mut functions = BTreeMap::new();
         for name in names {
             if let Some(kernel) = kernel::find(&name) {
                 let handle = modules.functions.insert(Function { device, kernel });

@@ -46,7 +46,12 @@ pub(super) fn submit(
             waits.retain(|point| !point.is_reached());
             stream.push(waits, action, || spawn(machine, stream))?
         }
-        ScheduleKind::Adversarial(_) => machine.adversary.submit(machine, stream, waits, action),
+        ScheduleKind::Adversarial(_) => {
+            if let Action::HostFunction(_) = action {
+                machine.adversary.require_helper(machine)?;
+            }
+            machine.adversary.submit(machine, stream, waits, action)
+        }
     };
     Ok(Point { stream: Arc::clone(stream), position })
 }
@@ -117,6 +122,7 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     let worker = std::thread::Builder::new()
         .name(format!("sim stream {}", stream.id))
         .spawn(move || {
+            let _reserve = crate::reserve::hold();
             while let Some(operation) = stream.pop() {
                 operation.waits.iter().for_each(Point::wait);
                 run(&machine_of_worker, &stream, operation.action);

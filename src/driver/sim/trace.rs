@@ -5,7 +5,7 @@
 
 use super::copy::{Copy, Place, Side};
 use super::queue::{Action, Point};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use std::io::Write as _;
 /// The file, and the numbers of the operations by stream and position.
 pub(super) struct Trace {
     file: File,
-    numbers: HashMap<(u64, u64), u64>,
+    numbers: BTreeMap<(u64, u64), u64>,
 }
 
 /// What is known of an operation before it is over.
@@ -37,7 +37,7 @@ impl Trace {
     pub(super) fn open(path: &str) -> Result<Trace, i32> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(|error| error.raw_os_error().unwrap_or(0))?;
-        Ok(Trace { file, numbers: HashMap::new() })
+        Ok(Trace { file, numbers: BTreeMap::new() })
     }
 
     /// A thread queues an operation: the `order`th stream's, at `point`.

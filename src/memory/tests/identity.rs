@@ -262,6 +262,32 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
     }
 }
 
+/// Nothing can be asked while the stream goes: its memory comes back when its context was waited for.
+#[test]
+fn a_stream_whose_end_is_unknown_ends_with_its_context() {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
+        let (own, handle) = (bench.stream(), native(bench));
+        let foreign = wrap(bench, handle);
+        let block = bench.malloc(own, MIB);
+        record_stream(block, foreign).unwrap();
+        let done: &AtomicBool = Box::leak(Box::default());
+        let user_data = std::ptr::from_ref(done).cast_mut().cast();
+        let callback = Callback { function: finish_late, user_data, destroy: None };
+        callback::add(bench.runtime, foreign, callback).unwrap();
+        assert!(inject::set(None, 1, code::UNKNOWN, true));
+        foreign.remove_handle(bench.runtime).unwrap_err();
+        inject::clear();
+        destroy(bench, handle);
+        bench.free(block);
+        let other = bench.malloc(own, MIB);
+        assert_ne!(other, block, "reused although nobody knows whether the stream is at work");
+        bench.free(other);
+        bench.empty_cache();
+        assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
+        assert_eq!(sim::live_objects().mappings, 0);
+    });
+}
+
 unsafe extern "C" fn finish_late(done: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_millis(50));
     // SAFETY: what the test leaked.

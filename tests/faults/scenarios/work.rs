@@ -4,6 +4,7 @@ use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, copy, expect, fil
 use std::ptr::null_mut;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
+use tcuda::ffi::memory::tcuda_record_stream;
 use tcuda::ffi::status::tcuda_status;
 
 pub fn copies() -> Done {
@@ -86,6 +87,38 @@ pub fn threads() -> Done {
             expect(memory.0, &[round], 40_000, CURRENT)
         };
         match std::thread::spawn(body).join() {
+            Ok(done) => done?,
+            Err(_) => problem("a thread panicked".into()),
+        }
+    }
+    Ok(())
+}
+
+/// Three threads at once, which free what the others allocated. Which of them the k-th call belongs to
+/// is another in each run.
+pub fn threads_at_once() -> Done {
+    let shared = Stream::new(0, 0)?;
+    let (stream, left) = (&shared, std::sync::Mutex::new(Vec::<Memory>::new()));
+    let left = &left;
+    let body = move |byte: u8| -> Done {
+        let own = Stream::new(0, 0)?;
+        for _ in 0..3 {
+            let memory = Memory::new(30_000, 0, own.0)?;
+            fill(memory.0, &[byte], 30_000, own.0)?;
+            expect(memory.0, &[byte], 30_000, own.0)?;
+            call!(tcuda_record_stream(memory.0, stream.0))?;
+            let before = crate::host::lock(left).pop();
+            drop(before);
+            crate::host::lock(left).push(memory);
+        }
+        own.synchronize()
+    };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..4).map(|byte| scope.spawn(move || body(byte))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    for outcome in outcomes {
+        match outcome {
             Ok(done) => done?,
             Err(_) => problem("a thread panicked".into()),
         }

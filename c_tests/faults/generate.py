@@ -1,0 +1,118 @@
+"""Writes watch.c: one function for each of tcuda.h that gives a status, which calls the library's own
+and then looks at what it left behind; see watch.h.
+
+usage: generate.py HEADER OUTPUT
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "every_function"))
+import header as reader
+
+
+def declaration(p):
+    return f"{p.type}{p.name}" if p.type.endswith("*") else f"{p.type} {p.name}"
+
+
+class Generator:
+    def __init__(self, header):
+        self.header = header
+        self.names = {function.name for function in header.functions}
+
+    def is_handle(self, p):
+        return p.is_pointer and not p.is_const and p.pointee in self.header.opaque
+
+    def is_output(self, p):
+        """Host memory that the call writes and of which the size is known."""
+        foreign = p.pointee.startswith("struct ") and not p.pointee.endswith("*")
+        return p.is_pointer and not p.is_const and p.pointee != "void" \
+            and not self.is_handle(p) and not foreign
+
+    def size(self, function, p):
+        """A C expression for the bytes of an output; the pointer is not NULL."""
+        names = {other.name for other in function.parameters}
+        if p.name == "buf":
+            return "len"
+        if p.pointee in self.header.sized:
+            return f"*(const size_t *)(const void *){p.name}"
+        if "capacity" in names and p.name != "count":
+            return f"capacity * sizeof *{p.name}"
+        return f"sizeof *{p.name}"
+
+    def is_creator(self, function):
+        """Does its last parameter give a handle that is the caller's?"""
+        if not function.parameters or "borrowed" in function.comment:
+            return False
+        last = function.parameters[-1]
+        type = last.pointee.removesuffix("*").strip()
+        return last.type == f"{type} **" and f"{type}_destroy" in self.names
+
+    def body(self, function):
+        yield f'    watch_begin(&call, "{function.name}");'
+        for p in function.parameters:
+            if self.is_output(p):
+                yield f"    if ({p.name} != NULL)"
+                yield f'        watch_output(&call, "{p.name}", {p.name}, {self.size(function, p)});'
+        arguments = ", ".join(p.name for p in function.parameters)
+        if function.name == "tcuda_shutdown":
+            yield "    size_t live = 0;"
+            yield "    const tcuda_status status = next(&live);"
+            yield "    if (status == TCUDA_STATUS_OK && live_handles != NULL)"
+            yield "        *live_handles = live;"
+        elif function.name == "tcuda_backend_fault_count":
+            yield "    tcuda_status status = next(fired);"
+            yield "    if (fired != NULL && (status == TCUDA_STATUS_OK || watch_fired() > 0)) {"
+            yield "        *fired = watch_fired();"
+            yield "        status = TCUDA_STATUS_OK;"
+            yield "    }"
+        else:
+            yield f"    const tcuda_status status = next({arguments});"
+        yield "    watch_end(&call, status);"
+        if function.name == "tcuda_shutdown":
+            yield "    if (status == TCUDA_STATUS_OK)"
+            yield "        watch_shutdown(&call, live);"
+        if self.is_creator(function):
+            last = function.parameters[-1].name
+            yield "    if (status == TCUDA_STATUS_OK)"
+            yield f"        watch_created(*{last});"
+        if function.name.endswith("_destroy") and self.is_handle(function.parameters[0]):
+            yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED)"
+            yield f"        watch_destroyed({function.parameters[0].name});"
+        yield "    watch_leave();"
+        yield "    return status;"
+
+    def function(self, function):
+        parameters = ", ".join(declaration(p) for p in function.parameters) or "void"
+        types = ", ".join(p.type for p in function.parameters) or "void"
+        yield f"tcuda_status {function.name}({parameters})"
+        yield "{"
+        yield f"    static tcuda_status (*next)({types});"
+        yield "    watch_call call;"
+        yield "    if (next == NULL)"
+        yield f'        WATCH_FIND(next, "{function.name}");'
+        if function.name == "tcuda_backend_faults":
+            yield "    if (rules == NULL && watch_libc_disarm != NULL)"
+            yield "        watch_libc_disarm();"
+        yield from self.body(function)
+        yield "}"
+        yield ""
+
+    def program(self):
+        yield "/* Written by c_tests/faults/generate.py. */"
+        yield "#define _GNU_SOURCE"
+        yield ""
+        yield '#include "watch.h"'
+        yield ""
+        for function in self.header.functions:
+            if function.result == "tcuda_status":
+                yield from self.function(function)
+
+
+def main():
+    header, output = sys.argv[1:]
+    parsed = reader.parse(pathlib.Path(header).read_text())
+    pathlib.Path(output).write_text("\n".join(Generator(parsed).program()) + "\n")
+
+
+main()

@@ -1,0 +1,71 @@
+//! What a host forgot, for the option `leaks=report`: lines on stderr when a context or the machine
+//! goes with something alive on it. A context that failed has lost what it held, and is not asked.
+
+use super::config::Leaks;
+use super::context::Context;
+use super::{Machine, code, read};
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::Ordering;
+
+/// Objects of one kind.
+type Count = (&'static str, usize);
+
+/// "2 streams, 1 events", without those that are none.
+struct List<'a>(&'a [Count]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, count) in self.0.iter().filter(|(_, count)| *count > 0) {
+            write!(f, "{separator}{count} {name}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+fn report(counts: &[Count], end: fmt::Arguments<'_>) {
+    if counts.iter().any(|(_, count)| *count > 0) {
+        // Nobody is told where there is no stderr.
+        let _ = writeln!(io::stderr(), "simulated machine: {} alive when {end}", List(counts));
+    }
+}
+
+impl Machine {
+    fn reports_leaks_of(&self, context: &Context) -> bool {
+        self.config.leaks == Leaks::Report && context.error.load(Ordering::Relaxed) == code::SUCCESS
+    }
+
+    /// Says what a context takes with it, whose last user let it go.
+    pub(super) fn report_leaks_of(&self, context: &Context) {
+        if !self.reports_leaks_of(context) {
+            return;
+        }
+        let device = context.device;
+        let counts = [
+            ("streams", read(&self.streams).iter().filter(|it| it.device == device).count()),
+            ("events", read(&self.events).iter().filter(|it| it.device == device).count()),
+            ("modules", read(&self.modules).count_of(device)),
+            ("allocations", read(&self.space).allocations_of(device)),
+            ("pinned ranges of the host", read(&self.host).count_of(device)),
+        ];
+        report(&counts, format_args!("the context of device {device} ended"));
+    }
+
+    /// Says what the machine takes with it.
+    pub(super) fn report_leaks(&self) {
+        if !self.devices.iter().all(|device| self.reports_leaks_of(&device.context)) {
+            return;
+        }
+        let live = self.live_objects();
+        let counts = [
+            ("contexts", live.contexts),
+            ("memory handles", live.handles),
+            ("mappings", live.mappings),
+            ("reservations", live.reservations),
+            ("pools", live.pools),
+        ];
+        report(&counts, format_args!("it was powered off"));
+    }
+}

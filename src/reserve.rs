@@ -1,0 +1,280 @@
+//! A reserve of host memory for code that allocates as any Rust program does and so cannot say that
+//! there is none: the simulated machine. While a thread holds the reserve, small allocations that the
+//! system refuses come from here; whoever cannot get hold of it any more says that memory is out
+//! before he has begun. The library's own allocations fail as they do.
+//!
+//! Regions are filled from their beginning and are empty again when their last block goes, which is
+//! all that the word of a region says: so no block is ever looked for.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr::{self, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+/// Regions, and the bytes of each.
+const REGIONS: usize = 16;
+const REGION: usize = 1 << 20;
+/// So much must be left when somebody gets hold of it: what the longest call needs.
+const MARGIN: usize = REGION / 4;
+/// What is larger is not small: its maker asks whether there is room.
+const LARGEST: usize = 1 << 16;
+
+/// The blocks that live in a region, and the bytes that are gone.
+#[derive(Clone, Copy)]
+struct Filled {
+    blocks: u32,
+    bytes: u32,
+}
+
+impl Filled {
+    fn of(word: u64) -> Filled {
+        Filled { blocks: (word >> 32) as u32, bytes: word as u32 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.blocks) << 32 | u64::from(self.bytes)
+    }
+}
+
+struct Reserve {
+    /// NULL until somebody holds it for the first time; then for ever.
+    base: AtomicPtr<u8>,
+    /// The region that is being filled.
+    current: AtomicUsize,
+    regions: [AtomicU64; REGIONS],
+}
+
+static RESERVE: Reserve = Reserve::new();
+
+thread_local! {
+    /// Calls that hold it on this thread. Without a destructor: it is there to the thread's end.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Holds the reserve while it lives.
+pub struct Hold(());
+
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+/// Gets hold of the reserve; `None`: it is used up.
+#[inline]
+pub fn hold() -> Option<Hold> {
+    let held = HELD.get();
+    if held == 0 && !RESERVE.has_room() {
+        return None;
+    }
+    HELD.set(held + 1);
+    Some(Hold(()))
+}
+
+impl Reserve {
+    const fn new() -> Reserve {
+        Reserve {
+            base: AtomicPtr::new(null_mut()),
+            current: AtomicUsize::new(0),
+            regions: [const { AtomicU64::new(0) }; REGIONS],
+        }
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        let filled = Filled::of(self.current().load(Ordering::Relaxed));
+        let has_room = filled.bytes as usize <= REGION - MARGIN;
+        (has_room && !self.base.load(Ordering::Acquire).is_null()) || self.make_room()
+    }
+
+    #[inline]
+    fn current(&self) -> &AtomicU64 {
+        &self.regions[self.current.load(Ordering::Relaxed) % REGIONS]
+    }
+
+    /// Maps the regions, or goes to an empty one.
+    #[cold]
+    fn make_room(&self) -> bool {
+        if self.base.load(Ordering::Acquire).is_null() && !self.map() {
+            return false;
+        }
+        let has_room = |word: &AtomicU64| {
+            Filled::of(word.load(Ordering::Relaxed)).bytes as usize <= REGION - MARGIN
+        };
+        match self.regions.iter().position(has_room) {
+            Some(index) => {
+                self.current.store(index, Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn map(&self) -> bool {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, anywhere.
+        let mapped = unsafe { libc::mmap(null_mut(), REGIONS * REGION, access, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
+            return false;
+        }
+        let base = mapped.cast::<u8>();
+        let first =
+            self.base.compare_exchange(null_mut(), base, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err() {
+            // SAFETY: ours alone: another thread was first.
+            unsafe { libc::munmap(mapped, REGIONS * REGION) };
+        }
+        true
+    }
+
+    /// The region in which a block lies.
+    #[inline]
+    fn region_of(&self, block: *mut u8) -> Option<&AtomicU64> {
+        let base = self.base.load(Ordering::Relaxed);
+        if base.is_null() {
+            return None;
+        }
+        self.regions.get(block.addr().checked_sub(base.addr())? / REGION)
+    }
+
+    /// A block, of which nothing is known to be 0.
+    #[cold]
+    fn take(&self, layout: Layout) -> *mut u8 {
+        let base = self.base.load(Ordering::Acquire);
+        if base.is_null() || layout.size() > LARGEST || layout.align() > LARGEST {
+            return null_mut();
+        }
+        let index = self.current.load(Ordering::Relaxed) % REGIONS;
+        let mut start = 0;
+        let filled =
+            self.regions[index].fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                let Filled { blocks, bytes } = Filled::of(word);
+                start = (bytes as usize).next_multiple_of(layout.align());
+                let end = start + layout.size().max(1);
+                (end <= REGION).then_some(Filled { blocks: blocks + 1, bytes: end as u32 }.word())
+            });
+        if filled.is_err() { null_mut() } else { base.wrapping_add(index * REGION + start) }
+    }
+
+    /// Takes a block back.
+    #[cold]
+    fn give(&self, region: &AtomicU64) {
+        let _ = region.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let Filled { blocks, bytes } = Filled::of(word);
+            let left = blocks.saturating_sub(1);
+            Some(Filled { blocks: left, bytes: if left == 0 { 0 } else { bytes } }.word())
+        });
+    }
+}
+
+/// The system's allocator, with the reserve behind it for those who hold it.
+pub struct Backed;
+
+/// A block of the reserve, if this thread holds it.
+#[cold]
+fn instead(layout: Layout) -> *mut u8 {
+    if HELD.get() == 0 { null_mut() } else { RESERVE.take(layout) }
+}
+
+// SAFETY: a block is the system's or the reserve's, which its address tells.
+unsafe impl GlobalAlloc for Backed {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let block = unsafe { System.alloc(layout) };
+        if block.is_null() { instead(layout) } else { block }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let block = unsafe { System.alloc_zeroed(layout) };
+        if !block.is_null() {
+            return block;
+        }
+        let block = instead(layout);
+        if !block.is_null() {
+            // SAFETY: a block of this size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match RESERVE.region_of(block) {
+            Some(region) => RESERVE.give(region),
+            // SAFETY: from `System` with this layout.
+            None => unsafe { System.dealloc(block, layout) },
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if RESERVE.region_of(block).is_none() {
+            // SAFETY: from `System` with this layout; the size is the caller's promise.
+            let moved = unsafe { System.realloc(block, layout, bytes) };
+            if !moved.is_null() {
+                return moved;
+            }
+        }
+        let Ok(wanted) = Layout::from_size_align(bytes, layout.align()) else { return null_mut() };
+        // SAFETY: not of size 0, by the caller's promise.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both are so long, and one of them is new.
+            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes)) };
+            // SAFETY: from this allocator with this layout.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+#[cfg(not(any(test, feature = "host_faults")))]
+#[global_allocator]
+static ALLOCATOR: Backed = Backed;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_empty_again_when_its_last_block_goes() {
+        let reserve = Reserve::new();
+        let layout = Layout::from_size_align(100, 8).unwrap();
+        assert!(reserve.take(layout).is_null(), "nobody holds it");
+        assert!(reserve.has_room());
+        let (first, second) = (reserve.take(layout), reserve.take(layout));
+        assert_eq!(second.addr() - first.addr(), 104);
+        let aligned = reserve.take(Layout::from_size_align(1, 4096).unwrap());
+        assert_eq!(aligned.addr() % 4096, 0);
+        assert!(reserve.region_of(&raw const layout as *mut u8).is_none());
+        for block in [second, aligned, first] {
+            reserve.give(reserve.region_of(block).unwrap());
+        }
+        assert_eq!(reserve.take(layout), first);
+        assert!(reserve.take(Layout::from_size_align(LARGEST + 1, 1).unwrap()).is_null());
+    }
+
+    #[test]
+    fn it_is_used_up_once_no_region_has_room() {
+        let reserve = Reserve::new();
+        let layout = Layout::from_size_align(LARGEST, 1).unwrap();
+        let mut blocks = Vec::new();
+        while reserve.has_room() {
+            blocks.push(reserve.take(layout));
+        }
+        assert!(blocks.iter().all(|block| !block.is_null()));
+        // What was begun may be finished.
+        let rest = std::iter::repeat_with(|| reserve.take(layout));
+        let rest: Vec<_> = rest.take_while(|block| !block.is_null()).collect();
+        assert!((rest.len() + 1) * LARGEST >= MARGIN);
+        for block in blocks.iter().chain(&rest) {
+            reserve.give(reserve.region_of(*block).unwrap());
+        }
+        assert!(reserve.has_room());
+    }
+}
