@@ -44,7 +44,8 @@ KINDS = [f"*@{{}}={effect}" for effect in DRIVER] + [
 SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc *@{}=fail!"]
 
 # Not in the loop: they set faults themselves, or end in ways of their own.
-LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "racy", "hpp_cc", "quickstart_cc"}
+LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
+            "driver_gone", "driver_poor", "backend", "sandbox", "teardown"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.

@@ -54,6 +54,24 @@ const SCHEDULES: [&str; 10] = [
     "adversarial:7",
 ];
 
+/// Is this the test `name` in a process of its own? If not, it is run in one: what other tests'
+/// threads do in the library at the same time is part of a run, too.
+fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "TCUDA_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let path = format!("{}::{name}", module_path!().trim_start_matches("tcuda::"));
+    let outcome = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &path, "--test-threads=1", "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&outcome.stdout);
+    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&outcome.stderr));
+    false
+}
+
 /// A machine that is on, with the context of device 0 current; off again at the end of the test.
 struct Bench {
     driver: Driver,
