@@ -6,6 +6,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
+
+/* At exit libcuda may be gone before the threads that call it: they stop then. */
+static inline void stop_if_the_driver_is_gone(void)
+{
+    while (tcuda_last_error_native() == 4)
+        pause();
+}
+
+#undef CHECK_STATUS
+#define CHECK_STATUS(expected, call) \
+    do { \
+        recovery_point(); \
+        tcuda_status check_status_ = (call); \
+        if (check_status_ != (expected)) { \
+            stop_if_the_driver_is_gone(); \
+            check_status_failed(__FILE__, __LINE__, #call, (expected), check_status_); \
+        } \
+    } while (0)
+
 #include "support.h"
 
 static size_t shut_down(void)

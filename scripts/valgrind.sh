@@ -9,7 +9,7 @@ configure_and_build dev >build/valgrind.log 2>&1 || { tail -20 build/valgrind.lo
 
 programs=build/dev/c_tests
 share=(library_shared stream_shared event_shared memory_shared host_shared device_shared
-    every_function_shared failures_shared)
+    failures_shared)
 case ${1:---share} in
 --share) names=("${share[@]}") ;;
 --all)

@@ -77,7 +77,7 @@ static inline void *output_bytes(size_t size, size_t struct_size)
     unsigned char *bytes = malloc(size), *before = malloc(size);
     CHECK(bytes && before);
     memset(bytes, 0xAB, size);
-    if (struct_size)
+    if (struct_size && size >= sizeof struct_size)
         memcpy(bytes, &struct_size, sizeof struct_size);
     memcpy(before, bytes, size);
     outputs[output_count].bytes = bytes;
@@ -202,7 +202,7 @@ static inline int run_forked(const struct function *functions, int function_coun
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        alarm(30);
+        alarm(600);
         is_forked = 1;
         for (int i = 0; i < function_count; i++) {
             now = valid;
@@ -242,14 +242,14 @@ static inline int run_everything(const struct function *functions, int function_
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            alarm(30);
+            alarm(600);
             failures = run_function(functions, i, cases, case_count);
             exit(failures + live_handles() > 0);
         }
         CHECK(waitpid(child, &status, 0) == child);
         failures += status != 0;
     }
-    alarm(100);
+    alarm(600);
     for (int i = 0; i < function_count; i++)
         if (!functions[i].alone)
             failures += run_function(functions, i, cases, case_count);
