@@ -48,7 +48,8 @@ if [ "${1:-}" != --report ]; then
     mkdir -p "$out/raw"
     # Counting is slow: a few programs of the model are enough to take its branches.
     run rust env PROPTEST_CASES=40 cargo test --locked --no-fail-fast
-    run faults cargo test --locked --features host_faults --test faults
+    run faults env CARGO_TARGET_DIR="$CARGO_TARGET_DIR-faults" \
+        cargo test --locked --features host_faults --test faults
     run c c_tests
 fi
 
@@ -60,7 +61,7 @@ programs() {
 objects=()
 while read -r binary; do
     objects+=(-object "$binary")
-done < <(programs && programs --features host_faults --test faults &&
+done < <(programs && CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
     echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static")
 "$llvm/llvm-profdata" merge -sparse "$out"/raw/*.profraw -o "$out/tests.profdata"
 "$llvm/llvm-cov" export -instr-profile "$out/tests.profdata" "${objects[@]}" -skip-expansions \

@@ -5,8 +5,9 @@ source "$(dirname "$0")/tools.sh"
 cargo clippy --version >/dev/null 2>&1 || { echo "skipped: clippy is not installed"; exit 0; }
 clippy() { cargo clippy --locked "$@"; }
 clippy --all-targets -- -D warnings
-clippy --all-targets --features host_faults -- -D warnings
-clippy --all-targets --manifest-path fuzz/Cargo.toml -- -D warnings
+# Libraries have the same names with and without the feature.
+CARGO_TARGET_DIR=$root/target/faults clippy --all-targets --features host_faults -- -D warnings
+CARGO_TARGET_DIR=$root/target/faults clippy --all-targets --manifest-path fuzz/Cargo.toml -- -D warnings
 # The same sources under types of which few are const, so that constructors look different.
 CARGO_TARGET_DIR=$root/target/models clippy --release --manifest-path models/Cargo.toml --tests \
     --  -D warnings -A clippy::new_without_default -A clippy::redundant_closure

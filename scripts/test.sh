@@ -60,10 +60,11 @@ checked "clippy" scripts/lint.sh
 checked "licences, versions and sources of crates" scripts/deny.sh
 checked "the ABI of the last release" scripts/abi.sh
 step "Rust tests" cargo test --locked --no-fail-fast
-# Its own directory: with the feature on, everything would be built twice in the common one.
+# A directory for what has the feature host_faults: libraries have the same names with and without it.
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
     cargo test --locked --features host_faults --test faults
-step "fuzz targets on their corpora" cargo test --locked --manifest-path fuzz/Cargo.toml
+step "fuzz targets on their corpora" env CARGO_TARGET_DIR="$root/target/faults" \
+    cargo test --locked --manifest-path fuzz/Cargo.toml
 step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
 step "fault loop over the C tests, a share" python3 scripts/fault_loop.py build/dev/c_tests --seconds 40
