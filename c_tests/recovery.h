@@ -166,6 +166,7 @@ static inline void recover(const char *what)
     recovery_thread = pthread_self();
     atomic_store(&recovery_began, true);
     recovery_report("ended", what, "");
+    fprintf(stderr, "faults end\n"); /* what the simulated machine says from here on counts */
     unsetenv("TCUDA_FAULTS"); /* the next life of the library would take them again */
     tcuda_status status = tcuda_backend_faults(NULL);
     if (status != TCUDA_STATUS_OK)

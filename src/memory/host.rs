@@ -9,6 +9,10 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use std::collections::HashSet;
 use std::ffi::c_void;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+/// Addresses. With keys of its own each set would ask the system for random ones, and panic without.
+type Blocks = HashSet<usize, BuildHasherDefault<DefaultHasher>>;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every device, not for the current one alone.
 const PORTABLE: u32 = 1;
@@ -17,15 +21,15 @@ const PORTABLE: u32 = 1;
 pub struct HostMemory {
     driver: &'static Driver,
     /// Addresses of what the host holds.
-    blocks: Mutex<HashSet<usize>>,
+    blocks: Mutex<Blocks>,
 }
 
 impl HostMemory {
     pub(crate) fn new(driver: &'static Driver) -> HostMemory {
-        HostMemory { driver, blocks: Mutex::new(Rank::LEAF, HashSet::new()) }
+        HostMemory { driver, blocks: Mutex::new(Rank::LEAF, Blocks::default()) }
     }
 
-    fn blocks(&self) -> Held<'_, HashSet<usize>> {
+    fn blocks(&self) -> Held<'_, Blocks> {
         self.blocks.lock()
     }
 

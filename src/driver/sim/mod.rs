@@ -332,6 +332,8 @@ static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
 fn meet() {
     #[cfg(any(test, feature = "host_faults"))]
     let _theirs = crate::host_faults::theirs();
+    // Without memory nobody keeps turns.
+    let Some(_reserve) = reserve::hold() else { return };
     // A callback is part of an operation.
     if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
         machine.adversary.call();
@@ -341,6 +343,7 @@ fn meet() {
 fn give_way() -> bool {
     #[cfg(any(test, feature = "host_faults"))]
     let _theirs = crate::host_faults::theirs();
+    let Some(_reserve) = reserve::hold() else { return false };
     machine().is_some_and(|machine| machine.adversary.give_way())
 }
 
