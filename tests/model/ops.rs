@@ -189,9 +189,10 @@ impl Injected {
         std::iter::once(self.first).chain(self.second)
     }
 
-    /// Does every call fail from some point on?
-    pub fn is_total(&self) -> bool {
-        self.rules().any(|rule| rule.call == "*" && rule.forever)
+    /// May both calls fail that bring the caller's context back: popping ours, and setting theirs?
+    pub fn may_keep_context(&self) -> bool {
+        let any = || self.rules().filter(|rule| rule.call == "*" || rule.call.starts_with("cuCtx"));
+        any().count() > 1 || any().any(|rule| rule.forever)
     }
 
     /// As tcuda_backend_faults takes them.

@@ -348,8 +348,7 @@ impl World {
         let rules = op.injected.iter().flat_map(Injected::rules);
         self.has_lost |= rules.into_iter().any(|rule| matches!(rule.call, "*" | "cuMemUnmap"));
         let settled = self.apply(op.who, &op.act);
-        if op.injected.is_some_and(|injected| injected.is_total()) {
-            // Not even the caller's context can be brought back while every call fails.
+        if op.injected.is_some_and(|injected| injected.may_keep_context()) {
             let device = self.device[op.who];
             self.hands.on(op.who, move || api::device_set(device)).unwrap();
         }
