@@ -208,9 +208,9 @@ tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
  * host that makes calls of its own, to capture a stream say, runs on both. The function has the
  * form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
  * 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
- * tcuda_backend_faults.
+ * tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown.
  *
- * @param function  "cuStreamBeginCapture": without the suffix of a version
+ * @param function      "cuStreamBeginCapture": without the suffix of a version
  * @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
  */
 TCUDA_NODISCARD TCUDA_API
