@@ -70,7 +70,9 @@ impl Context {
         streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
         let stream = Stream::new(self.device, Kind::Blocking, 0);
         self.adopt(&stream);
-        worker::destroy_at_end(&stream);
+        // Without room for that the machine's end is the stream's.
+        let own = Arc::downgrade(&stream);
+        worker::at_end(move || own.upgrade().iter().for_each(|stream| stream.destroy()));
         streams.push((thread, Arc::clone(&stream)));
         stream
     }

@@ -2,14 +2,13 @@
 //! own allocate where no reserve reaches (`crate::reserve`) and abort when there is nothing.
 
 use super::lock;
-use super::queue::Stream;
 use crate::reserve;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 type Body = Box<dyn FnOnce() + Send>;
 
@@ -93,33 +92,32 @@ pub(super) fn identity() -> u64 {
     OWN.get()
 }
 
-/// Streams that end with a thread.
-type Bequest = Mutex<Vec<Weak<Stream>>>;
+/// What is done when a thread ends.
+type Ends = Mutex<Vec<Box<dyn FnOnce()>>>;
 
 /// The key of those, plus 1; 0: not made yet.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
-/// Destroys a stream when the calling thread ends. Where there is no room to remember it, the machine's
-/// end is the stream's.
-pub(super) fn destroy_at_end(stream: &Arc<Stream>) {
-    let Some(key) = key() else { return };
+/// Has `body` run when the calling thread ends; `false`: the system has no room to remember it. The
+/// caller holds the reserve. Not by a thread-local with a destructor: the C library ends the process
+/// when it finds no memory to register one.
+pub(super) fn at_end(body: impl FnOnce() + 'static) -> bool {
+    let Some(key) = key() else { return false };
     // SAFETY: the key exists.
-    let mut bequest = unsafe { libc::pthread_getspecific(key) }.cast::<Bequest>();
-    if bequest.is_null() {
-        bequest = Box::into_raw(Box::new(Mutex::default()));
+    let mut ends = unsafe { libc::pthread_getspecific(key) }.cast::<Ends>();
+    if ends.is_null() {
+        ends = Box::into_raw(Box::new(Mutex::default()));
         // SAFETY: the key exists; the value is handed to `end` alone.
-        let failed = unsafe { libc::pthread_setspecific(key, bequest.cast()) };
-        if failed != 0 {
+        if unsafe { libc::pthread_setspecific(key, ends.cast()) } != 0 {
             // SAFETY: from `into_raw` above, and kept nowhere.
-            drop(unsafe { Box::from_raw(bequest) });
-            return;
+            drop(unsafe { Box::from_raw(ends) });
+            return false;
         }
     }
     // SAFETY: this thread's own, until `end`.
-    let bequest = unsafe { &*bequest };
-    let mut streams = lock(bequest);
-    streams.retain(|stream| stream.strong_count() > 0);
-    streams.push(Arc::downgrade(stream));
+    let ends = unsafe { &*ends };
+    lock(ends).push(Box::new(body));
+    true
 }
 
 fn key() -> Option<libc::pthread_key_t> {
@@ -143,11 +141,11 @@ fn key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// Runs when a thread with such streams ends.
-unsafe extern "C" fn end(bequest: *mut c_void) {
+/// Runs when a thread ends that has something to do then.
+unsafe extern "C" fn end(ends: *mut c_void) {
     let _reserve = reserve::hold();
-    // SAFETY: from `into_raw` in `destroy_at_end`; the thread no longer has it.
-    let bequest = unsafe { Box::from_raw(bequest.cast::<Bequest>()) };
-    let streams = std::mem::take(&mut *lock(&bequest));
-    streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.destroy());
+    // SAFETY: from `into_raw` in `at_end`; the thread no longer has it.
+    let ends = unsafe { Box::from_raw(ends.cast::<Ends>()) };
+    let bodies = std::mem::take(&mut *lock(&ends));
+    bodies.into_iter().for_each(|body| body());
 }
