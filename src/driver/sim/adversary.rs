@@ -102,8 +102,8 @@ impl Adversary {
         lane.pending.push_back(operation);
         if lane.pending.len() == 1 {
             state.active.push(index);
-            if let Some(watcher) = state.unwatched.take() {
-                watcher.unpark();
+            if std::mem::take(&mut state.unwatched) {
+                self.helpers.watch.ring();
             }
         }
         state.current = number;

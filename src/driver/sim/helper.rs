@@ -8,10 +8,10 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
+use super::worker::{Bell, Worker};
 use super::{Machine, census, code, lock, require, schedule};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// Between two looks at a callback that is not over.
@@ -28,17 +28,20 @@ const STEP: Duration = Duration::from_millis(1);
 /// The threads.
 #[derive(Default)]
 pub(super) struct Helpers {
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Worker>>,
     /// Is there one for callbacks?
     exists: Mutex<bool>,
     /// Those that have a callback, but are not inside the host's function: they are on their way,
     /// even where they sleep until a lock is free.
     on_the_way: AtomicUsize,
+    /// There is work to watch over, or the machine goes off.
+    pub(super) watch: Bell,
 }
 
 /// What a thread that runs callbacks is at.
 pub(super) struct Helper {
-    thread: Thread,
+    /// There is a callback to run, or the machine goes off.
+    bell: Arc<Bell>,
     /// The thread, as the system knows it.
     id: i32,
     busy: bool,
@@ -49,8 +52,8 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    fn new(id: i32) -> Helper {
-        Helper { thread: thread::current(), id, busy: false, ticks: None, left_alone: false }
+    fn new(id: i32, bell: &Arc<Bell>) -> Helper {
+        Helper { bell: Arc::clone(bell), id, busy: false, ticks: None, left_alone: false }
     }
 
     /// Is it to be waited for before a call goes on?
@@ -72,16 +75,13 @@ impl Adversary {
         body: fn(&Adversary, &Arc<Machine>),
     ) -> bool {
         let machine = Arc::clone(machine);
-        let body = move || {
-            let _reserve = crate::reserve::hold();
-            body(&machine.adversary, &machine);
-        };
+        let body = move || body(&machine.adversary, &machine);
         self.turnstile.begin_nap();
-        let thread = thread::Builder::new().name(String::from(name)).spawn(body);
-        if thread.is_err() {
+        let thread = Worker::start(String::from(name), body);
+        if thread.is_none() {
             self.turnstile.end_nap();
         }
-        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_ok()
+        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
     }
 
     /// Starts the watcher, if there is none.
@@ -113,7 +113,7 @@ impl Adversary {
             let _ = self.start(machine, "sim callbacks", Adversary::help);
         }
         if let Some(helper) = state.helpers.iter().find(|helper| !helper.busy) {
-            helper.thread.unpark();
+            helper.bell.ring();
         }
         self.settle(state)
     }
@@ -163,18 +163,19 @@ impl Adversary {
     fn help(&self, machine: &Arc<Machine>) {
         // SAFETY: gettid has no preconditions.
         let id = unsafe { libc::gettid() };
+        let bell = Arc::new(Bell::default());
         let mut state = lock(&self.state);
         let own = state.helpers.len();
-        state.helpers.push(Helper::new(id));
+        state.helpers.push(Helper::new(id, &bell));
         self.turnstile.end_nap();
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
                 state = self.take_up(machine, state);
-                state.helpers[own] = Helper::new(id);
+                state.helpers[own] = Helper::new(id, &bell);
             } else {
                 drop(state);
-                self.turnstile.sleep(id, None);
+                self.turnstile.sleep(id, &bell, None);
                 state = lock(&self.state);
             }
         }
@@ -189,15 +190,15 @@ impl Adversary {
         let (mut calls, mut patience) = (state.calls, FORGOTTEN);
         while !state.closed {
             if !state.is_busy() {
-                state.unwatched = Some(thread::current());
+                state.unwatched = true;
                 drop(state);
-                self.turnstile.sleep(id, None);
+                self.turnstile.sleep(id, &self.helpers.watch, None);
                 state = lock(&self.state);
                 continue;
             }
             drop(state);
             let start = Instant::now();
-            self.turnstile.sleep(id, Some(patience));
+            self.turnstile.sleep(id, &self.helpers.watch, Some(patience));
             let timed_out = start.elapsed() >= patience;
             // Not under the lock, for which a thread that makes a call would seem to sleep.
             let quiet = if timed_out { self.turnstile.quiet(id) } else { None };
@@ -219,12 +220,12 @@ impl Adversary {
     /// Ends the threads; everything queued is over.
     pub(super) fn close(&self) {
         self.turnstile.close();
-        lock(&self.state).closed = true;
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.helpers.iter().for_each(|helper| helper.bell.ring());
+        drop(state);
+        self.helpers.watch.ring();
         let threads = std::mem::take(&mut *lock(&self.helpers.threads));
-        threads.iter().for_each(|thread| thread.thread().unpark());
-        for thread in threads {
-            // What callbacks throw is caught.
-            let _ = thread.join();
-        }
+        threads.into_iter().for_each(Worker::join);
     }
 }

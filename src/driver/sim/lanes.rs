@@ -8,7 +8,6 @@ use super::trace::{Record, Trace};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::Thread;
 
 /// All that is queued.
 #[derive(Default)]
@@ -21,8 +20,8 @@ pub(super) struct State {
     pub(super) helpers: Vec<Helper>,
     /// There is a watcher.
     pub(super) watched: bool,
-    /// The watcher, while it waits for work to watch over.
-    pub(super) unwatched: Option<Thread>,
+    /// It waits for work to watch over.
+    pub(super) unwatched: bool,
     /// The machine is going off.
     pub(super) closed: bool,
     pub(super) trace: Option<Trace>,
