@@ -87,6 +87,27 @@ static void a_lost_device_stays_lost(void)
     CHECK_OK(tcuda_free(block));
 }
 
+/* That nothing is left behind, the option leaks=report says. */
+static void what_is_refused_is_not_lost(void)
+{
+    static const char refusals[] = "cuMemFreeHost@1=999, cuMemUnmap@1=999, cuMemRelease@1=999, "
+        "cuMemAddressFree@1=999";
+    void *pinned = NULL;
+    CHECK_OK(tcuda_host_malloc(100, &pinned));
+    CHECK_OK(tcuda_backend_faults("cuMemFreeHost@1=999"));
+    CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_host_free(pinned));
+    CHECK_OK(tcuda_host_free(pinned));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_host_free(pinned));
+    /* A shutdown asks for everything once more. */
+    CHECK_OK(tcuda_host_malloc(100, &pinned));
+    CHECK_OK(tcuda_free(allocate(1000, 0, NULL)));
+    const uint64_t before = fired();
+    CHECK_OK(tcuda_backend_faults(refusals));
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_EQ(fired() - before, 4);
+    CHECK_OK(tcuda_backend_faults(NULL));
+}
+
 static void reads_the_environment(void)
 {
     CHECK_EQ(setenv("TCUDA_FAULTS", "cuInit@x=2", 1), 0);
@@ -117,5 +138,6 @@ int main(void)
     texts_are_checked();
     calls_fail_by_rules();
     a_lost_device_stays_lost();
+    what_is_refused_is_not_lost();
     return finish();
 }

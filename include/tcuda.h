@@ -891,7 +891,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
 
 /**
- * Gives page-locked memory back, after waiting for work that may still use it.
+ * Gives page-locked memory back, after waiting for work that may still use it. If the driver fails,
+ * the block is still the caller's: free it again, or leave it to tcuda_shutdown.
  *
  * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
  */

@@ -1,11 +1,12 @@
 """The fault loop over the C tests: each program is run with its k-th driver call, or its k-th call of
 the C library, failing, with k = 1, 2, 3 ... until nothing is left to fail.
 
-usage: fault_loop.py DIRECTORY [--all] [--seconds N] [--jobs N] [--json FILE] [PROGRAM [RULE]]
+usage: fault_loop.py DIRECTORY [--all] [--most K] [--seconds N] [--jobs N] [--json FILE] [PROGRAM [RULE]]
 
-DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share lasts --seconds (40)
-and takes ever longer steps; --all has more kinds of faults and, without --seconds, leaves no k out. PROGRAM is one row of the list that --list prints, RULE one run of
-it: "*@17=2!", or "libc malloc@3=fail".
+DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share takes ever longer steps
+up to k = 400, or --most; --all has more kinds of faults and programs, and leaves no k out but with
+--seconds, which ends it and has it take such steps too. PROGRAM is one row of the list that --list
+prints, RULE one run of it: "*@17=2!", or "libc malloc@3=fail".
 
 A run fails when the program crashes, hangs, or its report (c_tests/recovery.h, c_tests/faults/watch.h)
 names a problem: an output written on failure, a wrong number of live handles, a library that does
@@ -26,19 +27,22 @@ import time
 RECOVERED = 78
 SKIPPED = 77
 TIMEOUT = 120
-# A share tries every k up to this one, then takes ever longer steps.
-ALL_UP_TO = 16
+# A share tries every k up to this one, then takes ever longer steps; and no k beyond the last.
+ALL_UP_TO = 12
+MOST = 400
 MOST_FAILURES = 40
 
 # What a driver call gives, once or (!) for ever; lost: the device is lost with this call.
 DRIVER = ["2", "2!", "999", "999!", "700", "700!", "lost", "slow:2ms"]
 # Functions of the C library, as c_tests/faults/libc_faults.c names them; * is any.
+# Without munmap for ever: addresses that cannot be given back are used up in the end.
 LIBC = ["*", "mmap", "munmap", "mprotect", "madvise", "memfd_create", "ftruncate", "fallocate", "open",
         "read", "write", "pthread_create", "pthread_key_create", "pthread_setspecific",
         "pthread_atfork", "membarrier", "getrandom", "dlopen", "posix_memalign", "calloc", "realloc",
         "malloc"]
 KINDS = [f"*@{{}}={effect}" for effect in DRIVER] + [
-    f"libc {name}@{{}}={effect}" for name in LIBC for effect in ("fail", "fail!")]
+    f"libc {name}@{{}}={effect}" for name in LIBC for effect in ("fail", "fail!")
+    if (name, effect) != ("munmap", "fail!")]
 
 # What a share begins with.
 SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc *@{}=fail!"]
@@ -153,6 +157,7 @@ class Cursor:
         self.program, self.kind, self.next = program, kind, 1
         self.fired = self.runs = 0
         self.seconds = 0.0
+        self.is_whole = False  # ran until nothing was left to fail
 
     def take(self, takes_all):
         k = self.next
@@ -184,7 +189,9 @@ class Loop:
         # A program that ended early did not come to all faults of its own.
         cursor.fired += max(result.fired - cursor.program.own, int(result.ended != ""))
         fired = result.ended != "" or result.fired != cursor.program.own or result.problems
-        cursor.next = following if fired else None
+        most = self.options.most
+        cursor.next = following if fired and (most is None or following <= most) else None
+        cursor.is_whole = not fired
         if result.ended and result.told == 0 and result.absorbed > 0:
             self.silent.setdefault((cursor.program.name, result.ended), rule)
         if result.problems:
@@ -199,7 +206,7 @@ class Loop:
                 waiting = [cursor for cursor in self.cursors if cursor.next is not None]
                 if waiting and len(pending) < 2 * self.options.jobs:
                     cursor = min(waiting, key=lambda cursor: cursor.seconds)
-                    rule, following = cursor.take(self.options.seconds is None)
+                    rule, following = cursor.take(self.options.takes_all)
                     future = pool.submit(run, self.options.directory, cursor.program, rule)
                     pending[future] = (cursor, rule, following)
                 elif pending:
@@ -216,7 +223,7 @@ class Loop:
             self.finished(*pending.pop(future), future.result())
 
     def summary(self):
-        kinds, left = {}, sum(cursor.next is not None for cursor in self.cursors)
+        kinds, left = {}, sum(not cursor.is_whole for cursor in self.cursors)
         for cursor in self.cursors:
             kinds[cursor.kind] = kinds.get(cursor.kind, 0) + cursor.fired
         for kind, count in kinds.items():
@@ -242,6 +249,7 @@ def main():
     parser.add_argument("rule", nargs="?")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--most", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--kinds", default="", help="only kinds that contain this text")
@@ -249,8 +257,10 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.directory = options.directory.resolve()
-    if options.seconds is None and not options.all and options.program is None:
-        options.seconds = 40
+    is_share = not options.all and options.program is None
+    if options.most is None and is_share:
+        options.most = MOST
+    options.takes_all = not is_share and options.seconds is None
 
     chosen = [row for row in programs(options.directory) if options.program in (None, row.name)]
     if not options.all and options.program is None:

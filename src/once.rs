@@ -1,27 +1,20 @@
 //! A value that is made at its first use: who comes meanwhile waits, as for a lock, so it has a rank.
 
+use crate::lock::Lock;
 use crate::rank::Rank;
 use once_cell::sync::OnceCell;
 
 /// The place of the value.
 pub struct Once<T> {
     cell: OnceCell<T>,
-    rank: Rank,
-}
-
-/// Held by who makes the value.
-struct Making(Rank);
-
-impl Drop for Making {
-    fn drop(&mut self) {
-        self.0.given();
-    }
+    /// Held by who makes the value. Not left to the cell, whose waiters need host memory.
+    making: Lock,
 }
 
 impl<T> Once<T> {
     /// Not made yet.
     pub const fn new(rank: Rank) -> Once<T> {
-        Once { cell: OnceCell::new(), rank }
+        Once { cell: OnceCell::new(), making: Lock::new(rank) }
     }
 
     /// The value, if it was made.
@@ -41,11 +34,7 @@ impl<T> Once<T> {
 
     #[cold]
     fn try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
-        self.rank.before();
-        self.cell.get_or_try_init(|| {
-            self.rank.taken();
-            let _making = Making(self.rank);
-            make()
-        })
+        let _making = self.making.guard();
+        self.cell.get_or_try_init(make)
     }
 }

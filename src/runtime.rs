@@ -240,9 +240,14 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     let backend = match existing_driver(inside).map(Driver::name) {
         Some("sim") => Backend::Sim,
         Some(_) => Backend::Cuda,
-        None => chosen_backend().unwrap_or(Backend::Cuda),
+        None => return chosen_backend_name(),
     };
     backend.name()
+}
+
+/// What would run: the choice, or the default where it cannot be read.
+pub fn chosen_backend_name() -> &'static CStr {
+    chosen_backend().unwrap_or(Backend::Cuda).name()
 }
 
 /// Devices that this process can use; without a driver 0. Creates no context.

@@ -4,8 +4,9 @@
 use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::{Error, Result};
+use crate::once::Once;
+use crate::rank::Rank;
 use crate::{runtime, sync, turn};
-use once_cell::sync::OnceCell;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -54,7 +55,7 @@ pub fn block() -> &'static Block {
 static MEMBERS: Members = Members::new();
 static RETIRED: Retired = Retired::new();
 
-static KEY: OnceCell<libc::pthread_key_t> = OnceCell::new();
+static KEY: Once<libc::pthread_key_t> = Once::new(Rank::ONCE);
 static MODE: AtomicU32 = AtomicU32::new(MODE_UNKNOWN);
 const MODE_UNKNOWN: u32 = 0;
 /// membarrier works, so that entering needs no fence.

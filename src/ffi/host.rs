@@ -21,7 +21,8 @@ pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) 
     })
 }
 
-/// Gives page-locked memory back, after waiting for work that may still use it.
+/// Gives page-locked memory back, after waiting for work that may still use it. If the driver fails,
+/// the block is still the caller's: free it again, or leave it to tcuda_shutdown.
 ///
 /// @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]

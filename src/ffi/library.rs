@@ -206,13 +206,13 @@ pub unsafe extern "C" fn tcuda_backend_select(
 /// "cuda" or "sim": what runs, or would run.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_backend_name() -> *const c_char {
-    let mut name = c"cuda";
-    // A name has no status: in a forked child it is the default.
+    let mut name = None;
+    // A name has no status: who cannot enter, in a forked child say, is told what was chosen.
     let _ = boundary(|call| {
-        name = runtime::backend_name(call.inside());
+        name = Some(runtime::backend_name(call.inside()));
         Ok(())
     });
-    name.as_ptr()
+    name.unwrap_or_else(runtime::chosen_backend_name).as_ptr()
 }
 
 /// The index of a driver function, or that all are meant.

@@ -7,12 +7,20 @@ use crate::lock::{Held, Mutex};
 use crate::memory::Relaxed;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-/// Addresses. With keys of its own each set would ask the system for random ones, and panic without.
-type Blocks = HashSet<usize, BuildHasherDefault<DefaultHasher>>;
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Held,
+    /// The driver is being asked to take it back.
+    Leaving,
+}
+
+/// Blocks by their addresses. With keys of its own each map would ask the system for random ones, and
+/// panic without.
+type Blocks = HashMap<usize, State, BuildHasherDefault<DefaultHasher>>;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every device, not for the current one alone.
 const PORTABLE: u32 = 1;
@@ -20,7 +28,6 @@ const PORTABLE: u32 = 1;
 /// The pinned memory of the process.
 pub struct HostMemory {
     driver: &'static Driver,
-    /// Addresses of what the host holds.
     blocks: Mutex<Blocks>,
 }
 
@@ -55,21 +62,40 @@ impl HostMemory {
             let _ = unsafe { self.driver.cuMemFreeHost(block) };
             return Err(Error::OutOfHostMemory("the list of pinned blocks"));
         }
-        blocks.insert(block as usize);
+        blocks.insert(block as usize, State::Held);
         Ok(block as usize)
     }
 
-    /// Gives a block back; the driver waits for the work that may use it.
+    /// Gives a block back; the driver waits for the work that may use it. What it refuses stays a block.
     pub fn free(&self, runtime: &Runtime, block: usize) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = runtime.device(CURRENT)?.enter()?;
-        // Off the list first: from the driver's call on the address may be another thread's.
-        if !self.blocks().remove(&block) {
+        if !self.change(block, State::Held, State::Leaving) {
             return Err(unknown_block(block));
         }
-        // SAFETY: it came from cuMemHostAlloc, and whoever took it off the list frees it.
-        unsafe { self.driver.cuMemFreeHost(block as *mut c_void) }?;
-        Ok(())
+        // SAFETY: it came from cuMemHostAlloc, and nobody else has it leave.
+        let freed = unsafe { self.driver.cuMemFreeHost(block as *mut c_void) };
+        if freed.is_err() {
+            self.change(block, State::Leaving, State::Held);
+        } else {
+            // Held once more: the address is another thread's by now.
+            let mut blocks = self.blocks();
+            if blocks.get(&block) == Some(&State::Leaving) {
+                blocks.remove(&block);
+            }
+        }
+        Ok(freed?)
+    }
+
+    /// Was the block in this state, so that it is in the other one now?
+    fn change(&self, block: usize, from: State, to: State) -> bool {
+        match self.blocks().get_mut(&block) {
+            Some(state) if *state == from => {
+                *state = to;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Gives everything back. Nobody is inside, no work is under way; `devices` have their contexts.
@@ -77,9 +103,14 @@ impl HostMemory {
         let mut blocks = std::mem::take(&mut *self.blocks());
         let active = devices.iter().find(|device| device.has_context());
         let _context = active.and_then(|device| device.enter().ok());
-        for block in blocks.drain() {
-            // SAFETY: as in `free`. An error is the driver's last word.
-            let _ = unsafe { self.driver.cuMemFreeHost(block as *mut c_void) };
+        for (block, _) in blocks.drain() {
+            // Once more where it is refused: a failure that passes leaves nothing behind.
+            for _ in 0..2 {
+                // SAFETY: as in `free`.
+                if unsafe { self.driver.cuMemFreeHost(block as *mut c_void) }.is_ok() {
+                    break;
+                }
+            }
         }
     }
 }

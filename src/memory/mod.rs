@@ -274,8 +274,7 @@ impl DeviceMemory {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
-            let _ = state.segment.unmap(&self.virtual_memory, arena.base, 0, u32::MAX);
-            state.segment.clear_stranded(&self.virtual_memory, arena.base);
+            state.segment.close(&self.virtual_memory, arena.base);
             for batch in state.limbo.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.

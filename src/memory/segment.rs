@@ -145,6 +145,15 @@ impl Segment {
         outcome
     }
 
+    /// Gives every mapping back, at the arena's end. What the driver refuses it is asked for once more:
+    /// a failure that passes leaves nothing behind.
+    pub(super) fn close(&mut self, memory: &VirtualMemory, base: u64) {
+        for _ in 0..2 {
+            let _ = self.unmap(memory, base, 0, u32::MAX);
+            self.clear_stranded(memory, base);
+        }
+    }
+
     /// Gives another device access to everything that is mapped.
     pub(super) fn allow_peer(&self, memory: &VirtualMemory, base: u64, peer: i32) -> Result<()> {
         for mapping in &self.mappings {

@@ -321,13 +321,20 @@ impl VirtualMemory {
         Ok((free as u64, total as u64))
     }
 
-    /// Forgets the device's reservations and gives their addresses back; nothing is mapped.
+    /// Forgets the device's reservations and gives their addresses back; nothing is mapped. What the
+    /// driver refuses it is asked for once more.
     pub(super) fn close(&self) {
-        self.release_the_rest();
+        for _ in 0..2 {
+            self.release_the_rest();
+        }
         let _adding = ADDING.lock();
         REGISTRY.remove(self.ordinal, |base, bytes| {
-            // SAFETY: reserved with this size, and nothing is mapped in it.
-            let _ = unsafe { self.driver.cuMemAddressFree(base, bytes as usize) };
+            for _ in 0..2 {
+                // SAFETY: reserved with this size, and nothing is mapped in it.
+                if unsafe { self.driver.cuMemAddressFree(base, bytes as usize) }.is_ok() {
+                    break;
+                }
+            }
         });
     }
 }

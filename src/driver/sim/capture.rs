@@ -4,12 +4,11 @@
 use super::event::{Captured, Event, Recorded};
 use super::graph::{Graph, Work};
 use super::queue::{Action, Kind, Stream};
-use super::{Machine, code, lock, require};
+use super::{Machine, code, lock, require, worker};
 use std::cell::Cell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::ThreadId;
 
 /// Modes of captures and threads.
 pub(super) const GLOBAL: c_uint = 0;
@@ -32,7 +31,7 @@ pub(super) struct Capture {
     pub(super) id: u64,
     mode: c_uint,
     /// The thread that began it.
-    thread: ThreadId,
+    thread: u64,
     pub(super) graph: Arc<Graph>,
     /// Something happened that it cannot hold; it can only be ended.
     pub(super) broken: bool,
@@ -226,7 +225,7 @@ pub(super) fn caution(machine: &Machine) -> Result<(), i32> {
     if !machine.captures.any() {
         return Ok(());
     }
-    let (mode, thread) = (MODE.get(), std::thread::current().id());
+    let (mode, thread) = (MODE.get(), worker::identity());
     let mut refused = false;
     for capture in machine.captures.list().iter_mut() {
         let forbids = match mode {
@@ -330,7 +329,7 @@ pub(super) fn begin(machine: &Machine, stream: &Arc<Stream>, mode: c_uint) -> Re
     list.push(Capture {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
         mode,
-        thread: std::thread::current().id(),
+        thread: worker::identity(),
         graph: Graph::insert(machine),
         broken: false,
         members: vec![Member { stream: Arc::clone(stream), ends: Vec::new(), shown: Vec::new() }],
@@ -350,7 +349,7 @@ pub(super) fn end(machine: &Machine, stream: &Stream) -> Result<usize, i32> {
     }
     let outcome = if capture.broken {
         Err(code::STREAM_CAPTURE_INVALIDATED)
-    } else if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
+    } else if capture.mode != RELAXED && capture.thread != worker::identity() {
         Err(code::STREAM_CAPTURE_WRONG_THREAD)
     } else if !capture.is_joined() {
         Err(code::STREAM_CAPTURE_UNJOINED)

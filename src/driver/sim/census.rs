@@ -1,6 +1,7 @@
 //! What the threads of this process are at, as far as the system tells (/proc/self/task).
 
 use std::fs::File;
+use std::io::Error;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,17 @@ enum Sight {
     /// It was given a processor so often, where the system counts it.
     Asleep(Option<u64>),
     Gone,
+}
+
+impl Sight {
+    /// Of a thread at which cannot be looked: nobody waits for it, which is another run, not a wrong one.
+    const UNSEEN: Sight = Sight::Asleep(None);
+
+    /// Of a thread whose file cannot be read.
+    fn none(error: &Error) -> Sight {
+        let is_gone = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+        if is_gone { Sight::Gone } else { Sight::UNSEEN }
+    }
 }
 
 impl Default for Census {
@@ -186,24 +198,33 @@ impl Thread {
 
     fn look(&mut self, keep: bool, counts: bool) -> Sight {
         if self.files.is_none() {
-            let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id)).ok();
-            let times = || (keep || counts).then(|| open("schedstat")).flatten();
-            self.files = open("stat").map(|stat| (stat, times()));
+            let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id));
+            let times = || (keep || counts).then(|| open("schedstat").ok()).flatten();
+            match open("stat") {
+                Ok(stat) => self.files = Some((stat, times())),
+                Err(error) => return Sight::none(&error),
+            }
         }
         let sight = match &self.files {
             Some((stat, times)) => Thread::read(stat, times.as_ref().filter(|_| counts)),
-            None => None,
+            None => Sight::UNSEEN,
         };
         if !keep {
             self.files = None;
         }
-        sight.unwrap_or(Sight::Gone)
+        sight
     }
 
-    fn read(stat: &File, times: Option<&File>) -> Option<Sight> {
+    fn read(stat: &File, times: Option<&File>) -> Sight {
         let mut text = [0; 512];
-        let length = stat.read_at(&mut text, 0).ok()?;
-        let text = text.get(..length)?;
+        match stat.read_at(&mut text, 0) {
+            Ok(length) => text.get(..length).and_then(|text| Thread::parse(text, times)),
+            Err(error) => Some(Sight::none(&error)),
+        }
+        .unwrap_or(Sight::UNSEEN)
+    }
+
+    fn parse(text: &[u8], times: Option<&File>) -> Option<Sight> {
         // The name, in parentheses, may hold anything.
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let text = std::str::from_utf8(text.get(end + 1..)?).ok()?;

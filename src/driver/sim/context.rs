@@ -1,14 +1,13 @@
 //! Primary contexts, and each thread's stack of current ones.
 
 use super::queue::{Kind, Stream};
-use super::{Machine, capture, code, device, entry, lock, put, require, schedule, write};
+use super::{Machine, capture, code, device, entry, lock, put, require, schedule, worker, write};
 use crate::driver::sys::{CUcontext, CUdevice};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
-use std::thread::ThreadId;
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Handle of the context of device 0; the others follow at [`STRIDE`].
 const FIRST: usize = 1 << 36;
@@ -26,7 +25,7 @@ pub(super) struct Context {
     /// What the first failed operation left; never cleared.
     pub(super) error: AtomicI32,
     pub(super) legacy: Arc<Stream>,
-    per_thread: Mutex<Vec<(ThreadId, Arc<Stream>)>>,
+    per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
     /// All streams but `legacy`, destroyed ones until they are idle.
     pub(super) members: RwLock<Vec<Arc<Stream>>>,
 }
@@ -63,7 +62,7 @@ impl Context {
 
     /// The calling thread's own default stream.
     pub(super) fn per_thread(&self) -> Arc<Stream> {
-        let thread = std::thread::current().id();
+        let thread = worker::identity();
         let mut streams = lock(&self.per_thread);
         if let Some((_, stream)) = streams.iter().find(|(owner, _)| *owner == thread) {
             return Arc::clone(stream);
@@ -71,8 +70,9 @@ impl Context {
         streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
         let stream = Stream::new(self.device, Kind::Blocking, 0);
         self.adopt(&stream);
-        // A thread that is ending goes without the guard: the machine's end is the stream's.
-        let _ = OWN_STREAMS.try_with(|own| own.borrow_mut().0.push(Arc::downgrade(&stream)));
+        // Without room for that the machine's end is the stream's.
+        let own = Arc::downgrade(&stream);
+        worker::at_end(move || own.upgrade().iter().for_each(|stream| stream.destroy()));
         streams.push((thread, Arc::clone(&stream)));
         stream
     }
@@ -92,17 +92,6 @@ impl Context {
 
     pub(super) fn retain_count(&self) -> usize {
         *lock(&self.retained)
-    }
-}
-
-/// The default streams of a thread, which end with it.
-struct OwnStreams(Vec<Weak<Stream>>);
-
-impl Drop for OwnStreams {
-    fn drop(&mut self) {
-        for stream in self.0.iter().filter_map(Weak::upgrade) {
-            stream.destroy();
-        }
     }
 }
 
@@ -142,7 +131,6 @@ impl Stack {
 }
 
 thread_local! {
-    static OWN_STREAMS: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
     static THREAD: RefCell<Thread> = const {
         RefCell::new(Thread { generation: 0, stack: Stack::new() })
     };

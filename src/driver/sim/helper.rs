@@ -8,9 +8,9 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
+use super::worker::Worker;
 use super::{Machine, census, code, lock, require, schedule};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between two looks at a callback that is not over.
@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_millis(1);
 /// The threads.
 #[derive(Default)]
 pub(super) struct Helpers {
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Worker>>,
     /// Is there one for callbacks?
     exists: Mutex<bool>,
     /// There is a callback to run, or the machine goes off.
@@ -71,16 +71,13 @@ impl Adversary {
         body: fn(&Adversary, &Arc<Machine>),
     ) -> bool {
         let machine = Arc::clone(machine);
-        let body = move || {
-            let _reserve = crate::reserve::hold();
-            body(&machine.adversary, &machine);
-        };
+        let body = move || body(&machine.adversary, &machine);
         self.turnstile.set_starting(true);
-        let thread = std::thread::Builder::new().name(String::from(name)).spawn(body);
-        if thread.is_err() {
+        let thread = Worker::start(String::from(name), body);
+        if thread.is_none() {
             self.turnstile.set_starting(false);
         }
-        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_ok()
+        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
     }
 
     /// Starts the watcher, if there is none.
@@ -217,9 +214,6 @@ impl Adversary {
         self.helpers.offer.notify_all();
         self.helpers.watch.notify_all();
         let threads = std::mem::take(&mut *lock(&self.helpers.threads));
-        for thread in threads {
-            // What callbacks throw is caught.
-            let _ = thread.join();
-        }
+        threads.into_iter().for_each(Worker::join);
     }
 }

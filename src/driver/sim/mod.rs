@@ -44,6 +44,7 @@ mod transfer;
 mod turnstile;
 mod unit;
 mod virtual_memory;
+mod worker;
 
 pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
@@ -71,8 +72,8 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread::JoinHandle;
 use std::time::Instant;
+use worker::Worker;
 
 /// Writes a result through a pointer that the host gave; NULL is `INVALID_VALUE`.
 macro_rules! put {
@@ -131,7 +132,7 @@ struct Machine {
     /// Did a pool ever take memory?
     pools_in_use: AtomicBool,
     peers: PeerMasks,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    workers: Mutex<Vec<Worker>>,
     /// The queues of an adversarial schedule.
     adversary: Adversary,
 }
@@ -255,7 +256,7 @@ impl Machine {
             modules: read(&self.modules).modules.len(),
             graphs: read(&self.graphs).len(),
             host_allocations: read(&self.host).len(),
-            workers: lock(&self.workers).iter().filter(|worker| !worker.is_finished()).count(),
+            workers: lock(&self.workers).iter().filter(|worker| !worker.is_over()).count(),
         }
     }
 }
@@ -297,10 +298,7 @@ pub fn power_off() {
     }
     machine.adversary.close();
     let workers = std::mem::take(&mut *lock(&machine.workers));
-    for worker in workers {
-        // A worker catches what its operations throw.
-        let _ = worker.join();
-    }
+    workers.into_iter().for_each(Worker::join);
 }
 
 /// What is alive; all zero when the machine is off.

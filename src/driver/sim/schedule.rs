@@ -5,6 +5,7 @@ use super::config::ScheduleKind;
 use super::context::Context;
 use super::journal::Write;
 use super::queue::{Action, Kind, Point, Stream};
+use super::worker::Worker;
 use super::{Machine, capture, code, copy, lock};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,19 +120,16 @@ fn add_default_stream_waits(machine: &Machine, stream: &Arc<Stream>, waits: &mut
 
 fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     let (machine_of_worker, stream) = (Arc::clone(machine), Arc::clone(stream));
-    let worker = std::thread::Builder::new()
-        .name(format!("sim stream {}", stream.id))
-        .spawn(move || {
-            let _reserve = crate::reserve::hold();
-            while let Some(operation) = stream.pop() {
-                operation.waits.iter().for_each(Point::wait);
-                run(&machine_of_worker, &stream, operation.action);
-                stream.finish(operation.position);
-            }
-        })
-        .map_err(|_| code::OUT_OF_MEMORY)?;
+    let worker = Worker::start(format!("sim stream {}", stream.id), move || {
+        while let Some(operation) = stream.pop() {
+            operation.waits.iter().for_each(Point::wait);
+            run(&machine_of_worker, &stream, operation.action);
+            stream.finish(operation.position);
+        }
+    });
+    let worker = worker.ok_or(code::OUT_OF_MEMORY)?;
     let mut workers = lock(&machine.workers);
-    workers.retain(|worker| !worker.is_finished());
+    workers.retain(|worker| !worker.is_over());
     workers.push(worker);
     Ok(())
 }

@@ -12,7 +12,7 @@
 
 use super::census::Census;
 use super::hostility::Strategy;
-use super::lock;
+use super::{lock, worker};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -101,7 +101,8 @@ fn is_alone(alone: Option<&AtomicU8>) -> bool {
 }
 
 thread_local! {
-    static PLACE: Arc<Place> = Place::new();
+    /// From `Arc::into_raw`; given back when the thread ends.
+    static PLACE: Cell<*const Place> = const { Cell::new(std::ptr::null()) };
     /// The machine and the rank once more, for a quick look.
     static OWN: Cell<(u64, u64)> = const { Cell::new((0, NONE)) };
 }
@@ -118,9 +119,28 @@ impl Place {
         })
     }
 
-    /// This thread's; one that is ending has lost its own.
+    /// This thread's; a new one each time where none can be kept.
     fn own() -> Arc<Place> {
-        PLACE.try_with(Arc::clone).unwrap_or_else(|_| Place::new())
+        let mut own = PLACE.get();
+        if own.is_null() {
+            let new = Place::new();
+            if !worker::at_end(Place::forget) {
+                return new;
+            }
+            own = Arc::into_raw(new);
+            PLACE.set(own);
+        }
+        // SAFETY: from `into_raw`, and `forget` gives its reference back on this thread only.
+        unsafe { Arc::increment_strong_count(own) };
+        // SAFETY: the reference that was just added.
+        unsafe { Arc::from_raw(own) }
+    }
+
+    /// This thread is ending.
+    fn forget() {
+        let own = PLACE.replace(std::ptr::null());
+        // SAFETY: from `into_raw` in `own`, and given back once.
+        drop(unsafe { Arc::from_raw(own) });
     }
 
     fn rank(&self, machine: u64) -> u64 {
@@ -183,7 +203,7 @@ impl Turnstile {
 
     /// The calling thread's rank.
     pub(super) fn rank(&self) -> u64 {
-        let (machine, rank) = OWN.try_with(Cell::get).unwrap_or((0, NONE));
+        let (machine, rank) = OWN.get();
         if machine == self.number { rank } else { NONE }
     }
 
@@ -193,7 +213,7 @@ impl Turnstile {
         let own = Place::own();
         own.set_rank(self.number, 0);
         lock(&self.census).add_caller(own.id);
-        let _ = OWN.try_with(|own| own.set((self.number, 0)));
+        OWN.set((self.number, 0));
     }
 
     /// Stands at the turnstile until it is this thread's turn; `false` when the machine goes off.
@@ -248,7 +268,7 @@ impl Turnstile {
         }
         if place.is_let_go.load(Ordering::Relaxed) {
             turns.leaving -= 1;
-            let _ = OWN.try_with(|own| own.set((self.number, place.rank(self.number))));
+            OWN.set((self.number, place.rank(self.number)));
         }
         turns.standing.retain(|standing| !Arc::ptr_eq(&standing.place, place));
         if turns.watcher.is_none()
