@@ -58,7 +58,7 @@ programs() {
     cargo test --locked --no-run --quiet --message-format=json "$@" 2>/dev/null |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
-# Sources that changed since the run, or do not compile, would give figures of nothing.
+# Without them the figures would be of nothing.
 binaries=$(programs && CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
     echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static") ||
     { echo "FAILED report: cargo test --no-run does not build the tests"; exit 1; }
