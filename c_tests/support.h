@@ -5,7 +5,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -78,6 +80,40 @@ static inline void join_thread(pthread_t thread)
 static inline void run_on_thread(void *(*body)(void *), void *argument)
 {
     join_thread(start_thread(body, argument));
+}
+
+/* ---- Cases: each in a process of its own, whose exit status is the test ---- */
+
+static inline int *failed_cases(void)
+{
+    static int failures;
+    return &failures;
+}
+
+static inline void run_in_child(const char *name, void (*body)(void))
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        body();
+        exit(EXIT_SUCCESS);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_SUCCESS) {
+        fprintf(stderr, "%s: wait status %#x\n", name, (unsigned)status);
+        ++*failed_cases();
+    }
+}
+
+#define RUNS(body) run_in_child(#body, body)
+
+/* Last line of a test of cases, instead of finish. */
+static inline int finish_cases(void)
+{
+    return *failed_cases() > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 /* ---- Getters ---- */

@@ -371,28 +371,6 @@ enum { UNDER_ADDRESS_SANITIZER = true };
 enum { UNDER_ADDRESS_SANITIZER = false };
 #endif
 
-static int failures;
-
-static void runs(const char *name, void (*body)(void))
-{
-    int status = 0;
-    fflush(NULL);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        body();
-        exit(EXIT_SUCCESS);
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_SUCCESS) {
-        fprintf(stderr, "%s: wait status %#x\n", name, (unsigned)status);
-        failures++;
-    }
-}
-
-#define RUNS(body) runs(#body, body)
-
 static bool has_gpu(void)
 {
     int status = 0;
@@ -432,5 +410,5 @@ int main(void)
     RUNS(a_callback_forks);
     RUNS(a_line_of_log_forks);
     RUNS(a_child_begins_anew_after_shutdown);
-    return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return finish_cases();
 }

@@ -194,28 +194,6 @@ static void threads_go_on_calling(void)
         sleep_ms(1);
 }
 
-static int failures;
-
-static void runs(const char *name, void (*body)(void))
-{
-    int status = 0;
-    fflush(NULL);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        body();
-        exit(EXIT_SUCCESS);
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_SUCCESS) {
-        fprintf(stderr, "%s: wait status %#x\n", name, (unsigned)status);
-        failures++;
-    }
-}
-
-#define RUNS(body) runs(#body, body)
-
 int main(void)
 {
     RUNS(nothing_is_called_at_exit);
@@ -224,5 +202,5 @@ int main(void)
     RUNS(it_can_be_shut_down);
     RUNS(a_newer_handler_is_in_time);
     RUNS(threads_go_on_calling);
-    return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return finish_cases();
 }

@@ -271,28 +271,6 @@ static void refuses_a_child_after_a_shutdown(void)
     use_streams_and_memory();
 }
 
-static int failures;
-
-static void runs(const char *name, void (*body)(void))
-{
-    int status = 0;
-    fflush(NULL);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        body();
-        exit(EXIT_SUCCESS);
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_SUCCESS) {
-        fprintf(stderr, "%s: wait status %#x\n", name, (unsigned)status);
-        failures++;
-    }
-}
-
-#define RUNS(body) runs(#body, body)
-
 int main(void)
 {
     RUNS(says_that_no_device_is_there);
@@ -315,5 +293,5 @@ int main(void)
     RUNS(says_what_is_new);
     RUNS(has_no_addresses);
     RUNS(refuses_a_child_after_a_shutdown);
-    return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return finish_cases();
 }

@@ -8,7 +8,7 @@ use tcuda::driver::sys::*;
 pub const ROWS: &[Row] = crate::rows!["virtual memory":
     granularity, reserve, reserve_at, free_addresses, create, release, map_bad_arguments,
     map_over_another, map_twice, map_part_of_a_handle, map_after_release, unmap_rules,
-    unmap_two_at_once, the_handle_keeps_its_bytes, no_access_before_grant, set_access_rules,
+    unmap_two_at_once, unmap_over_the_end, unmap_over_a_neighbour, the_handle_keeps_its_bytes, no_access_before_grant, set_access_rules,
     set_access_over_two, set_access_flags, get_access, read_only, access_ends_with_the_mapping,
     copies_over_two_mappings, copies_into_a_hole, unmapping_does_not_wait, large_reservations,
     revoked_access, free_addresses_with_a_mapping,
@@ -198,6 +198,47 @@ fn unmap_two_at_once(bench: &Bench) {
     cu!(bench, cuMemMap(start + 3 * U, UNIT, 0, two, 0) => 0);
     // With a hole between them.
     cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
+}
+
+/// Not yet asked of a GPU: what `cuMemUnmap` says to a range that runs over the end of its reservation
+/// into addresses that nobody has, or into the next reservation.
+const UNMAP_OVER_THE_END: i32 = 0;
+const UNMAP_OVER_A_NEIGHBOUR: i32 = 0;
+/// And what mapping gives afterwards where something was mapped: 0, or 1 if it still is.
+const MAP_AFTER_OVER_THE_END: i32 = 0;
+const MAP_AFTER_OVER_A_NEIGHBOUR: i32 = 0;
+const MAP_IN_THE_NEIGHBOUR: i32 = 0;
+
+fn unmap_over_the_end(bench: &Bench) {
+    bench.start();
+    let start = bench.reserve(8 * UNIT);
+    cu!(bench, cuMemAddressFree(start, 8 * UNIT) => 0);
+    let mut address = 0;
+    cu!(bench, cuMemAddressReserve(&mut address, 4 * UNIT, 0, start, 0) => 0);
+    bench.is("the address asked for", address == start, true);
+    let (one, two) = (bench.create(4 * UNIT), bench.create(4 * UNIT));
+    cu!(bench, cuMemMap(start, 4 * UNIT, 0, one, 0) => 0);
+    cu!(bench, cuMemUnmap(start, 8 * UNIT) => UNMAP_OVER_THE_END);
+    cu!(bench, cuMemMap(start, 4 * UNIT, 0, two, 0) => MAP_AFTER_OVER_THE_END);
+}
+
+fn unmap_over_a_neighbour(bench: &Bench) {
+    bench.start();
+    let start = bench.reserve(8 * UNIT);
+    cu!(bench, cuMemAddressFree(start, 8 * UNIT) => 0);
+    let next = start + 4 * U;
+    for asked in [start, next] {
+        let mut address = 0;
+        cu!(bench, cuMemAddressReserve(&mut address, 4 * UNIT, 0, asked, 0) => 0);
+        bench.is("the address asked for", address == asked, true);
+        let handle = bench.create(4 * UNIT);
+        cu!(bench, cuMemMap(asked, 4 * UNIT, 0, handle, 0) => 0);
+    }
+    let other = bench.create(4 * UNIT);
+    cu!(bench, cuMemUnmap(start, 8 * UNIT) => UNMAP_OVER_A_NEIGHBOUR);
+    cu!(bench, cuMemMap(start, 4 * UNIT, 0, other, 0) => MAP_AFTER_OVER_A_NEIGHBOUR);
+    let other = bench.create(4 * UNIT);
+    cu!(bench, cuMemMap(next, 4 * UNIT, 0, other, 0) => MAP_IN_THE_NEIGHBOUR);
 }
 
 fn the_handle_keeps_its_bytes(bench: &Bench) {

@@ -177,11 +177,12 @@ pub struct Injected {
     pub second: Option<Rule>,
 }
 
-impl Rule {
-    fn text(&self) -> String {
-        let Rule { call, nth, effect, forever } = self;
-        format!("{call}@{nth}={effect}{}", if *forever { "!" } else { "" })
-    }
+/// Rules as tcuda_backend_faults takes them.
+pub fn text_of(rules: impl Iterator<Item = Rule>) -> String {
+    let text = |Rule { call, nth, effect, forever }: Rule| {
+        format!("{call}@{nth}={effect}{}", if forever { "!" } else { "" })
+    };
+    rules.map(text).collect::<Vec<_>>().join(",")
 }
 
 impl Injected {
@@ -195,9 +196,8 @@ impl Injected {
         any().count() > 1 || any().any(|rule| rule.forever)
     }
 
-    /// As tcuda_backend_faults takes them.
     pub fn text(&self) -> String {
-        self.rules().map(|rule| rule.text()).collect::<Vec<_>>().join(",")
+        text_of(self.rules())
     }
 }
 

@@ -103,7 +103,7 @@ impl Adversary {
         if lane.pending.len() == 1 {
             state.active.push(index);
             if std::mem::take(&mut state.unwatched) {
-                self.helpers.watch.notify_one();
+                self.helpers.watch.ring();
             }
         }
         state.current = number;

@@ -88,11 +88,12 @@ impl Census {
     /// Does every thread sleep but for those that are `known` to do nothing?
     ///
     /// One after the other is looked at, and one may wake another meanwhile. So all are looked at
-    /// twice: who slept both times, without having run in between, slept in the middle.
-    /// So many are just `starting`, to do nothing either.
-    pub(super) fn is_quiet(&mut self, known: &[i32], starting: usize) -> bool {
+    /// twice: who slept both times, without having run in between, slept in the middle. There they
+    /// are counted, since a thread that came after the list was read has been looked at by nobody.
+    pub(super) fn is_quiet(&mut self, known: &[i32]) -> bool {
         let count = self.count();
-        if count == Some(known.len() + starting) {
+        if count == Some(known.len()) {
+            self.threads.iter_mut().for_each(Thread::has_arrived);
             return true;
         }
         self.looks += 1;
@@ -100,11 +101,20 @@ impl Census {
             self.list();
         }
         let others = |thread: &&Thread| !known.contains(&thread.id) && thread.slept != STRANGE;
-        if self.threads.iter().filter(others).count() <= 1 {
-            return self.look(known, false).is_some();
+        // One alone wakes nobody.
+        let twice = self.threads.iter().filter(others).count() > 1;
+        let first = self.look(known, twice);
+        first.is_some() && self.is_complete() && (!twice || first == self.look(known, true))
+    }
+
+    /// Is every thread that there is on the list?
+    pub(super) fn is_complete(&mut self) -> bool {
+        let is_complete = self.count().is_none_or(|count| count == self.threads.len())
+            && self.threads.iter().filter(|thread| thread.slept == STRANGE).all(Thread::exists);
+        if !is_complete {
+            self.list();
         }
-        let first = self.look(known, true);
-        first.is_some() && first == self.look(known, true)
+        is_complete
     }
 
     /// Puts threads in the order of their creation.
@@ -147,7 +157,7 @@ impl Census {
         let (mut is_quiet, mut is_stale) = (true, false);
         for (index, thread) in self.threads.iter_mut().enumerate() {
             if known.contains(&thread.id) {
-                (thread.runs, thread.left_alone, thread.slept) = (None, false, CALLER);
+                thread.has_arrived();
                 continue;
             }
             if thread.slept == STRANGE {
@@ -194,6 +204,19 @@ pub(super) fn running(id: i32) -> Option<u64> {
 impl Thread {
     fn new(id: i32) -> Thread {
         Thread { id, slept: 0, files: None, runs: None, left_alone: false }
+    }
+
+    /// It stands at the turnstile.
+    fn has_arrived(&mut self) {
+        (self.runs, self.left_alone, self.slept) = (None, false, CALLER);
+    }
+
+    /// Has it not ended?
+    fn exists(&self) -> bool {
+        let process = std::process::id();
+        // SAFETY: no signal is sent.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, process, self.id, 0) };
+        result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     }
 
     fn look(&mut self, keep: bool, counts: bool) -> Sight {

@@ -8,9 +8,10 @@
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
-use super::worker::Worker;
+use super::worker::{Bell, Worker};
 use super::{Machine, census, code, lock, require, schedule};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between two looks at a callback that is not over.
@@ -30,14 +31,17 @@ pub(super) struct Helpers {
     threads: Mutex<Vec<Worker>>,
     /// Is there one for callbacks?
     exists: Mutex<bool>,
-    /// There is a callback to run, or the machine goes off.
-    offer: Condvar,
+    /// Those that have a callback, but are not inside the host's function: they are on their way,
+    /// even where they sleep until a lock is free.
+    on_the_way: AtomicUsize,
     /// There is work to watch over, or the machine goes off.
-    pub(super) watch: Condvar,
+    pub(super) watch: Bell,
 }
 
 /// What a thread that runs callbacks is at.
 pub(super) struct Helper {
+    /// There is a callback to run, or the machine goes off.
+    bell: Arc<Bell>,
     /// The thread, as the system knows it.
     id: i32,
     busy: bool,
@@ -48,8 +52,8 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    fn new(id: i32) -> Helper {
-        Helper { id, busy: false, ticks: None, left_alone: false }
+    fn new(id: i32, bell: &Arc<Bell>) -> Helper {
+        Helper { bell: Arc::clone(bell), id, busy: false, ticks: None, left_alone: false }
     }
 
     /// Is it to be waited for before a call goes on?
@@ -72,10 +76,10 @@ impl Adversary {
     ) -> bool {
         let machine = Arc::clone(machine);
         let body = move || body(&machine.adversary, &machine);
-        self.turnstile.set_starting(true);
+        self.turnstile.begin_nap();
         let thread = Worker::start(String::from(name), body);
         if thread.is_none() {
-            self.turnstile.set_starting(false);
+            self.turnstile.end_nap();
         }
         thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
     }
@@ -108,7 +112,9 @@ impl Adversary {
             // Where there are no more threads it waits for the first.
             let _ = self.start(machine, "sim callbacks", Adversary::help);
         }
-        self.helpers.offer.notify_one();
+        if let Some(helper) = state.helpers.iter().find(|helper| !helper.busy) {
+            helper.bell.ring();
+        }
         self.settle(state)
     }
 
@@ -123,52 +129,54 @@ impl Adversary {
             if start.elapsed() > census::LONGEST {
                 state.helpers.iter_mut().for_each(|helper| helper.left_alone = helper.busy);
             }
-            let awaited =
-                state.offered.is_some() || state.helpers.iter_mut().any(Helper::is_awaited);
+            let awaited = state.offered.is_some()
+                || self.helpers.on_the_way.load(Ordering::SeqCst) > 0
+                || self.turnstile.undisturbed(|| state.helpers.iter_mut().any(Helper::is_awaited));
             looks = if awaited { 0 } else { looks + 1 };
         }
         self.turnstile.end_nap();
         state
     }
 
-    /// Runs the callback that is offered, without the lock, on a thread of ours or the calling one.
+    /// Runs the callback that is offered, without the lock.
     fn take_up<'a>(
         &'a self,
         machine: &Arc<Machine>,
         mut state: MutexGuard<'a, State>,
-        helper: Option<i32>,
     ) -> MutexGuard<'a, State> {
         let Some(Callback { lane, stream, action }) = state.offered.take() else { return state };
+        self.helpers.on_the_way.fetch_add(1, Ordering::SeqCst);
         drop(state);
+        self.helpers.on_the_way.fetch_sub(1, Ordering::SeqCst);
         schedule::run(machine, &stream, action);
+        self.helpers.on_the_way.fetch_add(1, Ordering::SeqCst);
         state = lock(&self.state);
+        self.helpers.on_the_way.fetch_sub(1, Ordering::SeqCst);
         state.callbacks -= 1;
         state.finish(lane);
         self.turnstile.stir();
-        if let Some(id) = helper {
-            self.turnstile.set_idle(id, true);
-        }
         self.progress.notify_all();
         state
     }
 
     /// The body of a thread that runs callbacks.
     fn help(&self, machine: &Arc<Machine>) {
-        let mut state = lock(&self.state);
-        let own = state.helpers.len();
         // SAFETY: gettid has no preconditions.
         let id = unsafe { libc::gettid() };
-        state.helpers.push(Helper::new(id));
-        self.turnstile.set_idle(id, true);
-        self.turnstile.set_starting(false);
+        let bell = Arc::new(Bell::default());
+        let mut state = lock(&self.state);
+        let own = state.helpers.len();
+        state.helpers.push(Helper::new(id, &bell));
+        self.turnstile.end_nap();
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
-                self.turnstile.set_idle(id, false);
-                state = self.take_up(machine, state, Some(id));
-                state.helpers[own] = Helper::new(id);
+                state = self.take_up(machine, state);
+                state.helpers[own] = Helper::new(id, &bell);
             } else {
-                state = self.helpers.offer.wait(state).unwrap_or_else(PoisonError::into_inner);
+                drop(state);
+                self.turnstile.sleep(id, &bell, None);
+                state = lock(&self.state);
             }
         }
     }
@@ -176,24 +184,26 @@ impl Adversary {
     /// The body of the watcher.
     fn watch(&self, machine: &Arc<Machine>) {
         // SAFETY: gettid has no preconditions.
-        self.turnstile.set_idle(unsafe { libc::gettid() }, true);
-        self.turnstile.set_starting(false);
+        let id = unsafe { libc::gettid() };
+        self.turnstile.end_nap();
         let mut state = lock(&self.state);
         let (mut calls, mut patience) = (state.calls, FORGOTTEN);
         while !state.closed {
             if !state.is_busy() {
                 state.unwatched = true;
-                let waited = self.helpers.watch.wait(state);
-                state = waited.unwrap_or_else(PoisonError::into_inner);
+                drop(state);
+                self.turnstile.sleep(id, &self.helpers.watch, None);
+                state = lock(&self.state);
                 continue;
             }
-            let waited = self.helpers.watch.wait_timeout(state, patience);
-            let (guard, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-            let timed_out = outcome.timed_out();
+            drop(state);
+            let start = Instant::now();
+            self.turnstile.sleep(id, &self.helpers.watch, Some(patience));
+            let timed_out = start.elapsed() >= patience;
             // Not under the lock, for which a thread that makes a call would seem to sleep.
-            drop(guard);
-            let is_quiet = timed_out && self.turnstile.is_quiet();
+            let quiet = if timed_out { self.turnstile.quiet(id) } else { None };
             state = lock(&self.state);
+            let is_quiet = quiet.is_some_and(|stamp| self.turnstile.is_still(stamp));
             if state.calls != calls || self.turnstile.has_callers() {
                 (calls, patience) = (state.calls, FORGOTTEN);
             } else if timed_out && !is_quiet {
@@ -210,9 +220,11 @@ impl Adversary {
     /// Ends the threads; everything queued is over.
     pub(super) fn close(&self) {
         self.turnstile.close();
-        lock(&self.state).closed = true;
-        self.helpers.offer.notify_all();
-        self.helpers.watch.notify_all();
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.helpers.iter().for_each(|helper| helper.bell.ring());
+        drop(state);
+        self.helpers.watch.ring();
         let threads = std::mem::take(&mut *lock(&self.helpers.threads));
         threads.into_iter().for_each(Worker::join);
     }

@@ -12,6 +12,7 @@
 
 use super::census::Census;
 use super::hostility::Strategy;
+use super::worker::Bell;
 use super::{lock, worker};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -39,12 +40,9 @@ pub(super) struct Turnstile {
     census: Mutex<Census>,
     /// Threads that come, but do not stand yet.
     arriving: AtomicUsize,
-    /// Threads in the middle of a call that sleep for a moment.
+    /// Threads in the middle of a call that sleep for a moment, and those of the machine's own that
+    /// are being started.
     busy: AtomicUsize,
-    /// Threads of the machine's own that were started and have not come to [`set_idle`].
-    ///
-    /// [`set_idle`]: Self::set_idle
-    starting: AtomicUsize,
     /// Changes with everything that a look at the threads can miss.
     stamp: AtomicU64,
     /// The process has had no other thread yet, if the C library knows.
@@ -108,12 +106,14 @@ thread_local! {
 }
 
 impl Place {
+    /// Where the thread had one before, this is the same.
     fn new() -> Arc<Place> {
+        let (machine, rank) = OWN.get();
         Arc::new(Place {
             // SAFETY: gettid has no preconditions.
             id: unsafe { libc::gettid() },
-            machine: AtomicU64::new(0),
-            rank: AtomicU64::new(NONE),
+            machine: AtomicU64::new(machine),
+            rank: AtomicU64::new(rank),
             is_let_go: AtomicBool::new(false),
             wake: Condvar::new(),
         })
@@ -175,7 +175,6 @@ impl Turnstile {
             census: Mutex::new(census),
             arriving: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
-            starting: AtomicUsize::new(0),
             stamp: AtomicU64::new(0),
             alone,
             has_first: AtomicBool::new(false),
@@ -294,9 +293,8 @@ impl Turnstile {
             return turns;
         }
         let known = turns.known();
-        let starting = self.starting.load(Ordering::SeqCst);
         drop(turns);
-        let is_quiet = lock(&self.census).is_quiet(&known, starting);
+        let is_quiet = lock(&self.census).is_quiet(&known);
         let mut turns = lock(&self.turns);
         if is_quiet && stamp == self.stamp.load(Ordering::SeqCst) && self.may_give(&turns) {
             self.give(&mut turns, strategy, own);
@@ -367,7 +365,8 @@ impl Turnstile {
         self.stamp.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A thread in a call falls asleep, and goes on by itself.
+    /// A thread in a call falls asleep, and goes on by itself; or one of the machine's own is about
+    /// to start, and ends this when it is ready.
     pub(super) fn begin_nap(&self) {
         self.busy.fetch_add(1, Ordering::SeqCst);
         self.stamp.fetch_add(1, Ordering::SeqCst);
@@ -378,17 +377,15 @@ impl Turnstile {
         self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A thread of the machine is about to start, or could not.
-    pub(super) fn set_starting(&self, starts: bool) {
-        self.stamp.fetch_add(1, Ordering::SeqCst);
-        if starts {
-            self.starting.fetch_add(1, Ordering::SeqCst);
-        } else {
-            self.starting.fetch_sub(1, Ordering::SeqCst);
-        }
+    /// A thread of the machine, `id`, sleeps until its bell rings, or so long; it holds no lock. Were
+    /// it to hold one while it counts as idle, a thread in the middle of a call that waits for the
+    /// lock would be taken for one that sleeps for long.
+    pub(super) fn sleep(&self, id: i32, bell: &Bell, longest: Option<Duration>) {
+        self.set_idle(id, true);
+        bell.wait(longest);
+        self.set_idle(id, false);
     }
 
-    /// A thread of the machine has nothing to do, or has again.
     pub(super) fn set_idle(&self, id: i32, is_idle: bool) {
         let mut turns = lock(&self.turns);
         turns.idle.retain(|idle| *idle != id);
@@ -398,11 +395,31 @@ impl Turnstile {
         self.stamp.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Does every thread sleep that does not stand here?
-    pub(super) fn is_quiet(&self) -> bool {
-        let known = lock(&self.turns).known();
-        let starting = self.starting.load(Ordering::SeqCst);
-        lock(&self.census).is_quiet(&known, starting)
+    /// Does every thread sleep that does not stand here, but for the calling one, `id`? Gives what
+    /// [`is_still`](Self::is_still) takes.
+    pub(super) fn quiet(&self, id: i32) -> Option<u64> {
+        let turns = lock(&self.turns);
+        let stamp = self.stamp.load(Ordering::SeqCst);
+        if !self.may_give(&turns) {
+            return None;
+        }
+        let mut known = turns.known();
+        drop(turns);
+        known.push(id);
+        lock(&self.census).is_quiet(&known).then_some(stamp)
+    }
+
+    /// Has nobody come or gone since?
+    pub(super) fn is_still(&self, stamp: u64) -> bool {
+        self.stamp.load(Ordering::SeqCst) == stamp
+    }
+
+    /// Looks at a thread while nobody who counts as standing holds a lock of the C library's that it
+    /// may want: those who look at the threads allocate.
+    pub(super) fn undisturbed<R>(&self, look: impl FnOnce() -> R) -> R {
+        let _turns = lock(&self.turns);
+        let _census = lock(&self.census);
+        look()
     }
 
     /// Does a thread stand here that will go on in any case?

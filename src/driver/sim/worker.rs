@@ -6,9 +6,10 @@ use crate::reserve;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ptr::{self, null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 type Body = Box<dyn FnOnce() + Send>;
 
@@ -78,6 +79,38 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     let _ = catch_unwind(AssertUnwindSafe(body));
     over.store(true, Ordering::Release);
     null_mut()
+}
+
+/// Wakes a thread that sleeps. No lock stands between the two.
+#[derive(Default)]
+pub(super) struct Bell(AtomicU32);
+
+impl Bell {
+    /// Sleeps until it rings, or so long; not at all if it has rung since the last time. May wake for
+    /// no reason.
+    pub(super) fn wait(&self, longest: Option<Duration>) {
+        if self.0.swap(0, Ordering::Acquire) == 0 {
+            let time = longest.map(|longest| libc::timespec {
+                tv_sec: longest.as_secs().cast_signed(),
+                tv_nsec: longest.subsec_nanos().into(),
+            });
+            let time = time.as_ref().map_or(null(), ptr::from_ref);
+            self.futex(libc::FUTEX_WAIT, 0, time);
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Rings it.
+    pub(super) fn ring(&self) {
+        self.0.store(1, Ordering::Release);
+        self.futex(libc::FUTEX_WAKE, 1, null());
+    }
+
+    fn futex(&self, operation: i32, value: u32, time: *const libc::timespec) {
+        let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the word and the time live meanwhile.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), operation, value, time) };
+    }
 }
 
 /// Tells the calling thread from every other, also from those that have ended.

@@ -1,7 +1,7 @@
 //! What a crowd of threads is going to do: a machine, streams, rounds. It all follows from a seed;
 //! what the threads then do to each other does not.
 
-use super::super::ops::MIB;
+use super::super::ops::{MIB, Rule, text_of};
 use super::super::world::Machine;
 
 /// Random numbers that are the same everywhere.
@@ -101,12 +101,11 @@ const CALLS: &[&str] = &[
 
 fn faults(choice: &mut Choice) -> String {
     let rules = (0..choice.between(1, 4)).map(|_| {
-        let (call, nth) = (choice.of(CALLS), choice.between(1, 40));
-        let forever = if choice.once_in(4) { "!" } else { "" };
+        let (call, nth, forever) = (choice.of(CALLS), choice.between(1, 40), choice.once_in(4));
         let effect = choice.of(&["1", "2", "2", "999", "slow:50us"]);
-        format!("{call}@{nth}={effect}{forever}")
+        Rule { call, nth, effect, forever }
     });
-    rules.collect::<Vec<_>>().join(",")
+    text_of(rules)
 }
 
 impl Plan {

@@ -1,8 +1,10 @@
 //! Host threads on an adversarial schedule: the seed says which goes on, and nobody waits for ever.
 
+use super::super::census::Census;
 use super::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a thread needs of the machine.
 #[derive(Clone, Copy)]
@@ -174,4 +176,80 @@ fn a_callback_that_waits_for_a_thread_holds_up_no_other() {
             });
         });
     }
+}
+
+fn compute(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+unsafe extern "C" fn count(_: *mut c_void) {
+    RUN.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
+    if !is_alone("turns::a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock") {
+        return;
+    }
+    // Nothing is late: a callback is over when the call is that queues it.
+    with_view("schedule=adversarial:1,late=none", |view| {
+        let machine = super::super::machine().unwrap();
+        let adversary = &machine.adversary;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    // SAFETY: gettid has no preconditions.
+                    adversary.turnstile.set_idle(unsafe { libc::gettid() }, true);
+                    while !stop.load(Ordering::Relaxed) {
+                        let state = lock(&adversary.state);
+                        compute(Duration::from_micros(5));
+                        drop(state);
+                    }
+                });
+            }
+            let start = Instant::now();
+            // On a busy machine fewer will do.
+            let rounds = (0..1000).take_while(|_| start.elapsed() < Duration::from_secs(3));
+            let early = rounds.filter(|_| {
+                ok!(view, cuLaunchHostFunc(view.shared(), Some(count), ptr::null_mut()));
+                lock(&adversary.state).callbacks > 0
+            });
+            let early = early.count();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(early, 0, "calls went on before the callback was over");
+        });
+    });
+}
+
+#[test]
+fn a_thread_that_came_after_the_list_was_read_is_missed_by_nobody() {
+    if !is_alone("turns::a_thread_that_came_after_the_list_was_read_is_missed_by_nobody") {
+        return;
+    }
+    let mut census = Census::default();
+    census.begin();
+    assert!(census.is_complete());
+    let stop = AtomicBool::new(false);
+    let wait = || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(wait);
+        assert!(!census.is_complete(), "one has come");
+        assert!(census.is_complete(), "the list was read anew");
+        census.begin();
+        stop.store(true, Ordering::Relaxed);
+        first.join().unwrap();
+        stop.store(false, Ordering::Relaxed);
+        let second = scope.spawn(wait);
+        assert!(!census.is_complete(), "one has come, and one has gone");
+        stop.store(true, Ordering::Relaxed);
+        second.join().unwrap();
+    });
 }
