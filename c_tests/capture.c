@@ -185,6 +185,22 @@ static void captured_streams_are_known_by_their_handles(void)
     CHECK_EQ(driver.destroy(stranger), 0);
 }
 
+/* The handle means another stream on each thread, so that without a number nobody knows which. */
+static void a_threads_own_stream_is_not_known_while_it_is_captured(void)
+{
+    struct CUstream_st *const own = (struct CUstream_st *)(uintptr_t)2;
+    tcuda_stream *known, *again = NULL;
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, own, &known));
+    begin(own, GLOBAL);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+        tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, own, &again));
+    CHECK(again == NULL);
+    end_empty(own);
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, own, &again));
+    CHECK_OK(tcuda_stream_destroy(again));
+    CHECK_OK(tcuda_stream_destroy(known));
+}
+
 static void illegal_calls_have_a_status_of_their_own(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
@@ -246,6 +262,47 @@ static void what_is_recorded_runs_at_each_launch(void)
     CHECK_OK(tcuda_stream_destroy(branch));
 }
 
+/* An external event is a node of its own: recorded and waited for at each launch, and no captured stream
+ * follows another by it. Outside of a capture it is as any other. */
+static void external_events_order_graphs(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *other = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_event *event = create_event(TCUDA_EVENT_EXTERNAL);
+    unsigned char *bytes = allocate(2 * 4096, TCUDA_CURRENT_DEVICE, stream);
+    graph *made[2];
+    executable *execs[2];
+    fill_bytes(bytes, 1, 2 * 4096, stream);
+    CHECK_OK(tcuda_event_record(event, stream));
+    CHECK_OK(tcuda_stream_wait_event(other, event));
+    CHECK_OK(tcuda_stream_synchronize(other));
+    CHECK(is_reached(event));
+
+    begin(native_of(stream), GLOBAL);
+    fill_bytes(bytes, 2, 4096, stream);
+    CHECK_OK(tcuda_event_record(event, stream));
+    made[0] = end(native_of(stream), 2);
+    begin(native_of(other), GLOBAL);
+    CHECK_OK(tcuda_stream_wait_event(other, event));
+    CHECK_OK(tcuda_copy(bytes + 4096, bytes, 4096, other));
+    made[1] = end(native_of(other), 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(driver.instantiate(&execs[i], made[i], 0), 0);
+        CHECK_EQ(driver.destroy_graph(made[i]), 0);
+    }
+    CHECK_EQ(driver.launch(execs[0], native_of(stream)), 0);
+    CHECK_EQ(driver.launch(execs[1], native_of(other)), 0);
+    CHECK_EQ(count_other_bytes(bytes + 4096, 2, 4096, other), 0);
+    CHECK_OK(tcuda_event_synchronize(event));
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(driver.destroy_exec(execs[i]), 0);
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_event_destroy(event));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(other));
+}
+
 /* Copies between devices name contexts, which would break a capture; with peer access they need not. */
 static void copies_between_devices_are_recorded(void)
 {
@@ -263,6 +320,7 @@ static void copies_between_devices_are_recorded(void)
 
     begin(native, GLOBAL);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(there, here, 4096, stream));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(here, there, 4096, stream));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
         tcuda_copy_2d(there, 64, here, 64, 32, 8, stream));
     end_empty(native);
@@ -308,8 +366,10 @@ int main(void)
     the_allocator_leaves_captures_alone();
     the_allocator_leaves_the_default_stream_alone();
     captured_streams_are_known_by_their_handles();
+    a_threads_own_stream_is_not_known_while_it_is_captured();
     illegal_calls_have_a_status_of_their_own();
     what_is_recorded_runs_at_each_launch();
+    external_events_order_graphs();
     copies_between_devices_are_recorded();
     return finish();
 }

@@ -106,6 +106,15 @@ static void pageable_sources_are_read_at_once(void)
     CHECK_OK(tcuda_free(block));
 }
 
+static void a_copy_onto_itself_changes_nothing(void)
+{
+    unsigned char *block = allocate(4096, TCUDA_CURRENT_DEVICE, NULL);
+    fill_bytes(block, 7, 4096, NULL);
+    CHECK_OK(tcuda_copy(block, block, 4096, NULL));
+    CHECK_EQ(count_other_bytes(block, 7, 4096, NULL), 0);
+    CHECK_OK(tcuda_free(block));
+}
+
 static void bad_copies_are_refused(void)
 {
     char host[16] = "text";
@@ -375,6 +384,7 @@ int main(void)
         }
     }
     pageable_sources_are_read_at_once();
+    a_copy_onto_itself_changes_nothing();
     bad_copies_are_refused();
     pitches_are_checked();
     for (int32_t device = 0; device < num_devices(); device++)

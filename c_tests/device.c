@@ -345,6 +345,11 @@ static void peers_can_be_enabled(void)
     CHECK_EQ(possible, back);
     void *before = allocate(4096, 1, NULL);
     const tcuda_status expected = possible ? TCUDA_STATUS_OK : TCUDA_STATUS_NOT_SUPPORTED;
+    if (possible) {
+        CHECK_OK(tcuda_backend_inject("cuCtxEnablePeerAccess", 1, 999, 0));
+        CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_device_enable_peer_access(0, 1));
+        CHECK_EQ(tcuda_last_error_native(), 999);
+    }
     CHECK_STATUS(expected, tcuda_device_enable_peer_access(0, 1));
     CHECK_STATUS(expected, tcuda_device_enable_peer_access(0, 1));
     CHECK_STATUS(expected, tcuda_device_enable_peer_access(1, 0));

@@ -171,6 +171,19 @@ static void every_call_is_refused_on_a_thread(void)
     _exit(EXIT_SUCCESS);
 }
 
+static void *is_refused(void *unused)
+{
+    (void)unused;
+    is_forked(tcuda_init());
+    return NULL;
+}
+
+/* A thread that the parent did not have either. */
+static void new_threads_are_refused(void)
+{
+    run_on_thread(is_refused, NULL);
+}
+
 static void *forks(void *unused)
 {
     (void)unused;
@@ -182,10 +195,19 @@ static void the_child_of_a_user_is_refused(void)
 {
     of_the_parent = make_things();
     CHECK_EQ(exit_status_of(every_call_is_refused), EXIT_SUCCESS);
+    CHECK_EQ(exit_status_of(new_threads_are_refused), EXIT_SUCCESS);
     run_on_thread(forks, NULL);
     /* The parent has lost nothing. */
     CHECK(is_initialized());
     drop_things(of_the_parent);
+}
+
+/* Who has called the library, and started no driver, is no obstacle. */
+static void asks_and_forks(void)
+{
+    CHECK(!is_initialized());
+    CHECK_EQ(exit_status_of(uses_cuda), EXIT_SUCCESS);
+    uses_cuda();
 }
 
 /* Counting starts the driver, which a child cannot use either. */
@@ -412,6 +434,7 @@ int main(void)
     CHECK_EQ(found, EXIT_SUCCESS);
     /* Forks of a process that has not used CUDA can use it, and then the parent can. */
     CHECK_EQ(exit_status_of(uses_cuda), EXIT_SUCCESS);
+    CHECK_EQ(exit_status_of(asks_and_forks), EXIT_SUCCESS);
     CHECK_EQ(exit_status_of(leaves_all_behind), EXIT_SUCCESS);
     CHECK_EQ(exit_status_of(exits_on_a_second_thread), EXIT_SUCCESS);
     CHECK_EQ(exit_status_of(exits_while_a_thread_is_inside), EXIT_SUCCESS);

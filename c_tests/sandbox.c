@@ -98,11 +98,13 @@ static void nothing(void)
 static void forbidden_from_the_start(void)
 {
     forbid_membarrier();
+    SKIP_WITHOUT_GPU();
     work_through_shutdowns(nothing);
 }
 
 static void forbidden_later(void)
 {
+    SKIP_WITHOUT_GPU();
     CHECK_OK(tcuda_init());
     work_through_shutdowns(forbid_membarrier);
 }
@@ -115,8 +117,6 @@ static int runs(void (*body)(void))
     CHECK(child >= 0);
     if (child == 0) {
         alarm(100);
-        SKIP_WITHOUT_GPU();
-        CHECK_OK(tcuda_shutdown(NULL));
         body();
         exit(EXIT_SUCCESS);
     }

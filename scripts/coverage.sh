@@ -58,13 +58,17 @@ programs() {
     cargo test --locked --no-run --quiet --message-format=json "$@" 2>/dev/null |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
+# Without them the figures would be of nothing.
+binaries=$(programs && CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
+    echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static") ||
+    { echo "FAILED report: cargo test --no-run does not build the tests"; exit 1; }
 objects=()
 while read -r binary; do
     objects+=(-object "$binary")
-done < <(programs && CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
-    echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static")
+done <<<"$binaries"
 "$llvm/llvm-profdata" merge -sparse "$out"/raw/*.profraw -o "$out/tests.profdata"
 "$llvm/llvm-cov" export -instr-profile "$out/tests.profdata" "${objects[@]}" -skip-expansions \
-    -sources "$root/src" >"$out/export.json" 2>"$out/export.log"
+    -sources "$root/src" >"$out/export.json" 2>"$out/export.log" ||
+    { echo "FAILED report: see $out/export.log"; tail -5 "$out/export.log"; exit 1; }
 python3 scripts/coverage.py "$out/export.json" "$root" --branches 90 --json "$out/summary.json"
 exit $failed

@@ -58,11 +58,21 @@ faults() {
     fi
 }
 
+c_faults() {
+    local share=()
+    [ -n "$quick" ] || share=(--all --seconds 600)
+    configure_and_build dev &&
+        python3 scripts/fault_loop.py build/dev/c_tests "${share[@]}" --json target/c_faults.json
+}
+
 # Leaks of host memory on the way of each fault: the leak checker looks at every process.
 sanitized_faults() {
+    local share=(--most 100)
+    [ -n "$quick" ] || share=(--all --seconds 240)
+    configure_and_build asan || return
     TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
         LSAN_OPTIONS=suppressions=$root/c_tests/lsan.supp:print_suppressions=0 \
-        python3 scripts/fault_loop.py build/asan/c_tests --seconds "$(full 240 20)" --no-libc
+        python3 scripts/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
 
 step clippy scripts/lint.sh
@@ -77,8 +87,7 @@ step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
 step models scripts/models.sh "$(full --full --quick)"
 step c-debug suite dev
-step c-faults python3 scripts/fault_loop.py build/dev/c_tests --all --seconds "$(full 480 40)" \
-    --json target/c_faults.json
+step c-faults c_faults
 step c-asan suite asan
 step c-faults-asan sanitized_faults
 step c-release suite release

@@ -72,6 +72,7 @@ step "fuzz targets on their corpora" env CARGO_TARGET_DIR="$root/target/faults" 
     cargo test --locked --manifest-path fuzz/Cargo.toml
 step "models of the lock-free pieces" scripts/models.sh
 step "C tests, debug" suite dev
+step "fault loop over the C programs, a share" python3 scripts/fault_loop.py build/dev/c_tests
 step "C tests under ASan and UBSan" suite asan
 checked "C tests under valgrind" scripts/valgrind.sh --share
 step "C tests, release; installed and consumed" suite release

@@ -53,11 +53,15 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
     let native = stream.native();
     // SAFETY: `call` takes what `address` is, once.
     let queued = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), address.cast()) };
-    if queued.is_err() && forget(address as usize) {
-        // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
-        drop(unsafe { Box::from_raw(address) });
+    match queued {
+        Err(error) if forget(address as usize) => {
+            // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
+            drop(unsafe { Box::from_raw(address) });
+            Err(error.into())
+        }
+        // It has run: an error then is one of earlier work, which the next call tells as well.
+        _ => Ok(()),
     }
-    queued.map_err(Error::from)
 }
 
 fn forget(address: usize) -> bool {

@@ -146,9 +146,9 @@ fn two_contexts(
     }
 }
 
-/// Copies bytes between any two places.
+/// Copies bytes, not 0 of them, between any two places.
 pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
-    if bytes == 0 || dst == src {
+    if dst == src {
         return Ok(());
     }
     let devices = sides(runtime, dst, src)?;
@@ -177,7 +177,7 @@ pub struct Rows {
     pub pitch: u64,
 }
 
-/// Copies rows of `width` bytes.
+/// Copies rows of `width` bytes; neither is 0.
 pub fn copy_2d(
     runtime: &Runtime,
     dst: Rows,
@@ -186,9 +186,6 @@ pub fn copy_2d(
     rows: u64,
     stream: &Stream,
 ) -> Result<()> {
-    if width == 0 || rows == 0 {
-        return Ok(());
-    }
     for (name, pitch) in [("dst_pitch_bytes", dst.pitch), ("src_pitch_bytes", src.pitch)] {
         if pitch < width && rows > 1 {
             return Err(Error::OutOfRange {

@@ -116,11 +116,7 @@ impl Members {
 
     /// Removes a thread, which is about to end.
     pub fn part(&self, presence: &Presence) {
-        self.with(|list| {
-            if let Some(index) = list.iter().position(|known| *known == presence.address()) {
-                list.swap_remove(index);
-            }
-        });
+        self.with(|list| list.retain(|known| *known != presence.address()));
     }
 
     /// Holds the list still, for a fork. Tries, since a fork holds other leaves by then; whoever has
@@ -334,5 +330,120 @@ mod tests {
         assert_eq!((alive(), retired.add(Box::new(Arc::clone(&object)))), (1, 2));
         retired.collect(&members, None, || true);
         assert_eq!(alive(), 0, "nobody is inside");
+    }
+
+    /// Objects that count themselves.
+    struct Counted(Arc<()>);
+
+    impl Counted {
+        fn boxes(&self, count: usize) -> Vec<Box<dyn Send>> {
+            (0..count).map(|_| Box::new(Arc::clone(&self.0)) as Box<dyn Send>).collect()
+        }
+
+        fn alive(&self) -> usize {
+            Arc::strong_count(&self.0) - 1
+        }
+    }
+
+    /// Runs `body` while the library finds no host memory.
+    fn without_memory<R>(body: impl FnOnce() -> R) -> R {
+        let ours = crate::host_faults::ours();
+        crate::host_faults::set(1, true);
+        let result = body();
+        crate::host_faults::set(0, false);
+        drop(ours);
+        result
+    }
+
+    #[test]
+    fn retiring_needs_no_host_memory() {
+        let _alone = crate::driver::sim::test_lock();
+        let (members, retired, counted) = (Members::new(), Retired::new(), Counted(Arc::new(())));
+        let boxes = counted.boxes(SPARE);
+        let last = Box::into_raw(Box::new(Arc::clone(&counted.0)));
+        without_memory(|| {
+            for object in boxes {
+                assert_eq!(retired.add(object), 0, "none of them is young");
+            }
+            // They stay where they are as long as nothing else has room for them.
+            retired.collect(&members, None, || true);
+        });
+        assert_eq!(counted.alive(), SPARE + 1);
+        // One more than there is room for is never dropped: somebody may still look at it.
+        // SAFETY: from Box::into_raw above.
+        without_memory(|| retired.add(unsafe { Box::from_raw(last) }));
+        retired.collect(&members, None, || true);
+        retired.collect(&members, None, || true);
+        assert_eq!(counted.alive(), 1);
+        retired.drain();
+        assert_eq!(counted.alive(), 1);
+        // SAFETY: nobody has it any more.
+        drop(unsafe { Box::from_raw(last) });
+    }
+
+    #[test]
+    fn what_is_spare_is_drained_with_the_rest() {
+        let _alone = crate::driver::sim::test_lock();
+        let (retired, counted) = (Retired::new(), Counted(Arc::new(())));
+        let object = counted.boxes(1).remove(0);
+        without_memory(|| retired.add(object));
+        assert_eq!(counted.alive(), 1);
+        retired.drain();
+        assert_eq!(counted.alive(), 0);
+    }
+
+    /// A member that is inside, for which there is no room on the list of those to wait for.
+    #[test]
+    fn nothing_is_dropped_while_nobody_can_say_who_sees_it() {
+        let _alone = crate::driver::sim::test_lock();
+        let (members, retired, counted) = (Members::new(), Retired::new(), Counted(Arc::new(())));
+        let presence = Presence::new();
+        members.join(&presence, || Ok(())).unwrap();
+        presence.enter(Fence::Full);
+        for object in counted.boxes(3) {
+            retired.add(object);
+        }
+        without_memory(|| {
+            retired.collect(&members, None, || true);
+            retired.collect(&members, None, || true);
+        });
+        assert_eq!(counted.alive(), 3);
+        retired.collect(&members, None, || true);
+        retired.collect(&members, None, || true);
+        assert_eq!(counted.alive(), 3, "it is inside since before they were retired");
+        presence.leave();
+        retired.collect(&members, None, || true);
+        assert_eq!(counted.alive(), 0);
+        members.part(&presence);
+        // Who has parted is waited for no more.
+        presence.enter(Fence::Full);
+        for object in counted.boxes(1) {
+            retired.add(object);
+        }
+        retired.collect(&members, None, || true);
+        assert_eq!(counted.alive(), 0);
+    }
+
+    #[test]
+    fn a_fork_waits_for_whoever_has_the_list() {
+        use std::sync::atomic::AtomicU32;
+        let members = Members::new();
+        let step = AtomicU32::new(0);
+        members.hold();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                step.store(1, Ordering::SeqCst);
+                members.hold();
+                step.store(2, Ordering::SeqCst);
+                members.release();
+            });
+            while step.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert_eq!(step.load(Ordering::SeqCst), 1, "two have the list");
+            members.release();
+        });
+        assert_eq!(step.load(Ordering::SeqCst), 2);
     }
 }

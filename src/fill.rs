@@ -270,8 +270,10 @@ mod tests {
         assert_eq!(plan(BASE, &[1; LONGEST + 1], 17), None);
         assert_eq!(plan(u64::MAX, &[1], 2), None);
         assert_eq!(plan(u64::MAX, &[1], 0), Some(FillPlan::Nothing));
-        let parameters = Parameters { dst: 0, bytes: 1, pattern: [0; 4], period: 0 };
-        assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
+        for period in [0, LONGEST as u32 + 1] {
+            let parameters = Parameters { dst: 0, bytes: 1, pattern: [0; 4], period };
+            assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
+        }
     }
 
     #[test]

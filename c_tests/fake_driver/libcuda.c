@@ -4,7 +4,9 @@
  *   FAKE_CUDA_INIT     what cuInit gives; 0
  *   FAKE_CUDA_COUNT    how many devices there are; 1
  *   FAKE_CUDA_WITHOUT  calls that it does not have, between blanks
- *   FAKE_CUDA_GIVES    a call and what it gives: "cuStreamIsCapturing 906" */
+ *   FAKE_CUDA_GIVES    a call and what it gives: "cuStreamIsCapturing 906"
+ *   FAKE_CUDA_CALLS    when it calls a host function, although cuLaunchHostFunc gives an error: "now 719",
+ *                      or "late 719", when a stream is waited for. Without, it gives 0 and never calls. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -201,6 +203,35 @@ static int pop_current(uintptr_t *context)
 
 static int synchronize(void) { return state(); }
 
+static void (*kept_function)(void *);
+static void *kept_data;
+
+static int launch_host_function(void *stream, void (*function)(void *), void *data)
+{
+    (void)stream;
+    ENTER();
+    const char *when = getenv("FAKE_CUDA_CALLS");
+    if (when == NULL)
+        return 0;
+    if (when[0] == 'n') {
+        function(data);
+    } else {
+        kept_function = function;
+        kept_data = data;
+    }
+    return atoi(strchr(when, ' '));
+}
+
+static int synchronize_stream(void)
+{
+    ENTER();
+    void (*const function)(void *) = kept_function;
+    kept_function = NULL;
+    if (function != NULL)
+        function(kept_data);
+    return 0;
+}
+
 /* ---- Finding them ---- */
 
 typedef void (*any_function)(void);
@@ -225,7 +256,8 @@ static const struct { const char *name; any_function function; } known[] = {
     FUNCTION("cuMemAddressReserve", reserve), FUNCTION("cuMemAddressFree", destroys),
     FUNCTION("cuMemCreate", makes), FUNCTION("cuMemRelease", destroys),
     FUNCTION("cuModuleLoadData", makes), FUNCTION("cuModuleUnload", destroys),
-    FUNCTION("cuModuleGetFunction", makes),
+    FUNCTION("cuModuleGetFunction", makes), FUNCTION("cuLaunchHostFunc", launch_host_function),
+    FUNCTION("cuStreamSynchronize", synchronize_stream),
 };
 
 API int cuDriverGetVersion(int *version)

@@ -176,6 +176,44 @@ static void takes_no_callback(void)
     CHECK(!called);
 }
 
+typedef struct callback_counts {
+    int calls, destroyed;
+} callback_counts;
+
+static void count_call(void *counts)
+{
+    ((callback_counts *)counts)->calls++;
+}
+
+static void count_destroyed(void *counts)
+{
+    ((callback_counts *)counts)->destroyed++;
+}
+
+/* Any call may tell the failure of earlier work: a callback that has run was taken all the same, and who
+ * was told otherwise would free its data again. */
+static void calls_although_it_fails(void)
+{
+    callback_counts counts = { 0, 0 };
+    driver_has("FAKE_CUDA_CALLS", "now 719");
+    CHECK_OK(tcuda_stream_add_callback(NULL, count_call, &counts, count_destroyed));
+    CHECK(counts.calls == 1 && counts.destroyed == 1);
+    CHECK_EQ(finish(), EXIT_SUCCESS);
+    CHECK(counts.calls == 1 && counts.destroyed == 1);
+}
+
+/* The host was told that it keeps its data: they are not touched again. */
+static void calls_long_after_it_failed(void)
+{
+    callback_counts counts = { 0, 0 };
+    driver_has("FAKE_CUDA_CALLS", "late 719");
+    CHECK_STATUS(TCUDA_STATUS_DEVICE_LOST,
+        tcuda_stream_add_callback(NULL, count_call, &counts, count_destroyed));
+    CHECK_OK(tcuda_stream_synchronize(NULL));
+    CHECK_EQ(finish(), EXIT_SUCCESS);
+    CHECK(counts.calls == 0 && counts.destroyed == 0);
+}
+
 static void recording_gives(const char *code, tcuda_status expected)
 {
     char gives[64];
@@ -215,6 +253,24 @@ static void has_no_addresses(void)
     CHECK_EQ(finish(), EXIT_SUCCESS);
 }
 
+/* ---- Children ---- */
+
+/* What libcuda left in the process is not gone with a shutdown. */
+static void refuses_a_child_after_a_shutdown(void)
+{
+    int status = 0;
+    use_streams_and_memory();
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK_STATUS(TCUDA_STATUS_FORKED, tcuda_init());
+        exit(EXIT_SUCCESS);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    use_streams_and_memory();
+}
+
 int main(void)
 {
     RUNS(says_that_no_device_is_there);
@@ -230,9 +286,12 @@ int main(void)
     RUNS(cannot_map);
     RUNS(refuses_while_it_captures);
     RUNS(takes_no_callback);
+    RUNS(calls_although_it_fails);
+    RUNS(calls_long_after_it_failed);
     RUNS(says_that_a_capture_is_broken);
     RUNS(says_that_it_captures);
     RUNS(says_what_is_new);
     RUNS(has_no_addresses);
+    RUNS(refuses_a_child_after_a_shutdown);
     return finish_cases();
 }

@@ -1,6 +1,6 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
-//! Invariants, checked by [`Arena::check`] in tests: the blocks partition the addresses below the
+//! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
 //! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
 //! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
 //! fits, since it alone can grow; the account equals the sums over the blocks.
@@ -417,67 +417,5 @@ impl ArenaState {
     /// One past the last mapped unit.
     pub(super) fn end(&self) -> u32 {
         if self.last == NONE { 0 } else { self.blocks[self.last].end() }
-    }
-
-    /// Checks every invariant; gives the first that does not hold.
-    pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
-        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
-        let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
-        while id != NONE {
-            let block = &self.blocks[id];
-            if block.start != at || block.previous != below || block.units == 0 {
-                return Err(format!(
-                    "block {id} at {} does not follow {below} at {at}",
-                    block.start
-                ));
-            }
-            mapped += if block.state == State::Hole { 0 } else { block.bytes() };
-            match block.state {
-                State::Vacant => return Err(format!("block {id} is vacant")),
-                State::Hole if block.next == NONE => return Err("a hole at the end".into()),
-                State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
-                    return Err(format!("blocks {below} and {id} are neighbouring holes"));
-                }
-                State::Hole => (),
-                State::Free => {
-                    if below != NONE && self.blocks[below].state == State::Free {
-                        return Err(format!("blocks {below} and {id} are free neighbours"));
-                    }
-                    if id != self.wilderness && !self.bins.contains(&self.blocks, id) {
-                        return Err(format!("free block {id} is in no bin"));
-                    }
-                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
-                }
-                State::Allocated | State::Pending => {
-                    active += 1;
-                    if block.state == State::Allocated {
-                        sums[ALLOCATION] += 1;
-                        sums[ALLOCATED_BYTES] += block.bytes();
-                    }
-                    sums[ACTIVE] += 1;
-                    sums[ACTIVE_BYTES] += block.bytes();
-                    sums[REQUESTED_BYTES] += block.requested as i64;
-                }
-            }
-            (below, at, id) = (id, block.end(), block.next);
-        }
-        let last_is_free = below != NONE && self.blocks[below].state == State::Free;
-        if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
-            return Err("last or wilderness is wrong".into());
-        }
-        if (free, free_bytes, active) != (self.free_blocks, self.free_bytes, self.active_blocks) {
-            return Err("the counts of free or active blocks are wrong".into());
-        }
-        if active > 0 {
-            (sums[INACTIVE_SPLIT], sums[INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
-        }
-        if mapped != self.segment.bytes() as i64 {
-            return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
-        }
-        if sums == account.current {
-            Ok(())
-        } else {
-            Err(format!("the account has {:?}, the blocks {sums:?}", account.current))
-        }
     }
 }

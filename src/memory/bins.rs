@@ -117,7 +117,8 @@ impl Bins {
         self.heads[level][self.subs[level].trailing_zeros() as usize]
     }
 
-    /// Is a block in the list where it belongs? For checks.
+    /// Is a block in the list where it belongs?
+    #[cfg(test)]
     pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
         let (level, sub) = bin_of(blocks[id].units);
         let mut next = self.heads[level][sub];
@@ -185,5 +186,23 @@ mod tests {
         }
         assert_eq!(bins.find(&blocks, 1, SHORT_WALK), NONE);
         assert_eq!(bins.levels, 0);
+    }
+
+    #[test]
+    fn what_is_in_no_bin_is_known_as_such() {
+        let mut blocks = Blocks::new(100).unwrap();
+        blocks.prepare(4).unwrap();
+        let mut bins = Bins::new();
+        // Two of a size, one of another size in the same bin, and one alone in its own.
+        let [a, b, c, d] = [(10, 1000), (50, 1000), (90, 1003), (30, 5)]
+            .map(|(start, units)| blocks.take(block(start, units)));
+        for id in [a, c] {
+            bins.insert(&mut blocks, id);
+        }
+        let held = |bins: &Bins| [a, b, c, d].map(|id| bins.contains(&blocks, id));
+        assert_eq!(held(&bins), [true, false, true, false]);
+        // A list of which the bitmaps know nothing is never searched.
+        bins.levels = 0;
+        assert_eq!(held(&bins), [false; 4]);
     }
 }

@@ -147,12 +147,10 @@ impl ArenaState {
         let block = &mut self.blocks[id];
         (block.start, block.units, block.state) = (from, to - from, State::Hole);
         if start < from {
+            // The mapping that it begins in has a block below, so that it is not the first.
             let below = self.blocks[id].previous;
             let edge = self.new_block(start, from - start, State::Free);
             self.blocks.link(edge, below, id);
-            if self.first == id {
-                self.first = edge;
-            }
             self.release(edge);
         }
         if to < end {

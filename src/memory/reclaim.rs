@@ -129,7 +129,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let bytes = state.segment.bytes() as i64 - bytes;
         let ranges = state.segment.ranges() - ranges;
-        if bytes == 0 && ranges == 0 {
+        if bytes == 0 {
             return;
         }
         self.with_ledger(Some(arena), |books| {

@@ -108,4 +108,19 @@ mod tests {
         assert_eq!(region.as_slice()[(1 << 20) - 1], 0);
         assert!(region.grow((1 << 20) + 1).is_err());
     }
+
+    #[test]
+    fn what_is_usable_stays_so() {
+        let mut region = Region::<u32>::reserve(1 << 20).unwrap();
+        region.grow(10).unwrap();
+        let len = region.as_slice().len();
+        region.grow(10).unwrap();
+        region.grow(3).unwrap();
+        assert_eq!(region.as_slice().len(), len);
+    }
+
+    #[test]
+    fn more_addresses_than_a_process_has_are_refused() {
+        assert!(matches!(Region::<u32>::reserve(1 << 58), Err(Error::OutOfHostMemory(_))));
+    }
 }

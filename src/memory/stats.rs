@@ -212,21 +212,17 @@ impl Ledger {
         slack
     }
 
-    /// Counts memory that came from the driver, or went back to it if negative, and how the number
-    /// of mapped ranges changed.
+    /// Counts memory that came from the driver, or went back to it if negative (never 0), and how the
+    /// number of mapped ranges changed.
     pub fn count_reserved(&mut self, class: Class, bytes: i64, segments: i64) {
         for row in [ALL, class.row()] {
-            if bytes != 0 {
-                self.counted.reserved_bytes[row].change(bytes);
-            }
-            if segments != 0 {
-                self.counted.segment[row].change(segments);
-            }
+            self.counted.reserved_bytes[row].change(bytes);
+            self.counted.segment[row].change(segments);
         }
-        match bytes {
-            1.. => self.counted.num_device_alloc += 1,
-            0 => (),
-            _ => self.counted.num_device_free += 1,
+        if bytes > 0 {
+            self.counted.num_device_alloc += 1;
+        } else {
+            self.counted.num_device_free += 1;
         }
     }
 

@@ -249,6 +249,7 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
             let (own, handle) = (bench.stream(), native(bench));
             let foreign = wrap(bench, handle);
             let block = bench.malloc(own, MIB);
+            let theirs = bench.malloc(foreign, 3 * MIB);
             record_stream(block, foreign).unwrap();
             let done = end_of(bench, foreign);
             assert!(inject::set(Some(call as usize), 1, code::UNKNOWN, false));
@@ -258,34 +259,44 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
             bench.free(block);
             while bench.malloc(own, MIB) != block {}
             assert!(done.load(Ordering::Acquire), "reused while the stream was at work");
+            let reserved = bench.reserved();
+            bench.free(theirs);
+            bench.empty_cache();
+            assert_eq!(bench.reserved(), reserved - 4 * MIB, "nobody uses it any more");
         });
     }
 }
 
 /// Nothing can be asked while the stream goes: its memory comes back when its context was waited for.
+/// What stood for an earlier end of the same stream says nothing any more.
 #[test]
 fn a_stream_whose_end_is_unknown_ends_with_its_context() {
-    on_machine("schedule=threads,memory=1GiB", |bench| {
-        let (own, handle) = (bench.stream(), native(bench));
-        let foreign = wrap(bench, handle);
-        let block = bench.malloc(own, MIB);
-        record_stream(block, foreign).unwrap();
-        let done: &AtomicBool = Box::leak(Box::default());
-        let user_data = std::ptr::from_ref(done).cast_mut().cast();
-        let callback = Callback { function: finish_late, user_data, destroy: None };
-        callback::add(bench.runtime, foreign, callback).unwrap();
-        assert!(inject::set(None, 1, code::UNKNOWN, true));
-        foreign.remove_handle(bench.runtime).unwrap_err();
-        inject::clear();
-        destroy(bench, handle);
-        bench.free(block);
-        let other = bench.malloc(own, MIB);
-        assert_ne!(other, block, "reused although nobody knows whether the stream is at work");
-        bench.free(other);
-        bench.empty_cache();
-        assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
-        assert_eq!(sim::live_objects().mappings, 0);
-    });
+    for went_before in [false, true] {
+        on_machine("schedule=threads,memory=1GiB", |bench| {
+            let (own, handle) = (bench.stream(), native(bench));
+            let foreign = wrap(bench, handle);
+            if went_before {
+                foreign.remove_handle(bench.runtime).unwrap();
+                assert!(std::ptr::eq(foreign, wrap(bench, handle)));
+            }
+            let block = bench.malloc(own, MIB);
+            record_stream(block, foreign).unwrap();
+            let done = end_of(bench, foreign);
+            assert!(inject::set(None, 1, code::UNKNOWN, true));
+            foreign.remove_handle(bench.runtime).unwrap_err();
+            inject::clear();
+            destroy(bench, handle);
+            bench.free(block);
+            let other = bench.malloc(own, MIB);
+            assert_ne!(other, block, "reused although nobody knows whether the stream is at work");
+            bench.free(other);
+            bench.empty_cache();
+            assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
+            assert_eq!(sim::live_objects().mappings, 0);
+            bench.device.close();
+            assert_eq!(sim::live_objects().events, 0);
+        });
+    }
 }
 
 unsafe extern "C" fn finish_late(done: *mut c_void) {

@@ -1,10 +1,12 @@
 //! The allocator on the simulated machine: against a plain model, in the order of streams, at the
 //! edges of growing and giving back, and from many threads.
 
+mod check;
 mod growth;
 mod identity;
 mod model;
 mod order;
+mod refused;
 mod threads;
 
 use super::{Books, DeviceMemory, stats};

@@ -1,0 +1,171 @@
+//! The invariants of an arena, as the head of `arena.rs` has them, and whether a broken one is told: the
+//! other tests are worth what this finds.
+
+use super::super::arena::ArenaState;
+use super::super::block::{NONE, State};
+use super::super::stats::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, LANES, REQUESTED_BYTES,
+};
+use super::super::virtual_memory::arena_of;
+use super::{MIB, on_machine};
+
+impl ArenaState {
+    /// Checks every invariant; gives the first that does not hold.
+    pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
+        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
+        let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.start != at || block.previous != below || block.units == 0 {
+                return Err(format!(
+                    "block {id} at {} does not follow {below} at {at}",
+                    block.start
+                ));
+            }
+            mapped += if block.state == State::Hole { 0 } else { block.bytes() };
+            match block.state {
+                State::Vacant => return Err(format!("block {id} is vacant")),
+                State::Hole if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
+                    return Err(format!("blocks {below} and {id} are neighbouring holes"));
+                }
+                State::Hole => (),
+                State::Free => {
+                    if below != NONE && self.blocks[below].state == State::Free {
+                        return Err(format!("blocks {below} and {id} are free neighbours"));
+                    }
+                    if id != self.wilderness && !self.bins.contains(&self.blocks, id) {
+                        return Err(format!("free block {id} is in no bin"));
+                    }
+                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
+                }
+                State::Allocated | State::Pending => {
+                    active += 1;
+                    if block.state == State::Allocated {
+                        sums[ALLOCATION] += 1;
+                        sums[ALLOCATED_BYTES] += block.bytes();
+                    }
+                    sums[ACTIVE] += 1;
+                    sums[ACTIVE_BYTES] += block.bytes();
+                    sums[REQUESTED_BYTES] += block.requested as i64;
+                }
+            }
+            (below, at, id) = (id, block.end(), block.next);
+        }
+        let last_is_free = below != NONE && self.blocks[below].state == State::Free;
+        if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
+            return Err("last or wilderness is wrong".into());
+        }
+        if (free, free_bytes, active) != (self.free_blocks, self.free_bytes, self.active_blocks) {
+            return Err("the counts of free or active blocks are wrong".into());
+        }
+        if active > 0 {
+            (sums[INACTIVE_SPLIT], sums[INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
+        }
+        if mapped != self.segment.bytes() as i64 {
+            return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
+        }
+        if sums == account.current {
+            Ok(())
+        } else {
+            Err(format!("the account has {:?}, the blocks {sums:?}", account.current))
+        }
+    }
+}
+
+/// The blocks of the arena that `told` breaks, by their places in it: a free one stands between two in
+/// use, a hole between two more, and the last is in use.
+struct Places {
+    first: u32,
+    free: u32,
+    between: u32,
+    before_hole: u32,
+    hole: u32,
+    last: u32,
+}
+
+impl Places {
+    fn of(state: &ArenaState) -> Places {
+        let mut ids = Vec::new();
+        let mut id = state.first;
+        while id != NONE {
+            ids.push(id);
+            id = state.blocks[id].next;
+        }
+        let states: Vec<State> = ids.iter().map(|id| state.blocks[*id].state).collect();
+        let (used, free) = (State::Allocated, State::Free);
+        assert_eq!(states, [used, free, used, free, used, State::Hole, used]);
+        let [first, free, between, _, before_hole, hole, last] = ids[..] else { unreachable!() };
+        Places { first, free, between, before_hole, hole, last }
+    }
+}
+
+/// What the check says once an arena was broken.
+fn told(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..5).map(|_| bench.malloc(stream, 4 * MIB)).collect();
+        bench.free(blocks[1]);
+        bench.free(blocks[3]);
+        bench.empty_cache();
+        let filled = bench.malloc(stream, 2 * MIB);
+        bench.malloc(stream, MIB + 512);
+        bench.free(filled);
+        bench.check();
+        let arena = arena_of(blocks[0]).unwrap().0;
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        // SAFETY: the lock is held and we are not parked.
+        let account = unsafe { arena.account() };
+        let places = Places::of(state);
+        breaks(state, account, places);
+        state.check(account).unwrap_err()
+    })
+}
+
+#[track_caller]
+fn is_told(what: &str, breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) {
+    let told = told(breaks);
+    assert!(told.contains(what), "{told:?} instead of {what:?}");
+}
+
+#[test]
+fn a_gap_between_blocks_is_told() {
+    is_told("does not follow", |state, _, at| state.blocks[at.free].start += 1);
+    is_told("does not follow", |state, _, at| state.blocks[at.between].previous = at.first);
+    is_told("does not follow", |state, _, at| state.blocks[at.first].units = 0);
+    is_told("is vacant", |state, _, at| state.blocks[at.between].state = State::Vacant);
+}
+
+#[test]
+fn neighbours_that_were_not_joined_are_told() {
+    is_told("are free neighbours", |state, _, at| state.blocks[at.between].state = State::Free);
+    is_told("are neighbouring holes", |state, _, at| {
+        state.blocks[at.before_hole].state = State::Hole;
+    });
+    is_told("a hole at the end", |state, _, at| state.blocks[at.last].state = State::Hole);
+}
+
+#[test]
+fn a_free_block_that_nobody_would_find_is_told() {
+    is_told("is in no bin", |state, _, at| state.bins.remove(&mut state.blocks, at.free));
+    is_told("is in no bin", |state, _, at| state.blocks[at.first].state = State::Free);
+    is_told("last or wilderness", |state, _, at| state.wilderness = at.free);
+    is_told("last or wilderness", |state, _, at| state.last = at.hole);
+}
+
+#[test]
+fn wrong_counts_are_told() {
+    is_told("the counts of free or active", |state, _, _| state.free_blocks += 1);
+    is_told("the counts of free or active", |state, _, _| state.free_bytes -= 512);
+    is_told("the counts of free or active", |state, _, _| state.active_blocks -= 1);
+    is_told("mapped", |state, _, at| {
+        state.blocks[at.hole].state = State::Pending;
+        state.active_blocks += 1;
+    });
+    for lane in 0..LANES {
+        is_told("the account has", |_, account, _| account.current[lane] += 1);
+    }
+}

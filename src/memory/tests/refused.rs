@@ -1,0 +1,95 @@
+//! What is refused, by the driver, by the host's memory, or because a table is full.
+
+use super::{MIB, on_machine};
+use crate::driver::{Call, inject};
+use crate::error::Error;
+
+#[test]
+fn every_arena_is_emptied_and_the_first_failure_told() {
+    on_machine("memory=1GiB", |bench| {
+        for stream in [(); 3].map(|()| bench.stream()) {
+            bench.free(bench.malloc(stream, 4 * MIB));
+        }
+        assert_eq!(bench.reserved(), 12 * MIB);
+        inject::replace(&inject::parse("cuMemUnmap@1=999,cuMemUnmap@2=998").unwrap());
+        match bench.memory().empty_cache(bench.runtime) {
+            Err(Error::Cuda(error)) => assert_eq!((error.call, error.code), ("cuMemUnmap", 999)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(bench.reserved(), 8 * MIB, "the third arena has nothing to do with it");
+        bench.check();
+        inject::clear();
+        bench.empty_cache();
+        assert_eq!(bench.reserved(), 0);
+        bench.check();
+    });
+}
+
+/// Pinned memory that cannot be listed goes back to the driver.
+#[test]
+fn pinned_memory_is_not_lost_for_want_of_host_memory() {
+    on_machine("memory=1GiB", |bench| {
+        let host = &bench.runtime.host;
+        let held = || bench.calls(Call::cuMemHostAlloc) - bench.calls(Call::cuMemFreeHost);
+        let mut given_back = 0;
+        let block = (1..100).find_map(|k| {
+            inject::replace(&inject::parse(&format!("malloc@{k}=fail")).unwrap());
+            let outcome = host.allocate(bench.runtime, 4096);
+            inject::clear();
+            match outcome {
+                Ok(block) => Some(block),
+                Err(Error::OutOfHostMemory(_)) => {
+                    given_back += usize::from(bench.calls(Call::cuMemFreeHost) > 0);
+                    assert_eq!(held(), 0, "k = {k}");
+                    None
+                }
+                Err(error) => panic!("k = {k}: {error:?}"),
+            }
+        });
+        assert!(given_back > 0, "the list never grew");
+        assert_eq!(held(), 1);
+        host.free(bench.runtime, block.unwrap()).unwrap();
+        assert_eq!(held(), 0);
+    });
+}
+
+/// Where the driver has no addresses for more than one slot at a time, the table of reservations is full
+/// at some time; what was made before goes on, and a new life of the library begins with an empty one.
+#[test]
+fn a_table_of_reservations_that_is_full_refuses_one_more_stream() {
+    const ROOM: usize = 128;
+    on_machine("memory=1GiB", |bench| {
+        let reserved = || bench.calls(Call::cuMemAddressReserve);
+        let malloc_in_one_slot = |stream, bytes, reservations: usize| {
+            let halvings = 3 + reservations.min(3);
+            let rule = |k| format!("cuMemAddressReserve@{k}=2");
+            let rules: Vec<String> = (1..=halvings).map(rule).collect();
+            inject::replace(&inject::parse(&rules.join(",")).unwrap());
+            let before = reserved();
+            let block = bench.malloc(stream, bytes);
+            inject::clear();
+            assert_eq!(reserved() - before, halvings as u64 + 1);
+            block
+        };
+        let stream = |level: i32| bench.device.streams.next(bench.device, -level).unwrap();
+        let streams: Vec<_> = (0..ROOM as i32 / 2).map(|index| stream(index % 2)).collect();
+        let mut blocks = Vec::new();
+        for (index, stream) in streams.iter().enumerate() {
+            blocks.push(malloc_in_one_slot(stream, 512, 2 * index));
+            blocks.push(malloc_in_one_slot(stream, MIB + 512, 2 * index + 1));
+        }
+        let before = reserved();
+        match bench.try_malloc(stream(2), 512) {
+            Err(Error::OutOfHostMemory(what)) => assert!(what.contains("too many reservations")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(reserved(), before, "the driver was not asked");
+        bench.free(blocks[1]);
+        assert_eq!(bench.malloc(streams[0], MIB + 512), blocks[1]);
+        bench.check();
+    });
+    on_machine("memory=1GiB", |bench| {
+        bench.malloc(bench.stream(), 512);
+        bench.check();
+    });
+}
