@@ -731,14 +731,16 @@ typedef struct tcuda_memory_statistics {
     /** Free blocks of a stream and pool in which others are in use. */
     tcuda_stat_by_pool inactive_split;
     tcuda_stat_by_pool inactive_split_bytes; /**< Their bytes. */
-    tcuda_stat oversize_allocations;         /**< Blocks of at least max_split_size. */
-    tcuda_stat oversize_segments;            /**< Segments of at least max_split_size. */
+    /** Blocks held by the host that were of at least max_split_size when they were allocated. */
+    tcuda_stat oversize_allocations;
+    /** Always zeros: ranges grow and shrink, and none is kept whole for its size. */
+    tcuda_stat oversize_segments;
     uint64_t num_alloc_retries;    /**< Attempts after everything reusable was reclaimed. */
     uint64_t num_ooms;             /**< Allocations that failed for want of memory. */
     uint64_t num_sync_all_streams; /**< Times that all streams were waited for. */
     uint64_t num_device_alloc;     /**< Times that memory came from the driver. */
     uint64_t num_device_free;      /**< Times that memory went back to it. */
-    uint64_t max_split_size; /**< Blocks from this size on are not split; UINT64_MAX: all are. */
+    uint64_t max_split_size;     /**< From this size on blocks are oversize; UINT64_MAX: none is. */
     uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
 } tcuda_memory_statistics;
 
@@ -785,6 +787,25 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reset_accumulated(int32_t device);
 
 /**
+ * Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
+ * by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
+ * They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
+ * tcuda_memory_reset_accumulated leave open scopes alone. tcuda_shutdown closes all.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stats_push(int32_t device);
+
+/**
+ * Closes this thread's newest scope of a device and gives what happened in it: each peak is the
+ * highest value since then, each total and num_... what was added since, each current value what
+ * is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none.
+ *
+ * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *stats);
+
+/**
  * torch.cuda.memory_summary's table.
  *
  * @param abbreviated  1: without the rows of the pools; 0: with them
@@ -792,6 +813,88 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/* ---- Limits and settings ---- */
+
+typedef struct tcuda_observer tcuda_observer; /**< A registered callback. */
+
+/**
+ * Asked before an allocation fails: may free memory, of any device and stream, and gives nonzero
+ * when it did: then the allocation is tried once more. Runs on the thread whose allocation
+ * fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
+ * that gives TCUDA_STATUS_INVALID_STATE.
+ *
+ * bytes is what was asked of the driver, limit_bytes what the cache may reserve (the device's
+ * memory where no fraction is set), free_bytes what the driver says is free.
+ */
+typedef int32_t (*tcuda_out_of_memory_fn)(void *user_data, int32_t device, size_t bytes,
+    size_t limit_bytes, size_t free_bytes);
+
+/**
+ * Share of a device's memory that the cache may reserve; 1 where none is set.
+ * (torch.cuda.get_per_process_memory_fraction)
+ *
+ * @param[out] fraction  as it was set
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_fraction_get(int32_t device, double *fraction);
+
+/**
+ * Limits what the cache may reserve of a device to a share of its memory, rounded down to a
+ * byte. What tcuda_memory_reserved tells is counted, the host's blocks included; not contexts,
+ * kernels, or what other libraries allocate. What is reserved beyond a lower limit stays until
+ * it is given back, and the next allocation that needs more gives unused memory back first.
+ * (torch.cuda.set_per_process_memory_fraction)
+ *
+ * @param fraction  0 to 1; 1: no limit
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
+
+/**
+ * Registers a function that is asked before an allocation fails for want of device memory, after
+ * everything unused was given back. The newest is asked first, and all are; if one of them says
+ * that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
+ *
+ * @param destroy        may be NULL
+ * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void *user_data,
+    tcuda_destroy_fn destroy, tcuda_observer **observer);
+
+/**
+ * Takes an observer out. A thread that is in it finishes; its user_data is destroyed after that.
+ *
+ * @param observer  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
+
+/**
+ * The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
+ * tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
+ * force.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
+
+/**
+ * Changes the allocator's settings, now and, before initialisation, for it. The text is what
+ * torch reads from PYTORCH_CUDA_ALLOC_CONF,
+ * "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]"; docs/configuration.md lists the
+ * keys and what each does here. As in torch max_split_size_mb, roundup_power2_divisions and
+ * garbage_collection_threshold go back to their defaults where the text lacks them, and other
+ * keys keep their values. A text that is wrong changes nothing.
+ *
+ * Without this call the environment's TCUDA_ALLOC_CONF counts, else PYTORCH_ALLOC_CONF, else
+ * PYTORCH_CUDA_ALLOC_CONF, as at initialisation; if that is wrong, the call that initialises
+ * gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
+ *
+ * The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocator_config_set(const char *config);
 
 /* ---- Snapshots ---- */
 

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::event::EventPool;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
+use crate::memory::settings::Settings;
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::stream::Streams;
@@ -48,7 +49,12 @@ pub struct Properties {
 }
 
 impl Device {
-    pub(crate) fn new(driver: &'static Driver, ordinal: i32, generation: u64) -> Result<Device> {
+    pub(crate) fn new(
+        driver: &'static Driver,
+        ordinal: i32,
+        generation: u64,
+        settings: &Settings,
+    ) -> Result<Device> {
         let mut handle = 0;
         // SAFETY: `handle` is writable.
         unsafe { driver.cuDeviceGet(&mut handle, ordinal) }?;
@@ -65,7 +71,7 @@ impl Device {
             streams: Streams::new(driver, ordinal, generation),
             events: EventPool::new(driver),
             kernels: Kernels::new(driver),
-            memory: DeviceMemory::new(driver, ordinal, handle, total as u64),
+            memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings),
         })
     }
 

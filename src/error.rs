@@ -24,6 +24,8 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Held by the cache and not by the host.
     pub cached: u64,
+    /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
+    pub rejected: bool,
 }
 
 /// A failure, with the offending value and what to do about it.
@@ -118,6 +120,15 @@ pub enum Error {
         /// The driver call.
         call: &'static str,
     },
+    /// The limit of this process leaves no room for more.
+    #[error("the memory fraction that tcuda may use is used up; free some, or raise it")]
+    OverLimit,
+    /// A share of memory that is none.
+    #[error("invalid fraction:{0}. Please set within [0, 1].")]
+    Fraction(f64),
+    /// A text with settings of the allocator was wrong.
+    #[error("{0}")]
+    Config(crate::memory::ConfigError),
     /// Host memory ran out.
     #[error("no host memory for {0}")]
     OutOfHostMemory(&'static str),
@@ -176,9 +187,10 @@ impl Error {
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
-            Error::DriverOutOfMemory { .. } | Error::OutOfMemory(_) | Error::OutOfAddresses => {
-                code::OUT_OF_MEMORY
-            }
+            Error::DriverOutOfMemory { .. }
+            | Error::OutOfMemory(_)
+            | Error::OverLimit
+            | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,
         }
     }

@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
 use crate::memory::host::HostMemory;
+use crate::memory::observers;
+use crate::memory::settings::{self, Settings};
 use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
@@ -105,20 +107,49 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
              select the simulated machine with TCUDA_BACKEND=sim",
         ));
     }
+    let settings = settings::current()?;
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
     let mut devices = Vec::new();
     devices
         .try_reserve_exact(count as usize)
         .map_err(|_| Error::OutOfHostMemory("the list of devices"))?;
     for ordinal in 0..count {
-        devices.push(Device::new(driver, ordinal, generation)?);
+        devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
     let runtime = try_box(
         Runtime { devices, host: HostMemory::new(driver), generation, driver },
         "the runtime",
     )?;
+    settings::choose(settings);
+    settings.warn();
     LIFE.begin(&held, runtime);
     get(inside)
+}
+
+/// Changes the allocator's settings by a text, for now and for later; on failure nothing changes.
+pub fn configure(inside: &Inside, text: &str) -> Result<()> {
+    // Held, so that no initialisation comes between the two.
+    let _held = LIFE.hold()?;
+    let before = settings::current()?;
+    let settings = before.changed_by(text, "config")?;
+    let devices = existing(inside).map_or(&[][..], |runtime| &runtime.devices);
+    if settings.backend != before.backend && devices.iter().any(|device| device.memory.is_used()) {
+        return Err(Error::InvalidState(
+            "the allocator's backend cannot change after the first allocation; choose it before, \
+             or call tcuda_shutdown",
+        ));
+    }
+    settings::choose(settings);
+    let fraction = settings.per_process_memory_fraction;
+    for device in devices {
+        device.memory.configure(&settings);
+        // Only a new value: what tcuda_memory_fraction_set said holds beside other settings.
+        if fraction != before.per_process_memory_fraction {
+            device.memory.set_fraction(fraction)?;
+        }
+    }
+    settings.warn();
+    Ok(())
 }
 
 /// Loads and starts the backend, and counts its devices.
@@ -277,6 +308,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         stop_driver(driver);
     });
     inject::clear();
+    settings::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
 }
@@ -311,11 +343,17 @@ pub(crate) fn is_lost_by_fork() -> bool {
 /// What was selected, held still while it lives.
 pub(crate) struct Still {
     _selection: Held<'static, Selection>,
+    _settings: Held<'static, Option<Settings>>,
+    _observers: observers::Still,
 }
 
 /// Holds still what was selected, for a fork.
 pub(crate) fn hold() -> Still {
-    Still { _selection: SELECTION.hold() }
+    Still {
+        _selection: SELECTION.hold(),
+        _settings: settings::hold(),
+        _observers: observers::hold(),
+    }
 }
 
 impl Runtime {

@@ -28,6 +28,20 @@ impl Text {
         short
     }
 
+    /// A text without the blanks that C knows, shortened where needed.
+    pub fn without_blanks(text: &str) -> Text {
+        let mut short = Text { len: 0, bytes: [0; CAPACITY] };
+        for character in text.chars().filter(|character| !is_blank(*character)) {
+            let end = short.len as usize + character.len_utf8();
+            if end > CAPACITY - 3 && !fits_whole(text) {
+                short.push("...");
+                return short;
+            }
+            short.push(character.encode_utf8(&mut [0; 4]));
+        }
+        short
+    }
+
     fn push(&mut self, text: &str) {
         let start = self.len as usize;
         let end = start + text.len();
@@ -41,6 +55,16 @@ impl Text {
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or("")
     }
+}
+
+/// C's isspace.
+fn is_blank(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
+}
+
+fn fits_whole(text: &str) -> bool {
+    let bytes = text.chars().filter(|character| !is_blank(*character)).map(char::len_utf8);
+    bytes.sum::<usize>() <= CAPACITY
 }
 
 impl fmt::Display for Text {
@@ -65,5 +89,14 @@ mod tests {
         assert!(text.as_str().ends_with("..."));
         assert!(text.as_str().len() <= CAPACITY);
         assert_eq!(Text::new("short").as_str(), "short");
+    }
+
+    #[test]
+    fn blanks_go_wherever_they_are() {
+        assert_eq!(Text::without_blanks(" a b\t\n\x0bc\r").as_str(), "abc");
+        let exact = "x".repeat(CAPACITY);
+        assert_eq!(Text::without_blanks(&format!(" {exact} ")).as_str(), exact);
+        let long = Text::without_blanks(&"x ".repeat(CAPACITY + 1));
+        assert_eq!(long.as_str(), format!("{}...", "x".repeat(CAPACITY - 3)));
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::{runtime, sync, turn};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -28,7 +28,7 @@ pub struct Block {
     pub(crate) message: AtomicPtr<c_void>,
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
-    /// Host functions in streams that this thread is in.
+    /// Host functions in streams that this thread is in; the top bit: it is in an observer.
     callbacks: AtomicU16,
     /// How often it has left for good: destructors of the host's may come back.
     departures: AtomicU16,
@@ -77,7 +77,39 @@ pub fn is_inside() -> bool {
 
 /// Is this thread in a host function of a stream, for which others may wait?
 pub fn is_in_callback() -> bool {
-    block().callbacks.load(Ordering::Relaxed) > 0
+    block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
+}
+
+/// The bit of `callbacks` that says so.
+const OBSERVING: u16 = 1 << 15;
+
+/// Is this thread in an out-of-memory observer?
+pub fn is_observing() -> bool {
+    block().callbacks.load(Ordering::Relaxed) & OBSERVING != 0
+}
+
+/// Says that it is, or no longer is.
+pub(crate) fn observe(observes: bool) {
+    if observes {
+        block().callbacks.fetch_or(OBSERVING, Ordering::Relaxed);
+    } else {
+        block().callbacks.fetch_and(!OBSERVING, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other thread of this process has, or had.
+pub fn number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // Rarely asked for, so that it need not lie in the block, where room is short.
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
 }
 
 /// Says that this thread is in a host function of a stream, until it is dropped.

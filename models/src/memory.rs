@@ -6,5 +6,7 @@ pub mod arena_lock;
 pub mod books;
 #[path = "../../src/memory/registry.rs"]
 pub mod registry;
+#[path = "../../src/memory/scopes.rs"]
+pub mod scopes;
 #[path = "../../src/memory/stats.rs"]
 pub mod stats;

@@ -63,9 +63,9 @@ pub struct tcuda_memory_statistics {
     pub inactive_split: tcuda_stat_by_pool,
     /// Their bytes.
     pub inactive_split_bytes: tcuda_stat_by_pool,
-    /// Blocks of at least max_split_size.
+    /// Blocks held by the host that were of at least max_split_size when they were allocated.
     pub oversize_allocations: tcuda_stat,
-    /// Segments of at least max_split_size.
+    /// Always zeros: ranges grow and shrink, and none is kept whole for its size.
     pub oversize_segments: tcuda_stat,
     /// Attempts after everything reusable was reclaimed.
     pub num_alloc_retries: u64,
@@ -77,7 +77,7 @@ pub struct tcuda_memory_statistics {
     pub num_device_alloc: u64,
     /// Times that memory went back to it.
     pub num_device_free: u64,
-    /// Blocks from this size on are not split; UINT64_MAX: all are.
+    /// From this size on blocks are oversize; UINT64_MAX: none is.
     pub max_split_size: u64,
     /// Allocations refused before the driver was asked.
     pub num_oom_rejections: u64,
@@ -108,6 +108,30 @@ fn statistics(call: &Call, device: i32) -> Result<Statistics> {
     }
 }
 
+fn in_c(all: &Statistics) -> tcuda_memory_statistics {
+    tcuda_memory_statistics {
+        struct_size: size_of::<tcuda_memory_statistics>(),
+        allocation: by_pool(&all.lanes[ALLOCATION]),
+        allocated_bytes: by_pool(&all.lanes[ALLOCATED_BYTES]),
+        active: by_pool(&all.lanes[ACTIVE]),
+        active_bytes: by_pool(&all.lanes[ACTIVE_BYTES]),
+        requested_bytes: by_pool(&all.lanes[REQUESTED_BYTES]),
+        segment: by_pool(&all.segment),
+        reserved_bytes: by_pool(&all.reserved_bytes),
+        inactive_split: by_pool(&all.lanes[INACTIVE_SPLIT]),
+        inactive_split_bytes: by_pool(&all.lanes[INACTIVE_SPLIT_BYTES]),
+        oversize_allocations: stat(&all.oversize_allocations),
+        oversize_segments: stat(&all.oversize_segments),
+        num_alloc_retries: all.num_alloc_retries,
+        num_ooms: all.num_ooms,
+        num_sync_all_streams: all.num_sync_all_streams,
+        num_device_alloc: all.num_device_alloc,
+        num_device_free: all.num_device_free,
+        max_split_size: all.max_split_size.unwrap_or(u64::MAX),
+        num_oom_rejections: all.num_oom_rejections,
+    }
+}
+
 /// All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
@@ -119,28 +143,7 @@ pub unsafe extern "C" fn tcuda_memory_stats(
 ) -> tcuda_status {
     boundary(|call| {
         let stats = struct_out(stats, "stats")?;
-        let all = statistics(call, device)?;
-        stats.set(&tcuda_memory_statistics {
-            struct_size: size_of::<tcuda_memory_statistics>(),
-            allocation: by_pool(&all.lanes[ALLOCATION]),
-            allocated_bytes: by_pool(&all.lanes[ALLOCATED_BYTES]),
-            active: by_pool(&all.lanes[ACTIVE]),
-            active_bytes: by_pool(&all.lanes[ACTIVE_BYTES]),
-            requested_bytes: by_pool(&all.lanes[REQUESTED_BYTES]),
-            segment: by_pool(&all.segment),
-            reserved_bytes: by_pool(&all.reserved_bytes),
-            inactive_split: by_pool(&all.lanes[INACTIVE_SPLIT]),
-            inactive_split_bytes: by_pool(&all.lanes[INACTIVE_SPLIT_BYTES]),
-            oversize_allocations: stat(&all.oversize_allocations),
-            oversize_segments: stat(&all.oversize_segments),
-            num_alloc_retries: all.num_alloc_retries,
-            num_ooms: all.num_ooms,
-            num_sync_all_streams: all.num_sync_all_streams,
-            num_device_alloc: all.num_device_alloc,
-            num_device_free: all.num_device_free,
-            max_split_size: u64::MAX,
-            num_oom_rejections: all.num_oom_rejections,
-        });
+        stats.set(&in_c(&statistics(call, device)?));
         Ok(())
     })
 }
@@ -242,6 +245,37 @@ pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
 pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
     boundary(|call| {
         call.runtime()?.device(device)?.memory.reset_accumulated();
+        Ok(())
+    })
+}
+
+/// Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
+/// by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
+/// They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
+/// tcuda_memory_reset_accumulated leave open scopes alone. tcuda_shutdown closes all.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
+    boundary(|call| call.runtime()?.device(device)?.memory.open_scope())
+}
+
+/// Closes this thread's newest scope of a device and gives what happened in it: each peak is the
+/// highest value since then, each total and num_... what was added since, each current value what
+/// is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none.
+///
+/// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_stats_pop(
+    device: i32,
+    stats: *mut tcuda_memory_statistics,
+) -> tcuda_status {
+    boundary(|call| {
+        let stats = if stats.is_null() { None } else { Some(struct_out(stats, "stats")?) };
+        let all = call.runtime()?.device(device)?.memory.close_scope()?;
+        if let Some(stats) = stats {
+            stats.set(&in_c(&all));
+        }
         Ok(())
     })
 }

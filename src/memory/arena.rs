@@ -14,7 +14,7 @@ use super::region::Region;
 use super::segment::Segment;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
+    INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES,
 };
 use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
@@ -25,6 +25,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
 /// at most one starts in a window. In a small arena a window is a unit.
 const LARGE_WINDOW_SHIFT: u32 = 11;
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its length.
+    pub units: u32,
+    /// Bytes that the host wants.
+    pub bytes: u64,
+    /// Does it count as oversize?
+    pub oversize: bool,
+}
 
 /// The blocks of one stream and size class.
 pub struct Arena {
@@ -170,13 +181,15 @@ impl Member for Arena {
 }
 
 /// A change of one quantity and its bytes.
-fn change_of(count: i64, bytes: i64, requested: i64) -> Lanes {
+#[inline]
+fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
     let mut change = [0; LANES];
     change[ALLOCATION] = count;
     change[ALLOCATED_BYTES] = bytes;
     change[ACTIVE] = count;
     change[ACTIVE_BYTES] = bytes;
     change[REQUESTED_BYTES] = requested;
+    change[OVERSIZE] = count * i64::from(oversize);
     change
 }
 
@@ -212,18 +225,19 @@ impl ArenaState {
             uses: 0,
             waits: 0,
             state,
+            oversize: false,
         })
     }
 
-    /// Takes a block for `units` out of the mapped memory; none if nothing fits. The change is what
-    /// the account must learn.
+    /// Takes a block out of the mapped memory; none if nothing fits. The change is what the account
+    /// must learn.
     #[inline]
     pub(super) fn allocate(
         &mut self,
-        units: u32,
-        requested: u64,
+        request: Request,
         walk: usize,
     ) -> Result<Option<(u32, Lanes)>> {
+        let Request { units, bytes: requested, oversize } = request;
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
         if id == NONE {
@@ -265,9 +279,11 @@ impl ArenaState {
         block.requested = requested;
         block.uses = 0;
         block.waits = 0;
+        block.oversize = oversize;
         self.active_blocks += 1;
         self.table.as_mut_slice()[window] = id;
-        Ok(Some((id, change_of(1, i64::from(units) * UNIT as i64, requested as i64))))
+        let bytes = i64::from(units) * UNIT as i64;
+        Ok(Some((id, change_of(1, bytes, requested as i64, oversize))))
     }
 
     /// The allocated block that starts at `offset` bytes from the base.
@@ -293,7 +309,7 @@ impl ArenaState {
     #[inline]
     pub(super) fn free(&mut self, id: u32) -> Lanes {
         let block = &self.blocks[id];
-        let change = change_of(-1, -block.bytes(), -(block.requested as i64));
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         self.active_blocks -= 1;
         self.release(id);
         change
@@ -306,6 +322,7 @@ impl ArenaState {
         let mut change = [0; LANES];
         change[ALLOCATION] = -1;
         change[ALLOCATED_BYTES] = -block.bytes();
+        change[OVERSIZE] = -i64::from(block.oversize);
         change
     }
 

@@ -147,6 +147,7 @@ mod tests {
             uses: 0,
             waits: 0,
             state: State::Free,
+            oversize: false,
         }
     }
 

@@ -49,9 +49,11 @@ pub struct Block {
     pub waits: u16,
     /// What it is.
     pub state: State,
+    /// Did it count as oversize when it was allocated?
+    pub oversize: bool,
 }
 
-// SAFETY: integers, and State has a value 0.
+// SAFETY: integers, false, and State has a value 0.
 unsafe impl Zeroed for Block {}
 
 impl Block {

@@ -173,8 +173,28 @@ impl<M: Member> Books<M> {
 
     /// Every total becomes 0.
     pub fn reset_accumulated(&mut self) {
-        self.ledger.reset_accumulated();
+        let increased = self.sums(|account| account.increased);
+        self.ledger.reset_accumulated(&increased, &self.sums(Account::decreased));
         self.each(|_, account| account.reset_accumulated());
+    }
+
+    /// Opens a scope of a thread; false: no host memory.
+    pub fn open_scope(&mut self, owner: u64) -> bool {
+        let current = self.sums(|account| account.current);
+        let increased = self.sums(|account| account.increased);
+        let decreased = self.sums(Account::decreased);
+        let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
+        // Its peaks are lower than those below which the slack was shared out.
+        self.share_out(None);
+        opened
+    }
+
+    /// Closes the newest scope of a thread and gives what happened in it; none: it has none.
+    pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
+        let current = self.sums(|account| account.current);
+        let increased = self.sums(|account| account.increased);
+        let decreased = self.sums(Account::decreased);
+        self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }
 
     /// All statistics.

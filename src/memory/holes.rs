@@ -30,7 +30,9 @@ impl ArenaState {
             let wanted = (units - below.min(units)).next_multiple_of(step).max(step).min(room);
             match self.fill_hole(memory, base, hole, wanted) {
                 Ok(()) => return Ok(()),
-                Err(error @ Error::DriverOutOfMemory { .. }) => return Err(error),
+                Err(error @ (Error::DriverOutOfMemory { .. } | Error::OverLimit)) => {
+                    return Err(error);
+                }
                 // Addresses that the driver will not map again: there are others.
                 Err(_) => (),
             }
@@ -110,11 +112,17 @@ impl ArenaState {
         false
     }
 
-    /// Unmaps every whole mapping that is free and gives its memory back. Nobody may use what is
-    /// free any more, on the device either.
-    pub(super) fn release_idle(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+    /// Unmaps whole mappings that are free and gives their memory back, until that is `wanted` bytes
+    /// or more. Nobody may use what is free any more, on the device either.
+    pub(super) fn release_idle(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        wanted: u64,
+    ) -> Result<()> {
+        let enough = self.segment.bytes().saturating_sub(wanted);
         let mut id = self.first;
-        while id != NONE {
+        while id != NONE && self.segment.bytes() > enough {
             let next = self.blocks[id].next;
             if self.blocks[id].state == State::Free {
                 self.punch(memory, base, id)?;

@@ -46,7 +46,7 @@ impl<'a> Keys<'a> {
     /// Unlimited is -1, as PyTorch prints it.
     fn numbers(&self) -> [(&'static str, u64); 7] {
         [
-            ("max_split_size", u64::MAX),
+            ("max_split_size", self.0.max_split_size.unwrap_or(u64::MAX)),
             ("num_alloc_retries", self.0.num_alloc_retries),
             ("num_device_alloc", self.0.num_device_alloc),
             ("num_device_free", self.0.num_device_free),

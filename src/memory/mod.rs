@@ -9,15 +9,23 @@ pub mod arena_lock;
 mod bins;
 pub mod block;
 pub mod books;
+mod grammar;
 mod holes;
 pub mod host;
+pub mod host_settings;
 mod keys;
+mod ladder;
 mod limbo;
+mod limit;
+pub mod observers;
+mod policy;
 mod reclaim;
 mod region;
 pub mod registry;
 mod report;
+mod scopes;
 pub mod segment;
+pub mod settings;
 pub mod snapshot;
 pub mod stats;
 mod summary;
@@ -25,6 +33,7 @@ mod summary;
 mod tests;
 pub mod virtual_memory;
 
+pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
 pub use report::{OutOfMemoryText, Size};
 pub use summary::Summary;
@@ -35,11 +44,13 @@ use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::try_box;
-use arena::Arena;
+use crate::thread::{self, try_box};
+use arena::{Arena, Request};
 use bins::SHORT_WALK;
 use block::UNIT;
 use books::GuardedBooks;
+use policy::Policy;
+use settings::Settings;
 use stats::{Class, Lanes, Statistics};
 use std::sync::atomic::Ordering;
 use virtual_memory::VirtualMemory;
@@ -56,6 +67,7 @@ pub struct DeviceMemory {
     total: u64,
     virtual_memory: VirtualMemory,
     books: GuardedBooks<Arena>,
+    policy: Policy,
 }
 
 type Books = books::Books<Arena>;
@@ -102,14 +114,40 @@ impl DeviceMemory {
         ordinal: i32,
         device: CUdevice,
         total: u64,
+        settings: &Settings,
     ) -> DeviceMemory {
-        DeviceMemory {
-            driver,
-            ordinal,
-            total,
-            virtual_memory: VirtualMemory::new(driver, ordinal, device, total),
-            books: GuardedBooks::new(),
+        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
+        virtual_memory.limit.set(settings.per_process_memory_fraction, total);
+        let most = virtual_memory.slot_bytes();
+        let policy = Policy::new(most);
+        policy.configure(settings, most, false);
+        let books = GuardedBooks::new();
+        DeviceMemory { driver, ordinal, total, virtual_memory, books, policy }
+    }
+
+    /// Takes over settings that were changed.
+    pub(crate) fn configure(&self, settings: &Settings) {
+        let most = self.virtual_memory.slot_bytes();
+        observers::while_known(|observed| self.policy.configure(settings, most, observed));
+    }
+
+    /// Has anything been allocated here?
+    pub(crate) fn is_used(&self) -> bool {
+        self.books.with_members(|arenas| !arenas.is_empty())
+    }
+
+    /// The share of the device's memory that may be reserved.
+    pub fn fraction(&self) -> f64 {
+        self.virtual_memory.limit.fraction()
+    }
+
+    /// Sets it. What is reserved already stays until it is given back.
+    pub fn set_fraction(&self, fraction: f64) -> Result<()> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::Fraction(fraction));
         }
+        self.virtual_memory.limit.set(fraction, self.total);
+        Ok(())
     }
 
     /// Memory of the device.
@@ -129,34 +167,69 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        // Beyond a slot's addresses, which are more than the memory.
-        if bytes > self.virtual_memory.slot_bytes() {
-            return Err(self.refuse_too_large(device, bytes));
+        // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
+        if bytes <= self.policy.plain() {
+            let size = policy::Size { bytes: round_size(bytes), oversize: false };
+            return self.allocate_block(runtime, device, stream, bytes, size);
         }
-        let size = round_size(bytes);
+        self.allocate_by_policy(runtime, device, stream, bytes)
+    }
+
+    #[cold]
+    fn allocate_by_policy(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        observers::check()?;
+        let most = self.virtual_memory.slot_bytes();
+        if bytes <= most {
+            let size = self.policy.size_of(bytes);
+            if size.bytes <= most {
+                return self.allocate_block(runtime, device, stream, bytes, size);
+            }
+        }
+        if bytes < TOO_LARGE {
+            self.ask_observers(runtime, device, bytes);
+        }
+        Err(self.refuse_too_large(device, bytes))
+    }
+
+    /// A block of this size for a request.
+    #[inline(always)]
+    fn allocate_block(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+        policy::Size { bytes: size, oversize }: policy::Size,
+    ) -> Result<u64> {
         let class = if size <= SMALL { Class::Small } else { Class::Large };
         let arena = self.arena(device, stream, class)?;
-        let units = (size / UNIT) as u32;
+        let request = Request { units: (size / UNIT) as u32, bytes, oversize };
         {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             if unsafe { arena.state() }.limbo.is_empty() {
-                if let Some(address) = self.take(arena, units, bytes, SHORT_WALK)? {
+                if let Some(address) = self.take(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
-            } else if let Some(address) = self.settle_and_take(runtime, arena, units, bytes)? {
+            } else if let Some(address) = self.settle_and_take(runtime, arena, request)? {
                 return Ok(address);
             }
         }
-        self.allocate_slowly(runtime, device, arena, units, bytes)
+        self.allocate_slowly(runtime, device, arena, request)
     }
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
     #[inline]
-    fn take(&self, arena: &Arena, units: u32, bytes: u64, walk: usize) -> Result<Option<u64>> {
+    fn take(&self, arena: &Arena, request: Request, walk: usize) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let Some((id, mut change)) = state.allocate(units, bytes, walk)? else { return Ok(None) };
+        let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -223,7 +296,24 @@ impl DeviceMemory {
 
     /// All statistics.
     pub fn statistics(&self) -> Statistics {
-        self.with_ledger(None, |books| books.statistics())
+        let statistics = self.with_ledger(None, |books| books.statistics());
+        Statistics { max_split_size: self.policy.max_split_size(), ..statistics }
+    }
+
+    /// Opens a scope of statistics of this thread.
+    pub fn open_scope(&self) -> Result<()> {
+        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
+        if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
+    }
+
+    /// Closes the newest scope of this thread, and gives what happened in it.
+    pub fn close_scope(&self) -> Result<Statistics> {
+        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
+        let statistics = closed.ok_or(Error::InvalidState(
+            "this thread has no open scope of statistics on the device; call \
+             tcuda_memory_stats_push first",
+        ))?;
+        Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
     }
 
     /// Every peak becomes its current value.

@@ -1,120 +1,35 @@
-//! The cold side of the allocator: giving back, blocks that wait for other streams, and the steps
-//! before an allocation fails.
+//! The cold side of the allocator: giving back, and blocks that wait for other streams.
 
-use super::arena::Arena;
-use super::bins::{SHORT_WALK, WHOLE_WALK};
-use super::block::UNIT;
-use super::stats::{ALL, ALLOCATED_BYTES, LANES};
-use super::{DeviceMemory, Relaxed, TOO_LARGE};
+use super::arena::{Arena, Request};
+use super::bins::SHORT_WALK;
+use super::stats::LANES;
+use super::{DeviceMemory, Relaxed};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
 impl DeviceMemory {
-    /// What is left when nothing that is mapped fits: grow; then reclaim everything reusable of the
-    /// whole device and try again.
-    #[cold]
-    pub(super) fn allocate_slowly(
-        &self,
-        runtime: &Runtime,
-        device: &Device,
-        arena: &Arena,
-        units: u32,
-        bytes: u64,
-    ) -> Result<u64> {
-        let _relaxed = Relaxed::enter(self.driver);
-        match self.grow_and_take(device, arena, units, bytes) {
-            Err(Error::DriverOutOfMemory { .. }) => (),
-            other => return other,
-        }
-        self.with_ledger(None, |books| {
-            let counted = books.ledger.counted_mut();
-            counted.num_alloc_retries += 1;
-            counted.num_sync_all_streams += 1;
-        });
-        let reclaimed = self.reclaim(runtime);
-        match self.grow_and_take(device, arena, units, bytes) {
-            Err(Error::DriverOutOfMemory { .. }) => reclaimed?,
-            other => return other,
-        }
-        Err(self.refuse_too_large(device, u64::from(units) * UNIT))
-    }
-
     /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
     #[cold]
     pub(super) fn settle_and_take(
         &self,
         runtime: &Runtime,
         arena: &Arena,
-        units: u32,
-        bytes: u64,
+        request: Request,
     ) -> Result<Option<u64>> {
         let settled = self.settle(runtime, arena, false);
-        match self.take(arena, units, bytes, SHORT_WALK)? {
+        match self.take(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
         }
     }
 
-    /// The failure of a request that no amount of reclaiming could serve.
-    #[cold]
-    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
-        self.with_ledger(None, |books| books.ledger.counted_mut().num_ooms += 1);
-        let granularity = self.virtual_memory.granularity();
-        let mut wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
-        if bytes < TOO_LARGE {
-            // Rounding alone makes no request absurd.
-            wanted = wanted.min(TOO_LARGE - 1);
-        }
-        self.out_of_memory(device, wanted)
-    }
-
-    /// The error with its numbers.
-    #[cold]
-    fn out_of_memory(&self, device: &Device, wanted: u64) -> Error {
-        let (free, total) = self.info(device).unwrap_or((0, self.total));
-        let statistics = self.statistics();
-        let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
-        let reserved = statistics.reserved_bytes[ALL].current as u64;
-        Error::OutOfMemory(OutOfMemory {
-            device: self.ordinal,
-            wanted,
-            total,
-            free,
-            limit: None,
-            allocated,
-            cached: reserved.saturating_sub(allocated),
-        })
-    }
-
-    fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
-        let _context = device.enter()?;
-        let _guard = arena.lock.guard();
-        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
-        if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
-            return Ok(address);
-        }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        let before = (state.segment.bytes() as i64, state.segment.ranges());
-        let limit = arena.slot_units();
-        let grown = state.grow(&self.virtual_memory, arena.base, units, limit);
-        self.count_segment(arena, before);
-        grown?;
-        // Taking it counts what is left of it; if that fails, the growth alone is counted.
-        let taken = self.take(arena, units, bytes, WHOLE_WALK);
-        if !matches!(taken, Ok(Some(_))) {
-            self.count_free(arena);
-        }
-        taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
-    }
-
     /// Counts how the free blocks are now. The caller holds the arena's lock.
-    fn count_free(&self, arena: &Arena) {
+    pub(super) fn count_free(&self, arena: &Arena) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let mut change = [0; LANES];
@@ -124,7 +39,7 @@ impl DeviceMemory {
     }
 
     /// Counts memory that came or went. The caller holds the arena's lock.
-    fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
+    pub(super) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let bytes = state.segment.bytes() as i64 - bytes;
@@ -140,15 +55,15 @@ impl DeviceMemory {
     /// Gives all unused memory back to the driver; waits for what may still use it.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        self.with_ledger(None, |books| books.ledger.counted_mut().num_sync_all_streams += 1);
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
         self.reclaim(runtime)
     }
 
     /// Gives back what is unused in every arena; gives the first failure after trying them all.
-    fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+    pub(super) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         let mut outcome = Ok(());
         self.each_arena(|arena| {
-            let released = self.reclaim_arena(runtime, arena);
+            let released = self.reclaim_arena(runtime, arena, u64::MAX, true);
             if outcome.is_ok() {
                 outcome = released;
             }
@@ -157,39 +72,65 @@ impl DeviceMemory {
         outcome
     }
 
-    fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+    /// Gives back what is unused in an arena, until that is `wanted` bytes or more. With `wait` it
+    /// waits for the work that may use it, else it takes only what no work uses any more. The caller
+    /// holds the arena's lock.
+    pub(super) fn reclaim_arena(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wanted: u64,
+        wait: bool,
+    ) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
-        self.settle(runtime, arena, true)?;
+        self.settle(runtime, arena, wait)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
         }
         // Unmapping does not wait for kernels that still use what was freed in stream order.
-        if !self.wait_for(runtime, arena, stream)? {
+        if !self.is_over(runtime, arena, stream, wait)? {
             return Ok(());
         }
         // SAFETY: `each_arena` holds the lock, and the wait is over.
         let state = unsafe { arena.state() };
         let before = (state.segment.bytes() as i64, state.segment.ranges());
-        let outcome = state.release_idle(&self.virtual_memory, arena.base);
+        let outcome = state.release_idle(&self.virtual_memory, arena.base, wanted);
         self.count_segment(arena, before);
         self.count_free(arena);
         outcome
     }
 
-    /// Waits for what a stream holds now; false when it is captured and must be left alone. The
-    /// caller holds the arena's lock.
-    fn wait_for(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) -> Result<bool> {
+    /// Is what a stream holds now over? Waits for it if it may; false too when the stream is captured
+    /// and must be left alone. The caller holds the arena's lock.
+    fn is_over(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        stream: &Stream,
+        wait: bool,
+    ) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
+        let pass = |event: CUevent| {
+            if !wait {
+                // SAFETY: our event, recorded.
+                return finished(unsafe { self.driver.cuEventQuery(event) });
+            }
+            // SAFETY: our event, recorded.
+            let waiting = || unsafe { self.driver.cuEventSynchronize(event) };
+            self.books.wait_parked(arena, waiting)?;
+            Ok(true)
+        };
         let event = match stream.standing() {
             Standing::Alive(_named) => record_end(runtime, device, stream)?,
-            Standing::Lost => return self.wait_for_context_of(arena, stream),
+            Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
+            Standing::Lost => return Ok(false),
             Standing::Gone(farewell) => {
-                if let Some(farewell) = farewell {
-                    // SAFETY: our event, recorded.
-                    let wait = || unsafe { self.driver.cuEventSynchronize(farewell as CUevent) };
-                    self.books.wait_parked(arena, wait)?;
+                if let Some(farewell) = farewell
+                    && !pass(farewell as CUevent)?
+                {
+                    return Ok(false);
                 }
                 // The default stream may have used its memory since: a stream that blocks comes after
                 // that without being told, unmapping does not.
@@ -197,12 +138,9 @@ impl DeviceMemory {
             }
         };
         let Some(event) = event else { return Ok(false) };
-        // SAFETY: our event, recorded.
-        let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-        let waited = self.books.wait_parked(arena, wait);
+        let passed = pass(event);
         device.events.give_untimed(event);
-        waited?;
-        Ok(true)
+        passed
     }
 
     /// Waits for all that the current context holds, and so for a stream that may be gone without

@@ -24,9 +24,21 @@ pub struct OutOfMemoryText<'a>(pub &'a OutOfMemory);
 
 impl fmt::Display for OutOfMemoryText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OutOfMemory { device, wanted, total, free, limit, allocated, cached } = *self.0;
+        let OutOfMemory { device, wanted, total, free, limit, allocated, cached, rejected } =
+            *self.0;
         if wanted >= super::TOO_LARGE {
             return write!(f, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+        }
+        if rejected {
+            return write!(
+                f,
+                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+                 per_process_memory_fraction limit. Requested size: {} ({} allowed on GPU \
+                 {device}, {} reserved by tcuda). Set throw_on_cudamalloc_oom:false to disable.",
+                Size(wanted),
+                Size(limit.unwrap_or(total)),
+                Size(allocated + cached)
+            );
         }
         write!(f, "CUDA out of memory. Tried to allocate {}. ", Size(wanted))?;
         write!(f, "GPU {device} has a total capacity of {} ", Size(total))?;
@@ -77,12 +89,20 @@ mod tests {
             limit: Some(1 << 30),
             allocated: 3 << 30,
             cached: 0,
+            rejected: false,
         };
         assert_eq!(
             OutOfMemoryText(&numbers).to_string(),
             "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of \
              16.00 GiB of which 2.00 MiB is free. 1024.00 MiB allowed; Of the allocated memory \
              3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
+        );
+        let rejected = OutOfMemory { rejected: true, ..numbers };
+        assert_eq!(
+            OutOfMemoryText(&rejected).to_string(),
+            "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+             per_process_memory_fraction limit. Requested size: 20.00 MiB (1024.00 MiB allowed on \
+             GPU 1, 3.00 GiB reserved by tcuda). Set throw_on_cudamalloc_oom:false to disable."
         );
     }
 }

@@ -69,6 +69,9 @@ impl Segment {
         self.stranded
             .try_reserve(count)
             .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
+        if !memory.limit.claim(bytes) {
+            return Err(Error::OverLimit);
+        }
         let (mut index, mut offset) = (at, 0);
         let outcome = loop {
             if offset == bytes {
@@ -92,6 +95,7 @@ impl Segment {
         if let Err(error) = outcome {
             self.stranded.extend(self.mappings.drain(at..index));
             self.clear_stranded(memory, base);
+            memory.limit.let_go(bytes);
             return Err(error);
         }
         self.bytes += bytes;
@@ -139,6 +143,7 @@ impl Segment {
                 break;
             }
             self.bytes -= length;
+            memory.limit.let_go(length);
             last += 1;
         }
         self.mappings.drain(first..last);

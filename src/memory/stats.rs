@@ -5,7 +5,10 @@
 //! still grow before the device could exceed its peak. The invariant, for each quantity and for each
 //! of small, large and all: the sum of current and slack over the arenas is at most the peak. An arena
 //! that runs out of slack goes to the device's [`Ledger`], adds up the true currents, raises the peak
-//! if it must, and shares out anew what is left below it.
+//! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
+//! peaks: the invariant holds for the lowest of them, and therefore for all.
+
+use super::scopes::Scopes;
 
 /// The quantities that change with every block.
 pub const LANES: usize = 8;
@@ -23,6 +26,8 @@ pub const REQUESTED_BYTES: usize = 4;
 pub const INACTIVE_SPLIT: usize = 5;
 /// Their bytes.
 pub const INACTIVE_SPLIT_BYTES: usize = 6;
+/// Blocks held by the host that were oversize when they were allocated.
+pub const OVERSIZE: usize = 7;
 
 /// A value for each quantity.
 pub type Lanes = [i64; LANES];
@@ -151,13 +156,37 @@ pub struct Statistics {
     pub num_device_alloc: u64,
     pub num_device_free: u64,
     pub num_oom_rejections: u64,
+    /// None: unlimited.
+    pub max_split_size: Option<u64>,
+}
+
+impl Statistics {
+    /// Fills in the lanes: sums, peaks, and increases with decreases of a row and lane.
+    pub(super) fn fill(
+        &mut self,
+        current: &Sums,
+        peaks: &Sums,
+        totals: impl Fn(usize, usize) -> (i64, i64),
+    ) {
+        for (lane, rows) in self.lanes.iter_mut().enumerate() {
+            for (row, stat) in rows.iter_mut().enumerate() {
+                let (allocated, freed) = totals(row, lane);
+                let (current, peak) = (current[row][lane], peaks[row][lane]);
+                *stat = Stat { current, peak, allocated, freed };
+            }
+        }
+        self.oversize_allocations = self.lanes[OVERSIZE][ALL];
+    }
 }
 
 /// What a device counts, and the peaks of its arenas' sums.
 #[derive(Default)]
 pub struct Ledger {
-    peaks: [Lanes; 3],
+    peaks: Sums,
+    /// The lowest of the device's peaks and the scopes'.
+    lowest: Sums,
     counted: Statistics,
+    scopes: Scopes,
 }
 
 /// Sums over the arenas of a device: all, small, large.
@@ -171,23 +200,45 @@ impl Ledger {
                 *peak = (*peak).max(*sum);
             }
         }
+        self.scopes.raise(sums);
+        self.find_lowest();
+    }
+
+    fn find_lowest(&mut self) {
+        self.lowest = self.peaks;
+        self.scopes.lower(&mut self.lowest);
+    }
+
+    /// Opens a scope of a thread, given the sums of currents, increases and decreases; false: no host
+    /// memory. The slack is to be shared out anew.
+    pub fn open_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> bool {
+        let opened = self.scopes.open(owner, sums, &self.counted);
+        self.find_lowest();
+        opened
+    }
+
+    /// Closes the newest scope of a thread, given the same; none: it has none.
+    pub fn close_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
+        let closed = self.scopes.close(owner, sums);
+        self.find_lowest();
+        closed
     }
 
     /// Lowers the peaks to these sums, and those of the ledger's own counts to their currents.
     pub fn reset_peak(&mut self, sums: &Sums) {
         self.peaks = *sums;
+        self.find_lowest();
         let counted = &mut self.counted;
         counted.segment.iter_mut().chain(&mut counted.reserved_bytes).for_each(Stat::reset_peak);
-        counted.oversize_allocations.reset_peak();
         counted.oversize_segments.reset_peak();
     }
 
-    /// Zeroes the ledger's own totals.
-    pub fn reset_accumulated(&mut self) {
+    /// Zeroes the ledger's own totals, where the arenas are about to forget these.
+    pub fn reset_accumulated(&mut self, increased: &Sums, decreased: &Sums) {
+        self.scopes.rebase(increased, decreased);
         let counted = &mut self.counted;
         let rows = counted.segment.iter_mut().chain(&mut counted.reserved_bytes);
         rows.for_each(Stat::reset_accumulated);
-        counted.oversize_allocations.reset_accumulated();
         counted.oversize_segments.reset_accumulated();
         counted.num_alloc_retries = 0;
         counted.num_ooms = 0;
@@ -197,13 +248,13 @@ impl Ledger {
         counted.num_oom_rejections = 0;
     }
 
-    /// The slack of one arena of a class when what is left below the peaks is shared equally among
+    /// The slack of one arena of a class when what is left below the lowest peaks is shared equally among
     /// `members` (all, small, large); the one that asked also gets what does not divide.
     pub fn share(&self, sums: &Sums, members: &[i64; 3], class: Class, asked: bool) -> Lanes {
         let mut slack = [0; LANES];
         for (lane, slack) in slack.iter_mut().enumerate() {
             let part = |row: usize| {
-                let left = self.peaks[row][lane] - sums[row][lane];
+                let left = self.lowest[row][lane] - sums[row][lane];
                 let part = left / members[row].max(1);
                 if asked { left - part * (members[row] - 1) } else { part }
             };
@@ -215,35 +266,29 @@ impl Ledger {
     /// Counts memory that came from the driver, or went back to it if negative (never 0), and how the
     /// number of mapped ranges changed.
     pub fn count_reserved(&mut self, class: Class, bytes: i64, segments: i64) {
-        for row in [ALL, class.row()] {
-            self.counted.reserved_bytes[row].change(bytes);
-            self.counted.segment[row].change(segments);
-        }
-        if bytes > 0 {
-            self.counted.num_device_alloc += 1;
-        } else {
-            self.counted.num_device_free += 1;
-        }
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.reserved_bytes[row].change(bytes);
+                counted.segment[row].change(segments);
+            }
+            if bytes > 0 {
+                counted.num_device_alloc += 1;
+            } else {
+                counted.num_device_free += 1;
+            }
+        });
     }
 
-    /// The plain counters.
-    pub fn counted_mut(&mut self) -> &mut Statistics {
-        &mut self.counted
+    /// Counts something, for the device and for every scope.
+    pub fn count(&mut self, body: impl Fn(&mut Statistics)) {
+        body(&mut self.counted);
+        self.scopes.count(body);
     }
 
     /// Everything, from the sums of currents and of increases and decreases.
     pub fn statistics(&self, current: &Sums, increased: &Sums, decreased: &Sums) -> Statistics {
         let mut all = self.counted;
-        for (lane, rows) in all.lanes.iter_mut().enumerate() {
-            for (row, stat) in rows.iter_mut().enumerate() {
-                *stat = Stat {
-                    current: current[row][lane],
-                    peak: self.peaks[row][lane],
-                    allocated: increased[row][lane],
-                    freed: decreased[row][lane],
-                };
-            }
-        }
+        all.fill(current, &self.peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
         all
     }
 }

@@ -3,6 +3,7 @@
 //! Reservations of all devices are in one table (`registry`), which leads from a pointer to its arena.
 
 use super::arena::Arena;
+use super::limit::Limit;
 use super::registry::Registry;
 pub use super::registry::Slot;
 use crate::device::MAX_DEVICES;
@@ -62,6 +63,8 @@ pub struct VirtualMemory {
     device: CUdevice,
     slot_bytes: u64,
     offer: Once<Offer>,
+    /// How much may be mapped at a time.
+    pub(super) limit: Limit,
     /// Bit n: device n may use our memory.
     peers: AtomicU64,
     /// Handles that the driver did not take back, until it does; 0: none.
@@ -89,6 +92,7 @@ impl VirtualMemory {
             device,
             slot_bytes,
             offer: Once::new(Rank::ONCE),
+            limit: Limit::new(),
             peers,
             unreleased,
         }

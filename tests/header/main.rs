@@ -18,6 +18,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Streams and events", &["stream", "event", "copy"]),
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
+    ("- Limits and settings", &["limits"]),
     ("- Snapshots", &["snapshot"]),
     ("- Pinned host memory", &["host"]),
 ];

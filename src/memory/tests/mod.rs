@@ -7,6 +7,7 @@ mod identity;
 mod model;
 mod order;
 mod refused;
+mod settings;
 mod threads;
 
 use super::{Books, DeviceMemory, stats};

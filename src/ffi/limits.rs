@@ -1,0 +1,200 @@
+//! Section "Memory" of the header: limits, observers and settings of the allocator.
+
+use super::boundary::{boundary, out, text, text_out};
+use super::handle::Table;
+use super::library::tcuda_destroy_fn;
+use super::status::tcuda_status;
+use crate::error::Error;
+use crate::memory::observers::{self, Observes, Shortage};
+use crate::memory::settings;
+use crate::rank::before_host_function;
+use crate::runtime;
+use crate::thread::{self, try_box};
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A registered callback.
+pub struct tcuda_observer {
+    _private: [u8; 0],
+}
+
+/// Asked before an allocation fails: may free memory, of any device and stream, and gives nonzero
+/// when it did: then the allocation is tried once more. Runs on the thread whose allocation
+/// fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
+/// that gives TCUDA_STATUS_INVALID_STATE.
+///
+/// bytes is what was asked of the driver, limit_bytes what the cache may reserve (the device's
+/// memory where no fraction is set), free_bytes what the driver says is free.
+pub type tcuda_out_of_memory_fn = Option<
+    unsafe extern "C" fn(
+        user_data: *mut c_void,
+        device: i32,
+        bytes: usize,
+        limit_bytes: usize,
+        free_bytes: usize,
+    ) -> i32,
+>;
+
+/// The host's function as an observer.
+struct HostObserver {
+    callback: unsafe extern "C" fn(*mut c_void, i32, usize, usize, usize) -> i32,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+    /// Set once nothing can fail any more: a failed registration takes nothing.
+    registered: AtomicBool,
+}
+
+// SAFETY: the host promises that its function may run on any thread.
+unsafe impl Send for HostObserver {}
+// SAFETY: as above.
+unsafe impl Sync for HostObserver {}
+
+impl Observes for HostObserver {
+    fn freed_memory(&self, shortage: &Shortage) -> bool {
+        let Shortage { device, wanted, limit, free } = *shortage;
+        let (wanted, limit, free) = (wanted as usize, limit as usize, free as usize);
+        // SAFETY: the host's own function with its own data.
+        let answer = unsafe { (self.callback)(self.user_data, device, wanted, limit, free) };
+        answer != 0
+    }
+}
+
+impl Drop for HostObserver {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy
+            && self.registered.load(Ordering::Relaxed)
+        {
+            before_host_function();
+            // SAFETY: the host's own function, called once.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// An observer's number, as an object.
+pub struct Registration(u64);
+
+pub(super) static OBSERVERS: Table<Registration> = Table::new(6, "observer");
+
+/// Takes every observer out, at the end.
+pub(super) fn detach_all() {
+    observers::detach_all();
+}
+
+/// Share of a device's memory that the cache may reserve; 1 where none is set.
+/// (torch.cuda.get_per_process_memory_fraction)
+///
+/// @param[out] fraction  as it was set
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_fraction_get(
+    device: i32,
+    fraction: *mut f64,
+) -> tcuda_status {
+    boundary(|call| {
+        let fraction = out(fraction, "fraction")?;
+        fraction.set(call.runtime()?.device(device)?.memory.fraction());
+        Ok(())
+    })
+}
+
+/// Limits what the cache may reserve of a device to a share of its memory, rounded down to a
+/// byte. What tcuda_memory_reserved tells is counted, the host's blocks included; not contexts,
+/// kernels, or what other libraries allocate. What is reserved beyond a lower limit stays until
+/// it is given back, and the next allocation that needs more gives unused memory back first.
+/// (torch.cuda.set_per_process_memory_fraction)
+///
+/// @param fraction  0 to 1; 1: no limit
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda_status {
+    boundary(|call| {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::Fraction(fraction));
+        }
+        call.runtime()?.device(device)?.memory.set_fraction(fraction)
+    })
+}
+
+/// Registers a function that is asked before an allocation fails for want of device memory, after
+/// everything unused was given back. The newest is asked first, and all are; if one of them says
+/// that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
+///
+/// @param destroy        may be NULL
+/// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
+    callback: tcuda_out_of_memory_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+    observer: *mut *mut tcuda_observer,
+) -> tcuda_status {
+    boundary(|call| {
+        let callback = callback.ok_or(Error::Null { name: "callback" })?;
+        // What is registered ends with the runtime.
+        call.runtime()?;
+        let registered = AtomicBool::new(false);
+        let host = HostObserver { callback, user_data, destroy, registered };
+        let host = try_box(host, "an observer")?;
+        let address: *const HostObserver = &*host;
+        let number = observers::attach(host)?;
+        if !observer.is_null() {
+            let handle = OBSERVERS.insert(Registration(number)).inspect_err(|_| {
+                observers::detach(number);
+            })?;
+            out(observer, "observer")?.set(handle as *mut tcuda_observer);
+        }
+        // SAFETY: boxed, and this thread is inside: it lives, also where it was detached already.
+        unsafe { &*address }.registered.store(true, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Takes an observer out. A thread that is in it finishes; its user_data is destroyed after that.
+///
+/// @param observer  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -> tcuda_status {
+    boundary(|call| {
+        if observer.is_null() {
+            return Ok(());
+        }
+        let number = OBSERVERS.get(observer as usize, "observer", call)?.0;
+        OBSERVERS.remove(observer as usize, "observer")?;
+        observers::detach(number);
+        thread::collect();
+        Ok(())
+    })
+}
+
+/// The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
+/// tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
+/// force.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocator_config_get(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| text_out(buf, len, needed)?.set(settings::current()?))
+}
+
+/// Changes the allocator's settings, now and, before initialisation, for it. The text is what
+/// torch reads from PYTORCH_CUDA_ALLOC_CONF,
+/// "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]"; docs/configuration.md lists the
+/// keys and what each does here. As in torch max_split_size_mb, roundup_power2_divisions and
+/// garbage_collection_threshold go back to their defaults where the text lacks them, and other
+/// keys keep their values. A text that is wrong changes nothing.
+///
+/// Without this call the environment's TCUDA_ALLOC_CONF counts, else PYTORCH_ALLOC_CONF, else
+/// PYTORCH_CUDA_ALLOC_CONF, as at initialisation; if that is wrong, the call that initialises
+/// gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
+///
+/// The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocator_config_set(config: *const c_char) -> tcuda_status {
+    boundary(|call| runtime::configure(call.inside(), text(config, "config")?))
+}

@@ -1,0 +1,429 @@
+//! The grammar of TCUDA_ALLOC_CONF, which is PyTorch's: "key:value,key:[a:1,>:2]". Blanks are nothing,
+//! and numbers end where C's strtoull and strtod end. Reading needs no host memory.
+
+use super::settings::{Backend, INTERVALS, MOST_MIB, Settings};
+use crate::text::Text;
+use std::fmt;
+
+const MIB: u64 = 1 << 20;
+/// `large_segment_size_mb` must be above this: PyTorch's kMinLargeAlloc.
+const LEAST_LARGE_SEGMENT_MB: u64 = 10;
+/// The most threads that register pinned memory.
+const MOST_REGISTER_THREADS: u64 = 128;
+
+/// A text that is wrong, and where it came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The variable or parameter.
+    pub source: &'static str,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// A key that nobody knows.
+    UnknownKey(Text),
+    /// A separator is missing.
+    Separator {
+        /// What should be there.
+        expected: char,
+        /// After this.
+        after: Text,
+        /// What is there; none: the end.
+        found: Option<Text>,
+    },
+    /// Neither True nor False.
+    NotBool {
+        /// The key.
+        key: Text,
+        /// The place of the token.
+        index: usize,
+        /// What is there.
+        token: Text,
+    },
+    /// Not a number that can be read.
+    NotNumber {
+        /// The key.
+        key: Text,
+        /// What is there.
+        token: Text,
+    },
+    /// Below the least.
+    TooSmall {
+        /// The key.
+        key: Text,
+        /// The least number of MiB.
+        least: u64,
+        /// What is there.
+        token: Text,
+    },
+    /// Some other rule.
+    Rule {
+        /// PyTorch's sentence.
+        rule: &'static str,
+        /// The key.
+        key: Text,
+        /// What is there.
+        token: Text,
+    },
+    /// A list without an end.
+    OpenList(Text),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.source)?;
+        match self.problem {
+            Problem::UnknownKey(key) => write!(
+                f,
+                "Unrecognized key '{key}' in CUDA allocator config. docs/configuration.md lists \
+                 the keys; they are written as key:value,key:value"
+            ),
+            Problem::Separator { expected, after, found: Some(found) } => write!(
+                f,
+                "Expected separator '{expected}' after '{after}', but got '{found}'; write \
+                 key:value,key:value"
+            ),
+            Problem::Separator { expected, after, found: None } => write!(
+                f,
+                "Expected separator '{expected}' after '{after}', but the text ends there; write \
+                 key:value,key:value"
+            ),
+            Problem::NotBool { key, index, token } => write!(
+                f,
+                "Expected 'True' or 'False' at index {index} in ConfigTokenizer but got '{token}' \
+                 for {key}"
+            ),
+            Problem::NotNumber { key, token } => {
+                write!(f, "{key} is '{token}', which is not a number in range; write 512, say")
+            }
+            Problem::TooSmall { key, least, token } => write!(
+                f,
+                "CachingAllocator option {key} too small, must be >= {least}, got {token}"
+            ),
+            Problem::Rule { rule, key, token } => write!(f, "{rule}, got '{token}' for {key}"),
+            Problem::OpenList(key) => write!(
+                f,
+                "Expected closing bracket ']' in ConfigTokenizer but reached end of config: the \
+                 list of {key} has none"
+            ),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, Problem>;
+
+/// The tokens of a text: each separator, and what is between two, without its blanks.
+struct Tokens<'a> {
+    rest: &'a str,
+    /// Tokens that were taken.
+    index: usize,
+    last: Text,
+}
+
+const SEPARATORS: [char; 4] = [',', ':', '[', ']'];
+
+fn is_separator(token: &Text) -> bool {
+    let mut characters = token.as_str().chars();
+    let first = characters.next();
+    characters.next().is_none() && first.is_some_and(|first| SEPARATORS.contains(&first))
+}
+
+impl<'a> Tokens<'a> {
+    fn new(text: &'a str) -> Tokens<'a> {
+        Tokens { rest: text, index: 0, last: Text::new("") }
+    }
+
+    /// The next token and what is behind it.
+    fn look(&self) -> Option<(Text, &'a str)> {
+        let mut rest = self.rest;
+        while !rest.is_empty() {
+            let end = match rest.find(SEPARATORS) {
+                Some(0) => 1,
+                Some(end) => end,
+                None => rest.len(),
+            };
+            let (token, behind) = rest.split_at(end);
+            let token = Text::without_blanks(token);
+            if !token.as_str().is_empty() {
+                return Some((token, behind));
+            }
+            rest = behind;
+        }
+        None
+    }
+
+    fn peek(&self) -> Option<Text> {
+        self.look().map(|(token, _)| token)
+    }
+
+    fn next(&mut self) -> Option<Text> {
+        let (token, behind) = self.look()?;
+        (self.rest, self.last) = (behind, token);
+        self.index += 1;
+        Some(token)
+    }
+
+    fn separator(&mut self, expected: char) -> Result<()> {
+        let after = self.last;
+        match self.next() {
+            Some(token) if token.as_str().chars().eq([expected]) => Ok(()),
+            found => Err(Problem::Separator { expected, after, found }),
+        }
+    }
+
+    /// The value of a key, with the colon before it.
+    fn value(&mut self, key: Text) -> Result<Text> {
+        self.separator(':')?;
+        match self.next() {
+            Some(token) if !is_separator(&token) => Ok(token),
+            Some(token) => Err(Problem::NotNumber { key, token }),
+            None => Err(Problem::NotNumber { key, token: Text::new("") }),
+        }
+    }
+
+    fn bool(&mut self, key: Text) -> Result<bool> {
+        self.separator(':')?;
+        let index = self.index;
+        let token = self.next().unwrap_or(Text::new(""));
+        match token.as_str() {
+            "True" => Ok(true),
+            "False" => Ok(false),
+            _ => Err(Problem::NotBool { key, index, token }),
+        }
+    }
+
+    fn number(&mut self, key: Text) -> Result<(u64, Text)> {
+        let token = self.value(key)?;
+        Ok((whole(key, token)?, token))
+    }
+
+    fn fraction(&mut self, key: Text) -> Result<(f64, Text)> {
+        let token = self.value(key)?;
+        match real(token.as_str()) {
+            Some(value) => Ok((value, token)),
+            None => Err(Problem::NotNumber { key, token }),
+        }
+    }
+
+    /// A number of MiB in bytes; the largest is unlimited.
+    fn mebibytes(&mut self, key: Text, least: u64) -> Result<u64> {
+        let (value, token) = self.number(key)?;
+        if value < least {
+            return Err(Problem::TooSmall { key, least, token });
+        }
+        Ok(if value >= MOST_MIB { u64::MAX } else { value * MIB })
+    }
+
+    /// A value that is of no use here: a token or a list.
+    fn skip_value(&mut self, key: Text) -> Result<()> {
+        self.separator(':')?;
+        match self.next() {
+            Some(token) if token.as_str() == "[" => loop {
+                match self.next() {
+                    Some(token) if token.as_str() == "]" => return Ok(()),
+                    Some(_) => (),
+                    None => return Err(Problem::OpenList(key)),
+                }
+            },
+            Some(token) if !is_separator(&token) => Ok(()),
+            found => Err(Problem::Separator { expected: ':', after: key, found }),
+        }
+    }
+}
+
+/// The whole number with which a token begins, as stoull reads it; but no sign that turns it around.
+fn whole(key: Text, token: Text) -> Result<u64> {
+    let text = token.as_str();
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().map_err(|_| Problem::NotNumber { key, token })
+}
+
+/// The number with which a token begins, as stod reads it.
+fn real(text: &str) -> Option<f64> {
+    let digits = |from: usize| {
+        let count = text.as_bytes()[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        from + count
+    };
+    let is = |at: usize, any: &[u8]| text.as_bytes().get(at).is_some_and(|byte| any.contains(byte));
+    let start = usize::from(is(0, b"+-"));
+    let mut end = digits(start);
+    let mut count = end - start;
+    if is(end, b".") {
+        let after = digits(end + 1);
+        count += after - (end + 1);
+        end = after;
+    }
+    if count == 0 {
+        return None;
+    }
+    if is(end, b"eE") {
+        let sign = end + 1 + usize::from(is(end + 1, b"+-"));
+        if digits(sign) > sign {
+            end = digits(sign);
+        }
+    }
+    text[..end].parse().ok().filter(|value: &f64| value.is_finite())
+}
+
+/// Settings changed by a text.
+pub fn parse(settings: Settings, text: &str) -> Result<Settings> {
+    let mut settings = settings;
+    // The least values of other keys depend on this one, wherever it is.
+    let mut tokens = Tokens::new(text);
+    while let Some(key) = tokens.next() {
+        if key.as_str() == "large_segment_size_mb" {
+            settings.large_segment_bytes = large_segment(&mut tokens, key)?;
+        }
+    }
+    settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+    let mut tokens = Tokens::new(text);
+    while let Some(key) = tokens.next() {
+        pair(&mut settings, &mut tokens, key)?;
+        if tokens.peek().is_some() {
+            tokens.separator(',')?;
+        }
+    }
+    Ok(settings)
+}
+
+fn large_segment(tokens: &mut Tokens<'_>, key: Text) -> Result<u64> {
+    let (value, token) = tokens.number(key)?;
+    if value <= LEAST_LARGE_SEGMENT_MB {
+        let rule = "CachingAllocator option large_segment_size_mb must be > 10 MB";
+        return Err(Problem::Rule { rule, key, token });
+    }
+    Ok(if value >= MOST_MIB { u64::MAX } else { value * MIB })
+}
+
+fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: Text) -> Result<()> {
+    let large = settings.large_segment_bytes / MIB;
+    let host = &mut settings.host;
+    match key.as_str() {
+        "large_segment_size_mb" => drop(large_segment(tokens, key)?),
+        "max_split_size_mb" => settings.max_split_bytes = tokens.mebibytes(key, large)?,
+        "max_non_split_rounding_mb" => {
+            settings.max_non_split_rounding_bytes = tokens.mebibytes(key, large)?;
+        }
+        "garbage_collection_threshold" => {
+            let (value, token) = tokens.fraction(key)?;
+            if value <= 0.0 || value >= 1.0 {
+                let rule = "garbage_collect_threshold is invalid, set it in (0.0, 1.0)";
+                return Err(Problem::Rule { rule, key, token });
+            }
+            settings.garbage_collection_threshold = value;
+        }
+        "roundup_power2_divisions" => {
+            settings.roundup_power2_divisions = divisions(tokens, key)?;
+        }
+        "expandable_segments" => settings.expandable_segments = tokens.bool(key)?,
+        "backend" => {
+            let token = tokens.value(key)?;
+            settings.backend = match token.as_str() {
+                "native" => Backend::Native,
+                "cudaMallocAsync" => Backend::CudaMallocAsync,
+                _ => {
+                    let rule = "Unknown allocator backend, options are native and cudaMallocAsync";
+                    return Err(Problem::Rule { rule, key, token });
+                }
+            };
+        }
+        "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
+            settings.release_lock_on_cudamalloc = tokens.bool(key)?;
+        }
+        "graph_capture_record_stream_reuse" => {
+            settings.graph_capture_record_stream_reuse = tokens.bool(key)?;
+        }
+        "per_process_memory_fraction" => {
+            let (value, token) = tokens.fraction(key)?;
+            if !(0.0..=1.0).contains(&value) {
+                let rule = "per_process_memory_fraction is invalid, set it in [0.0, 1.0]";
+                return Err(Problem::Rule { rule, key, token });
+            }
+            settings.per_process_memory_fraction = value;
+        }
+        "throw_on_cudamalloc_oom" => settings.throw_on_cudamalloc_oom = tokens.bool(key)?,
+        "pinned_use_background_threads" => host.background_threads = tokens.bool(key)?,
+        "pinned_use_cuda_host_register" | "pinned_use_hip_host_register" => {
+            host.use_host_register = tokens.bool(key)?;
+        }
+        "pinned_num_register_threads" => host.register_threads = register_threads(tokens, key)?,
+        "pinned_reserve_segment_size_mb" => {
+            let (value, token) = tokens.number(key)?;
+            if value == 0 {
+                let rule = "Pinned reserve segment size has to be greater than 0";
+                return Err(Problem::Rule { rule, key, token });
+            }
+            let bytes = value.checked_mul(MIB);
+            host.reserve_segment_bytes = bytes.ok_or(Problem::NotNumber { key, token })?;
+        }
+        "pinned_max_round_threshold_mb" => host.max_round_threshold = tokens.mebibytes(key, 0)?,
+        "pinned_max_cached_size_mb" => host.max_cached_bytes = tokens.mebibytes(key, 0)?,
+        "pinned_free_catch_all" => settings.pinned_free_catch_all = tokens.bool(key)?,
+        "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
+            tokens.skip_value(key)?;
+        }
+        _ => return Err(Problem::UnknownKey(key)),
+    }
+    Ok(())
+}
+
+fn register_threads(tokens: &mut Tokens<'_>, key: Text) -> Result<u32> {
+    let (value, token) = tokens.number(key)?;
+    if !value.is_power_of_two() {
+        let rule = "Number of register threads has to be power of 2";
+        return Err(Problem::Rule { rule, key, token });
+    }
+    if value > MOST_REGISTER_THREADS {
+        let rule = "Number of register threads should be less than or equal to 128";
+        return Err(Problem::Rule { rule, key, token });
+    }
+    Ok(value as u32)
+}
+
+fn divisions(tokens: &mut Tokens<'_>, key: Text) -> Result<[u64; INTERVALS]> {
+    let mut all = [0; INTERVALS];
+    tokens.separator(':')?;
+    let first = tokens.next().unwrap_or(Text::new(""));
+    if first.as_str() != "[" {
+        let value = whole(key, first)?;
+        if value != 0 && !value.is_power_of_two() {
+            let rule = "For roundups, the divisions has to be power of 2 or 0 to disable roundup";
+            return Err(Problem::Rule { rule, key, token: first });
+        }
+        return Ok([value; INTERVALS]);
+    }
+    let mut last = None;
+    loop {
+        let Some(interval) = tokens.next() else { return Err(Problem::OpenList(key)) };
+        if interval.as_str() == "]" {
+            return Ok(all);
+        }
+        let (value, token) = tokens.number(key)?;
+        if value != 0 && !value.is_power_of_two() {
+            let rule = "For roundups, the divisions has to be power of 2 or 0 to disable roundup";
+            return Err(Problem::Rule { rule, key, token });
+        }
+        if interval.as_str() == ">" {
+            all[last.unwrap_or(0) + 1..].fill(value);
+        } else {
+            let boundary = whole(key, interval)?;
+            if !boundary.is_power_of_two() {
+                let rule = "For roundups, the intervals have to be power of 2";
+                return Err(Problem::Rule { rule, key, token: interval });
+            }
+            let index = (boundary.ilog2() as usize).min(INTERVALS - 1);
+            // As in PyTorch: the first also covers what is below it, a gap between two is off.
+            all[if last.is_none() { 0 } else { index }..=index].fill(value);
+            last = Some(index);
+        }
+        match tokens.peek() {
+            Some(token) if token.as_str() == "]" => (),
+            Some(_) => tokens.separator(',')?,
+            None => return Err(Problem::OpenList(key)),
+        }
+    }
+}

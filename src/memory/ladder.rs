@@ -1,0 +1,202 @@
+//! The steps before an allocation fails, in PyTorch's order: what is mapped, garbage, the limit and
+//! the driver, the stream's own cache, the cache of all streams, the host's observers.
+
+use super::arena::{Arena, Request};
+use super::bins::WHOLE_WALK;
+use super::block::UNIT;
+use super::observers::{self, Shortage};
+use super::stats::{ALL, ALLOCATED_BYTES, Class};
+use super::{DeviceMemory, Relaxed, TOO_LARGE};
+use crate::device::Device;
+use crate::error::{Error, OutOfMemory, Result};
+use crate::runtime::Runtime;
+
+/// Is it want of memory, so that another step may help?
+fn is_want(error: &Error) -> bool {
+    matches!(error, Error::DriverOutOfMemory { .. } | Error::OverLimit)
+}
+
+impl DeviceMemory {
+    /// What is left when nothing that is mapped fits at a glance.
+    #[cold]
+    pub(super) fn allocate_slowly(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        let size = u64::from(request.units) * UNIT;
+        let mut failure = match self.climb(runtime, device, arena, request) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        if self.ask_observers(runtime, device, size) {
+            failure = match self.climb(runtime, device, arena, request) {
+                Err(error) if is_want(&error) => error,
+                other => return other,
+            };
+        }
+        if self.rejects(&failure) {
+            return Err(self.reject(device, size));
+        }
+        Err(self.refuse_too_large(device, size))
+    }
+
+    /// All steps but the observers.
+    fn climb(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        let _relaxed = Relaxed::enter(self.driver);
+        if let Some(most) = self.policy.collects_above(self.virtual_memory.limit.most())
+            && self.virtual_memory.limit.claimed() > most
+        {
+            if let Some(address) = self.take_anywhere(arena, request)? {
+                return Ok(address);
+            }
+            self.collect_garbage(runtime, most);
+        }
+        match self.grow_and_take(device, arena, request) {
+            Err(error) if is_want(&error) && !self.rejects(&error) => (),
+            other => return other,
+        }
+        if self.release_own(runtime, arena, request)? {
+            match self.grow_and_take(device, arena, request) {
+                Err(error) if is_want(&error) => (),
+                other => return other,
+            }
+        }
+        self.with_ledger(None, |books| {
+            books.ledger.count(|counted| {
+                counted.num_alloc_retries += 1;
+                counted.num_sync_all_streams += 1;
+            });
+        });
+        let reclaimed = self.reclaim(runtime);
+        match self.grow_and_take(device, arena, request) {
+            Err(error) if is_want(&error) => reclaimed.and(Err(error)),
+            other => other,
+        }
+    }
+
+    /// A block out of what is mapped, wherever it is.
+    fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
+        let _guard = arena.lock.guard();
+        self.take(arena, request, WHOLE_WALK)
+    }
+
+    /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
+    /// left that may use it, then where that must be waited for. Failures are no matter: the memory
+    /// stays where it is, and the driver is asked for more in any case.
+    fn collect_garbage(&self, runtime: &Runtime, most: u64) {
+        for wait in [false, true] {
+            let _ = self.each_arena(|arena| {
+                let over = self.virtual_memory.limit.claimed().saturating_sub(most);
+                if over > 0 && arena.class == Class::Large {
+                    let _ = self.reclaim_arena(runtime, arena, over, wait);
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// With a limit for splitting, the stream's own unused memory goes before that of all streams, if
+    /// it is enough. Was some given back?
+    fn release_own(&self, runtime: &Runtime, arena: &Arena, request: Request) -> Result<bool> {
+        let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
+        let wanted = max_split.max(u64::from(request.units) * UNIT);
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held, and this is the only reference.
+        if (unsafe { arena.state() }.free_bytes as u64) < wanted {
+            return Ok(false);
+        }
+        self.reclaim_arena(runtime, arena, wanted, true)?;
+        Ok(true)
+    }
+
+    fn grow_and_take(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
+        let _context = device.enter()?;
+        let _guard = arena.lock.guard();
+        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
+        if let Some(address) = self.take(arena, request, WHOLE_WALK)? {
+            return Ok(address);
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let before = (state.segment.bytes() as i64, state.segment.ranges());
+        let limit = arena.slot_units();
+        let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
+        self.count_segment(arena, before);
+        grown?;
+        // Taking it counts what is left of it; if that fails, the growth alone is counted.
+        let taken = self.take(arena, request, WHOLE_WALK);
+        if !matches!(taken, Ok(Some(_))) {
+            self.count_free(arena);
+        }
+        taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
+    }
+
+    /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
+    pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, bytes: u64) -> bool {
+        observers::ask(runtime, || {
+            let (free, total) = self.info(device).unwrap_or((0, self.total));
+            let limit = self.virtual_memory.limit.most();
+            Shortage {
+                device: self.ordinal,
+                wanted: self.from_driver(bytes),
+                limit: if limit == u64::MAX { total } else { limit },
+                free,
+            }
+        })
+    }
+
+    /// Is growth beyond the limit a failure at once?
+    fn rejects(&self, failure: &Error) -> bool {
+        matches!(failure, Error::OverLimit) && self.policy.rejects()
+    }
+
+    #[cold]
+    fn reject(&self, device: &Device, bytes: u64) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+        self.out_of_memory(device, self.from_driver(bytes), true)
+    }
+
+    /// The failure of a request that no step could serve.
+    #[cold]
+    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        self.out_of_memory(device, self.from_driver(bytes), false)
+    }
+
+    /// What the driver is asked for when nothing of a block is there.
+    fn from_driver(&self, bytes: u64) -> u64 {
+        let granularity = self.virtual_memory.granularity();
+        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        // Rounding alone makes no request absurd.
+        if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
+    }
+
+    /// The error with its numbers.
+    #[cold]
+    fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
+        let (free, total) = self.info(device).unwrap_or((0, self.total));
+        let statistics = self.statistics();
+        let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
+        let reserved = statistics.reserved_bytes[ALL].current as u64;
+        let limit = self.virtual_memory.limit.most();
+        Error::OutOfMemory(OutOfMemory {
+            device: self.ordinal,
+            wanted,
+            total,
+            free,
+            limit: (limit != u64::MAX).then_some(limit),
+            allocated,
+            cached: reserved.saturating_sub(allocated),
+            rejected,
+        })
+    }
+}

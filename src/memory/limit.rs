@@ -1,0 +1,90 @@
+//! How much memory of a device the cache may have at a time. Memory is claimed before the driver is
+//! asked for it, so that threads which grow at once do not pass the limit together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The limit, and what was claimed.
+pub struct Limit {
+    /// `u64::MAX`: none.
+    most: AtomicU64,
+    claimed: AtomicU64,
+    /// The share of the device's memory that was asked for, its bits.
+    fraction: AtomicU64,
+}
+
+impl Limit {
+    /// None.
+    pub fn new() -> Limit {
+        Limit {
+            most: AtomicU64::new(u64::MAX),
+            claimed: AtomicU64::new(0),
+            fraction: AtomicU64::new(1f64.to_bits()),
+        }
+    }
+
+    /// A share of `total`, rounded down; the whole is no limit.
+    pub fn set(&self, fraction: f64, total: u64) {
+        let most = if fraction == 1.0 { u64::MAX } else { (fraction * total as f64) as u64 };
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// The share, as it was set.
+    pub fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
+    }
+
+    /// The limit in bytes; `u64::MAX`: none.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// What is claimed.
+    pub fn claimed(&self) -> u64 {
+        self.claimed.load(Ordering::Relaxed)
+    }
+
+    /// Claims memory, unless the limit forbids it.
+    pub fn claim(&self, bytes: u64) -> bool {
+        let most = self.most();
+        let more = |claimed: u64| claimed.checked_add(bytes).filter(|sum| *sum <= most);
+        self.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Lets go of memory that was claimed.
+    pub fn let_go(&self, bytes: u64) {
+        self.claimed.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_down_and_the_whole_is_no_limit() {
+        let limit = Limit::new();
+        assert_eq!((limit.fraction(), limit.most()), (1.0, u64::MAX));
+        limit.set(0.3, 1001);
+        assert_eq!((limit.fraction(), limit.most()), (0.3, 300));
+        limit.set(0.0, 1001);
+        assert_eq!(limit.most(), 0);
+        assert!(!limit.claim(1));
+        limit.set(1.0, 1001);
+        assert_eq!(limit.most(), u64::MAX);
+    }
+
+    #[test]
+    fn threads_do_not_pass_it_together() {
+        let limit = Limit::new();
+        limit.set(0.5, 2000);
+        let claims: usize = std::thread::scope(|scope| {
+            let claim = || (0..1000).filter(|_| limit.claim(3)).count();
+            let threads = [(); 4].map(|()| scope.spawn(claim));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((claims, limit.claimed()), (333, 999));
+        limit.let_go(999);
+        assert_eq!(limit.claimed(), 0);
+    }
+}
