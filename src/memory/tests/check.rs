@@ -5,7 +5,7 @@ use super::super::arena::ArenaState;
 use super::super::block::{NONE, State};
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, REQUESTED_BYTES,
+    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
 };
 use super::super::virtual_memory::arena_of;
 use super::{MIB, on_machine};
@@ -45,6 +45,7 @@ impl ArenaState {
                     if block.state == State::Allocated {
                         sums[ALLOCATION] += 1;
                         sums[ALLOCATED_BYTES] += block.bytes();
+                        sums[OVERSIZE] += i64::from(block.oversize);
                     }
                     sums[ACTIVE] += 1;
                     sums[ACTIVE_BYTES] += block.bytes();

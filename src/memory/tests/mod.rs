@@ -4,9 +4,11 @@
 mod check;
 mod growth;
 mod identity;
+mod ladder;
 mod model;
 mod order;
 mod refused;
+mod scopes;
 mod settings;
 mod threads;
 

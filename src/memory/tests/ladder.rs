@@ -1,0 +1,294 @@
+//! The steps before an allocation fails, one by one, and what each of them counts.
+
+use super::super::observers::{self, Observes, Shortage};
+use super::super::settings::{self, Settings};
+use super::super::stats::{OVERSIZE, Statistics};
+use super::{Bench, MIB, on_machine};
+use crate::driver::{Call, inject};
+use crate::error::{Error, OutOfMemory};
+use crate::runtime;
+use crate::stream::Stream;
+use crate::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn configure(text: &str) {
+    runtime::configure(&thread::enter().unwrap(), text).unwrap();
+}
+
+fn statistics(bench: Bench) -> Statistics {
+    bench.memory().statistics()
+}
+
+/// Retries, failures, rejections, waits for all streams.
+fn counters(bench: Bench) -> [u64; 4] {
+    let all = statistics(bench);
+    [all.num_alloc_retries, all.num_ooms, all.num_oom_rejections, all.num_sync_all_streams]
+}
+
+#[track_caller]
+fn runs_out(bench: Bench, stream: &Stream, bytes: u64) -> OutOfMemory {
+    match bench.try_malloc(stream, bytes) {
+        Err(Error::OutOfMemory(numbers)) => numbers,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_limit_is_kept_to_the_byte() {
+    on_machine("memory=1GiB", |bench| {
+        let (memory, stream) = (bench.memory(), bench.stream());
+        assert_eq!(memory.fraction(), 1.0);
+        // One byte less than 8 MiB.
+        memory.set_fraction((8 * MIB) as f64 / (1u64 << 30) as f64 - 1e-10).unwrap();
+        let numbers = runs_out(bench, stream, 8 * MIB);
+        assert_eq!(numbers.limit, Some(8 * MIB - 1));
+        assert_eq!((numbers.free, numbers.total, numbers.cached), (1 << 30, 1 << 30, 0));
+        assert_eq!(bench.calls(Call::cuMemCreate), 0, "the driver was not asked");
+        memory.set_fraction((8 * MIB) as f64 / (1u64 << 30) as f64).unwrap();
+        let block = bench.malloc(stream, 8 * MIB);
+        assert_eq!(runs_out(bench, stream, 512).limit, Some(8 * MIB));
+        assert_eq!(counters(bench), [2, 2, 0, 2]);
+        // A lower limit takes nothing away.
+        memory.set_fraction(0.0).unwrap();
+        assert_eq!(bench.reserved(), 8 * MIB);
+        bench.free(block);
+        assert_eq!(bench.malloc(stream, 8 * MIB), block, "what is there serves");
+        bench.free(block);
+        runs_out(bench, stream, 9 * MIB);
+        assert_eq!(bench.reserved(), 0, "the cache went before the failure");
+        memory.set_fraction(1.0).unwrap();
+        bench.free(bench.malloc(stream, 512 * MIB));
+        for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            let error = memory.set_fraction(wrong).unwrap_err();
+            let sentence = format!("invalid fraction:{wrong}. Please set within [0, 1].");
+            assert_eq!(error.to_string(), sentence);
+        }
+        assert_eq!(memory.fraction(), 1.0);
+        bench.check();
+    });
+}
+
+#[test]
+fn what_is_given_back_or_fails_is_claimed_no_more() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        bench.memory().set_fraction(1.0 / 64.0).unwrap();
+        for _ in 0..3 {
+            inject::replace(&inject::parse("cuMemMap@1=999,cuMemUnmap@1=999").unwrap());
+            assert!(bench.try_malloc(stream, 16 * MIB).is_err());
+            inject::clear();
+            let block = bench.malloc(stream, 16 * MIB);
+            bench.free(block);
+            bench.empty_cache();
+        }
+        bench.check();
+    });
+}
+
+#[test]
+fn threads_do_not_pass_the_limit_together() {
+    on_machine("memory=1GiB", |bench| {
+        bench.memory().set_fraction(1.0 / 16.0).unwrap();
+        let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
+        let blocks: usize = std::thread::scope(|scope| {
+            let work = |stream: &'static Stream| {
+                let _inside = thread::enter().unwrap();
+                (0..40).filter(|_| bench.try_malloc(stream, 2 * MIB).is_ok()).count()
+            };
+            let threads: Vec<_> = streams
+                .iter()
+                .map(|stream| {
+                    // SAFETY: streams live until shutdown, after the threads.
+                    let stream = unsafe { &*std::ptr::from_ref::<Stream>(stream) };
+                    scope.spawn(move || work(stream))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(blocks, 32);
+        assert_eq!(statistics(bench).reserved_bytes[0].peak as u64, 64 * MIB);
+        bench.check();
+    });
+}
+
+#[test]
+fn garbage_is_collected_before_the_driver_is_asked() {
+    on_machine("memory=1GiB", |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        // 80 % of 64 MiB are 51.2 MiB.
+        configure("garbage_collection_threshold:0.8");
+        let old = bench.malloc(first, 40 * MIB);
+        bench.free(old);
+        bench.free(bench.malloc(second, 10 * MIB));
+        assert_eq!(bench.reserved(), 50 * MIB, "without a limit nothing is collected");
+        bench.memory().set_fraction(1.0 / 16.0).unwrap();
+        let block = bench.malloc(second, 12 * MIB);
+        assert_eq!(bench.reserved(), 52 * MIB, "50 MiB are not above the threshold");
+        let unmapped = bench.calls(Call::cuMemUnmap);
+        assert_eq!(unmapped, 0);
+        // 52 MiB are: what is beyond goes, in whole mappings, and only large memory.
+        let small = bench.malloc(second, 512);
+        let next = bench.malloc(second, 4 * MIB);
+        assert!(bench.calls(Call::cuMemUnmap) > unmapped);
+        assert!(bench.reserved() < 58 * MIB);
+        assert_eq!(counters(bench), [0, 0, 0, 0], "no retry, no wait for all streams");
+        for address in [block, small, next] {
+            bench.free(address);
+        }
+        bench.check();
+    });
+}
+
+/// Without a limit for splitting the whole cache goes; with it the stream's own, if it is enough.
+#[test]
+fn the_own_cache_goes_before_that_of_all_streams() {
+    for (text, retries) in [("", 1), ("max_split_size_mb:20", 0)] {
+        on_machine("memory=256MiB", |bench| {
+            configure(text);
+            let (own, other) = (bench.stream(), bench.stream());
+            bench.free(bench.malloc(other, 40 * MIB));
+            // Two free ranges, each with a block above, neither of which is enough.
+            let blocks = [80, 4, 80, 4].map(|mib| bench.malloc(own, mib * MIB));
+            bench.free(blocks[0]);
+            bench.free(blocks[2]);
+            let block = bench.malloc(own, 120 * MIB);
+            assert_eq!(counters(bench)[0], retries, "{text}");
+            assert_eq!(counters(bench)[3], retries);
+            for address in [block, blocks[1], blocks[3]] {
+                bench.free(address);
+            }
+            bench.check();
+        });
+    }
+}
+
+#[test]
+fn an_early_rejection_asks_nobody_and_says_how_to_turn_it_off() {
+    on_machine("memory=1GiB", |bench| {
+        let (stream, other) = (bench.stream(), bench.stream());
+        configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.0625");
+        assert_eq!(bench.memory().fraction(), 0.0625);
+        bench.free(bench.malloc(other, 60 * MIB));
+        let numbers = runs_out(bench, stream, 8 * MIB);
+        assert!(numbers.rejected);
+        assert_eq!((numbers.wanted, numbers.limit), (8 * MIB, Some(64 * MIB)));
+        assert_eq!(counters(bench), [0, 0, 1, 0]);
+        assert_eq!(bench.reserved(), 60 * MIB, "nothing was reclaimed");
+        configure("throw_on_cudamalloc_oom:False");
+        bench.free(bench.malloc(stream, 8 * MIB));
+        assert_eq!(counters(bench), [1, 0, 1, 1]);
+        // The driver's own refusal is not an early one.
+        configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:1.0");
+        assert!(!runs_out(bench, stream, 2048 * MIB).rejected);
+        bench.check();
+    });
+}
+
+/// Frees what it was given, once, and says what it was told to.
+struct Frees {
+    asked: Arc<AtomicUsize>,
+    order: usize,
+    answer: bool,
+    block: AtomicUsize,
+    bench: (usize, usize),
+}
+
+impl Observes for Frees {
+    fn freed_memory(&self, shortage: &Shortage) -> bool {
+        // SAFETY: the test's bench outlives its observers.
+        let runtime = unsafe { &*(self.bench.0 as *const crate::runtime::Runtime) };
+        // SAFETY: as above.
+        let device = unsafe { &*(self.bench.1 as *const crate::device::Device) };
+        assert_eq!(self.asked.fetch_add(1, Ordering::Relaxed) % 2, self.order, "newest first");
+        assert_eq!((shortage.device, shortage.limit), (0, 64 * MIB));
+        let bench = Bench { runtime, device };
+        match bench.try_malloc(device.streams.default(), 512) {
+            Err(Error::InvalidState(why)) => assert!(why.contains("observer"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        let block = self.block.swap(0, Ordering::Relaxed);
+        if block != 0 {
+            bench.free(block as u64);
+        }
+        self.answer
+    }
+}
+
+#[test]
+fn observers_are_asked_last_and_may_free() {
+    on_machine("memory=64MiB", |bench| {
+        let (stream, other) = (bench.stream(), bench.stream());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let runtime = std::ptr::from_ref(bench.runtime) as usize;
+        let device = std::ptr::from_ref(bench.device) as usize;
+        let attach = |order, answer, block: u64| {
+            let block = AtomicUsize::new(block as usize);
+            let bench = (runtime, device);
+            let frees = Frees { asked: Arc::clone(&asked), order, answer, block, bench };
+            observers::attach(Box::new(frees)).unwrap()
+        };
+        let held = bench.malloc(other, 48 * MIB);
+        let quiet = attach(1, false, 0);
+        let frees = attach(0, true, held);
+        // Freed to another stream's cache, so that it is given back before the second attempt.
+        let block = bench.malloc(stream, 32 * MIB);
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(counters(bench), [2, 0, 0, 2], "no failure: the second attempt was enough");
+        // Once: what they say the second time is not heard.
+        runs_out(bench, stream, 33 * MIB);
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+        assert_eq!(counters(bench), [4, 1, 0, 4]);
+        observers::detach(frees);
+        observers::detach(frees);
+        observers::detach(quiet);
+        runs_out(bench, stream, 33 * MIB);
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+        bench.free(block);
+        // Nobody is held up any more.
+        bench.free(bench.malloc(stream, 512));
+        bench.check();
+        observers::detach_all();
+    });
+}
+
+#[test]
+fn oversize_blocks_are_counted_as_what_they_were() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let before = bench.malloc(stream, 32 * MIB);
+        configure("max_split_size_mb:32");
+        let oversize = || statistics(bench).oversize_allocations;
+        let (least, below) = (bench.malloc(stream, 32 * MIB - 511), bench.malloc(stream, 31 * MIB));
+        assert_eq!((oversize().current, oversize().peak), (1, 1));
+        configure("max_split_size_mb:20");
+        let other = bench.malloc(stream, 20 * MIB);
+        assert_eq!(statistics(bench).max_split_size, Some(20 * MIB));
+        configure("");
+        assert_eq!(statistics(bench).max_split_size, None);
+        bench.free(before);
+        bench.free(below);
+        assert_eq!((oversize().current, oversize().allocated, oversize().freed), (2, 2, 0));
+        bench.free(least);
+        bench.free(other);
+        assert_eq!((oversize().current, oversize().peak, oversize().freed), (0, 2, 2));
+        bench.check();
+        assert_eq!(statistics(bench).lanes[OVERSIZE][1].peak, 0);
+    });
+}
+
+#[test]
+fn rounding_is_in_force_at_once_and_ends_with_the_library() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        configure("roundup_power2_divisions:4");
+        let block = bench.malloc(stream, 1200 * 1024);
+        let found = super::super::find(block).unwrap();
+        assert_eq!((found.requested, found.bytes), (1200 * 1024, 1280 * 1024));
+        // A request that rounds up into the large class.
+        let block = bench.malloc(stream, MIB - 1);
+        assert_eq!(super::super::find(block).unwrap().bytes, MIB);
+        bench.check();
+    });
+    assert_eq!(settings::current().unwrap(), Settings::DEFAULT);
+}
