@@ -150,6 +150,138 @@ static void what_is_cached_elsewhere_is_reclaimed(void)
     CHECK_OK(tcuda_stream_destroy(second));
 }
 
+/* What an observer is to do, and what it has seen. */
+typedef struct watcher {
+    void *block;
+    int32_t answer;
+    int order, asked, destroyed;
+    size_t bytes, limit;
+} watcher;
+
+static int asked_so_far;
+
+static int32_t watch(void *user_data, int32_t device, size_t bytes, size_t limit_bytes,
+    size_t free_bytes)
+{
+    watcher *const self = (watcher *)user_data;
+    void *ptr = self;
+    size_t live = 77, total = 0;
+    CHECK_EQ(device, 0);
+    CHECK_EQ(free_bytes, free_memory(&total));
+    self->order = ++asked_so_far;
+    self->asked++;
+    self->bytes = bytes;
+    self->limit = limit_bytes;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(1, 0, NULL, &ptr));
+    CHECK(ptr == self && strstr(tcuda_last_error(), "observer") != NULL);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_shutdown(&live));
+    CHECK_EQ(live, 77);
+    CHECK_OK(tcuda_free(self->block));
+    self->block = NULL;
+    return self->answer;
+}
+
+static void forget(void *user_data)
+{
+    ((watcher *)user_data)->destroyed++;
+}
+
+static tcuda_observer *observe(watcher *self)
+{
+    tcuda_observer *observer = NULL;
+    CHECK_OK(tcuda_memory_on_out_of_memory(watch, self, forget, &observer));
+    CHECK(observer != NULL);
+    return observer;
+}
+
+static void fails_for_want(size_t bytes)
+{
+    void *ptr = NULL;
+    CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_malloc(bytes, 0, NULL, &ptr));
+    CHECK(ptr == NULL);
+}
+
+/* Asked last, the newest first; one that freed memory has the allocation tried once more. */
+static void observers_may_free(void)
+{
+    watcher first = { 0 }, second = { 0 };
+    tcuda_observer *const observers[] = { observe(&first), observe(&second) };
+    tcuda_stream *stream = NULL;
+    size_t total = 0;
+    CHECK_OK(tcuda_stream_create(0, 0, &stream));
+    (void)free_memory(&total);
+
+    /* Nobody freed anything. */
+    tcuda_memory_statistics before = statistics();
+    fails_for_want(total + 2 * mib);
+    CHECK_EQ(second.order, 1);
+    CHECK_EQ(first.order, 2);
+    CHECK_EQ(first.bytes, total + 2 * mib);
+    CHECK_EQ(first.limit, total);
+    only_attempts_were_counted(before, 1, 1);
+
+    /* Memory of another stream is freed, and given back, before the second attempt. */
+    const size_t most = free_memory(&total) / 8 * 5 / (2 * mib) * (2 * mib);
+    first.block = allocate(most, stream);
+    first.answer = 1;
+    before = statistics();
+    void *const block = allocate(most, NULL);
+    CHECK_EQ(statistics().num_alloc_retries, before.num_alloc_retries + 2);
+    CHECK_EQ(statistics().num_ooms, before.num_ooms);
+    CHECK(first.block == NULL);
+    CHECK_OK(tcuda_free(block));
+
+    /* Once: who says so for ever gets one more attempt. */
+    before = statistics();
+    fails_for_want(total + 2 * mib);
+    CHECK_EQ(first.asked, 3);
+    CHECK_EQ(statistics().num_alloc_retries, before.num_alloc_retries + 2);
+    CHECK_EQ(statistics().num_ooms, before.num_ooms + 1);
+
+    /* Beyond all addresses too; the absurd is refused without them. */
+    fails_for_want((size_t)1 << 50);
+    CHECK_EQ(first.asked, 4);
+    fails_for_want((size_t)1 << 60);
+    CHECK_EQ(first.asked, 4);
+
+    /* The limit is what may be reserved. */
+    CHECK_OK(tcuda_memory_fraction_set(0, 0.5));
+    fails_for_want(total / 2 + 2 * mib);
+    CHECK_EQ(second.limit, total / 2);
+    CHECK_OK(tcuda_memory_fraction_set(0, 1));
+
+    CHECK_EQ(first.destroyed + second.destroyed, 0);
+    CHECK_OK(tcuda_observer_destroy(observers[0]));
+    CHECK_EQ(first.destroyed, 1);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_observer_destroy(observers[0]));
+    CHECK_OK(tcuda_observer_destroy(NULL));
+    fails_for_want(total + 2 * mib);
+    CHECK_EQ(first.asked, 5);
+    CHECK_EQ(second.asked, 6);
+    CHECK_OK(tcuda_observer_destroy(observers[1]));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_memory_on_out_of_memory(NULL, &first, forget, NULL));
+    CHECK_EQ(first.destroyed, 1);
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_memory_empty_cache());
+}
+
+/* One without a handle goes with the library, and so does one whose handle is forgotten. */
+static void observers_end_with_the_library(void)
+{
+    watcher kept = { 0 }, forgotten = { 0 };
+    size_t live = 0;
+    CHECK_OK(tcuda_memory_on_out_of_memory(watch, &kept, forget, NULL));
+    tcuda_observer *const observer = observe(&forgotten);
+    CHECK_OK(tcuda_shutdown(&live));
+    CHECK_EQ(live, 1);
+    CHECK_EQ(kept.destroyed, 1);
+    CHECK_EQ(forgotten.destroyed, 1);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_observer_destroy(observer));
+    fails_for_want((size_t)1 << 50);
+    CHECK_EQ(kept.asked + forgotten.asked, 0);
+}
+
 /* It works after all that, with all of the memory. */
 static void the_library_still_works(void)
 {
@@ -256,6 +388,8 @@ int main(void)
             a_failing_driver_changes_nothing(functions[i], codes[j], true);
         }
     }
+    observers_may_free();
+    observers_end_with_the_library();
     the_library_still_works();
     return finish();
 }

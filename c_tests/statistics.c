@@ -388,6 +388,50 @@ static void units_change_where_torchs_do(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* A scope has peaks and totals of its own, and those around it include it. */
+static void scopes_have_their_own(void)
+{
+    tcuda_memory_statistics inner = TCUDA_INIT(tcuda_memory_statistics), outer = inner;
+    CHECK_OK(tcuda_memory_empty_cache());
+    void *const before = allocate(1024);
+    CHECK_OK(tcuda_free(allocate(8 * mib)));
+    CHECK_OK(tcuda_memory_stats_push(0));
+    void *const held = allocate(2048);
+    CHECK_OK(tcuda_memory_stats_push(0));
+    CHECK_OK(tcuda_free(allocate(4 * mib)));
+    CHECK_OK(tcuda_free(before));
+    CHECK_OK(tcuda_memory_reset_peak(0));
+    CHECK_OK(tcuda_memory_reset_accumulated(0));
+    CHECK_OK(tcuda_memory_stats_pop(0, &inner));
+    CHECK_EQ(inner.allocated_bytes.all.current, 2048);
+    CHECK_EQ(inner.allocated_bytes.all.peak, 3072 + 4 * mib);
+    CHECK_EQ(inner.allocated_bytes.all.allocated, 4 * mib);
+    CHECK_EQ(inner.allocated_bytes.all.freed, 4 * mib + 1024);
+    CHECK_EQ(inner.allocation.small_pool.peak, 2);
+    CHECK_EQ(inner.allocation.large_pool.peak, 1);
+    CHECK_EQ(inner.requested_bytes.small_pool.peak, 3072);
+    CHECK_EQ(inner.reserved_bytes.all.allocated, 0);
+    CHECK_EQ(inner.num_device_alloc, 0);
+    CHECK(inner.max_split_size == UINT64_MAX);
+    CHECK_OK(tcuda_free(held));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_memory_stats_pop(0, &outer));
+    CHECK_EQ(outer.allocated_bytes.all.peak, 3072 + 4 * mib);
+    CHECK_EQ(outer.allocation.all.allocated, 2);
+    CHECK_EQ(outer.allocation.all.freed, 3);
+    CHECK_EQ(outer.reserved_bytes.all.peak, outer.reserved_bytes.all.freed);
+    CHECK_EQ(outer.reserved_bytes.all.current, 0);
+    CHECK_EQ(outer.num_sync_all_streams, 1);
+    CHECK(outer.num_device_free > 0);
+
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_memory_stats_pop(0, &outer));
+    CHECK_EQ(outer.allocation.all.freed, 3);
+    CHECK_OK(tcuda_memory_stats_push(0));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_memory_stats_pop(99, NULL));
+    CHECK_OK(tcuda_memory_stats_pop(0, NULL));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_memory_stats_push(99));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -400,5 +444,6 @@ int main(void)
     peaks_and_totals_are_reset();
     the_summary_is_torchs();
     units_change_where_torchs_do();
+    scopes_have_their_own();
     return finish();
 }
