@@ -5,6 +5,7 @@
 //! of inputs run in one.
 
 pub mod abi;
+mod alloc_config;
 pub mod expect;
 mod fault_rules;
 pub mod input;
@@ -80,6 +81,12 @@ pub fn fault_rules(data: &[u8]) {
     left::steady(|| fault_rules::run(data));
 }
 
+/// Texts with settings of the allocator.
+pub fn alloc_config(data: &[u8]) {
+    let _alone = alone();
+    left::steady(|| alloc_config::run(data));
+}
+
 /// Raw driver calls on the simulated machine.
 pub fn virtual_memory(data: &[u8]) {
     let _alone = alone();
@@ -104,5 +111,6 @@ pub const TARGETS: &[Target] = &[
     ("sim_options", sim_options),
     ("faults", faults),
     ("fault_rules", fault_rules),
+    ("alloc_config", alloc_config),
     ("virtual_memory", virtual_memory),
 ];

@@ -37,6 +37,8 @@ unsafe impl Plain for usize {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}
 // SAFETY: as above.
+unsafe impl Plain for f64 {}
+// SAFETY: as above.
 unsafe impl<T> Plain for *mut T {}
 
 impl<T: Plain> Out<T> {

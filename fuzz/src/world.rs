@@ -127,6 +127,8 @@ pub struct World {
     pub pinned: Vec<Pinned>,
     /// Live snapshots.
     pub snapshots: Vec<SnapshotEntry>,
+    /// Live observers.
+    pub observers: Vec<usize>,
     /// Handles and addresses that were live once.
     pub dead: Vec<usize>,
     /// Native handles of streams and events.
@@ -159,6 +161,7 @@ impl World {
             blocks: Vec::new(),
             pinned: Vec::new(),
             snapshots: Vec::new(),
+            observers: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
             counted: 0,
@@ -176,6 +179,7 @@ impl World {
             events: self.events.clone(),
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
+            observers: self.observers.clone(),
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -319,6 +323,15 @@ impl World {
         handle
     }
 
+    /// An observer; NULL is right.
+    pub fn observer(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.observers, &self.events);
+        if handle != 0 && !self.observers.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
     /// The address of live pinned memory, or something else: wrong unless it is NULL.
     pub fn pinned_address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
         let live: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();
@@ -429,6 +442,7 @@ impl World {
     pub fn forget_all(&mut self) {
         self.dead.extend(self.streams.drain(..).map(|stream| stream.handle));
         self.dead.append(&mut self.events);
+        self.dead.append(&mut self.observers);
         for block in self.blocks.drain(..) {
             self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
         }

@@ -29,15 +29,15 @@ pub enum Problem {
     Separator {
         /// What should be there.
         expected: char,
-        /// After this.
-        after: Text,
-        /// What is there; none: the end.
-        found: Option<Text>,
+        /// The key of the pair.
+        key: &'static str,
+        /// What is there; "": the end.
+        found: Text,
     },
     /// Neither True nor False.
     NotBool {
         /// The key.
-        key: Text,
+        key: &'static str,
         /// The place of the token.
         index: usize,
         /// What is there.
@@ -46,14 +46,14 @@ pub enum Problem {
     /// Not a number that can be read.
     NotNumber {
         /// The key.
-        key: Text,
+        key: &'static str,
         /// What is there.
         token: Text,
     },
     /// Below the least.
     TooSmall {
         /// The key.
-        key: Text,
+        key: &'static str,
         /// The least number of MiB.
         least: u64,
         /// What is there.
@@ -64,12 +64,12 @@ pub enum Problem {
         /// PyTorch's sentence.
         rule: &'static str,
         /// The key.
-        key: Text,
+        key: &'static str,
         /// What is there.
         token: Text,
     },
     /// A list without an end.
-    OpenList(Text),
+    OpenList(&'static str),
 }
 
 impl fmt::Display for ConfigError {
@@ -81,15 +81,15 @@ impl fmt::Display for ConfigError {
                 "Unrecognized key '{key}' in CUDA allocator config. docs/configuration.md lists \
                  the keys; they are written as key:value,key:value"
             ),
-            Problem::Separator { expected, after, found: Some(found) } => write!(
+            Problem::Separator { expected, key, found } if found.as_str().is_empty() => write!(
                 f,
-                "Expected separator '{expected}' after '{after}', but got '{found}'; write \
-                 key:value,key:value"
+                "Expected separator '{expected}' in what is said of {key}, but the text ends \
+                 there; write key:value,key:value"
             ),
-            Problem::Separator { expected, after, found: None } => write!(
+            Problem::Separator { expected, key, found } => write!(
                 f,
-                "Expected separator '{expected}' after '{after}', but the text ends there; write \
-                 key:value,key:value"
+                "Expected separator '{expected}' in what is said of {key}, but got '{found}'; \
+                 write key:value,key:value"
             ),
             Problem::NotBool { key, index, token } => write!(
                 f,
@@ -120,7 +120,6 @@ struct Tokens<'a> {
     rest: &'a str,
     /// Tokens that were taken.
     index: usize,
-    last: Text,
 }
 
 const SEPARATORS: [char; 4] = [',', ':', '[', ']'];
@@ -133,7 +132,7 @@ fn is_separator(token: &Text) -> bool {
 
 impl<'a> Tokens<'a> {
     fn new(text: &'a str) -> Tokens<'a> {
-        Tokens { rest: text, index: 0, last: Text::new("") }
+        Tokens { rest: text, index: 0 }
     }
 
     /// The next token and what is behind it.
@@ -161,22 +160,22 @@ impl<'a> Tokens<'a> {
 
     fn next(&mut self) -> Option<Text> {
         let (token, behind) = self.look()?;
-        (self.rest, self.last) = (behind, token);
+        self.rest = behind;
         self.index += 1;
         Some(token)
     }
 
-    fn separator(&mut self, expected: char) -> Result<()> {
-        let after = self.last;
-        match self.next() {
-            Some(token) if token.as_str().chars().eq([expected]) => Ok(()),
-            found => Err(Problem::Separator { expected, after, found }),
+    fn separator(&mut self, expected: char, key: &'static str) -> Result<()> {
+        let found = self.next().unwrap_or(Text::new(""));
+        if found.as_str().chars().eq([expected]) {
+            return Ok(());
         }
+        Err(Problem::Separator { expected, key, found })
     }
 
     /// The value of a key, with the colon before it.
-    fn value(&mut self, key: Text) -> Result<Text> {
-        self.separator(':')?;
+    fn value(&mut self, key: &'static str) -> Result<Text> {
+        self.separator(':', key)?;
         match self.next() {
             Some(token) if !is_separator(&token) => Ok(token),
             Some(token) => Err(Problem::NotNumber { key, token }),
@@ -184,8 +183,8 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn bool(&mut self, key: Text) -> Result<bool> {
-        self.separator(':')?;
+    fn bool(&mut self, key: &'static str) -> Result<bool> {
+        self.separator(':', key)?;
         let index = self.index;
         let token = self.next().unwrap_or(Text::new(""));
         match token.as_str() {
@@ -195,12 +194,12 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn number(&mut self, key: Text) -> Result<(u64, Text)> {
+    fn number(&mut self, key: &'static str) -> Result<(u64, Text)> {
         let token = self.value(key)?;
         Ok((whole(key, token)?, token))
     }
 
-    fn fraction(&mut self, key: Text) -> Result<(f64, Text)> {
+    fn fraction(&mut self, key: &'static str) -> Result<(f64, Text)> {
         let token = self.value(key)?;
         match real(token.as_str()) {
             Some(value) => Ok((value, token)),
@@ -209,7 +208,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// A number of MiB in bytes; the largest is unlimited.
-    fn mebibytes(&mut self, key: Text, least: u64) -> Result<u64> {
+    fn mebibytes(&mut self, key: &'static str, least: u64) -> Result<u64> {
         let (value, token) = self.number(key)?;
         if value < least {
             return Err(Problem::TooSmall { key, least, token });
@@ -218,8 +217,8 @@ impl<'a> Tokens<'a> {
     }
 
     /// A value that is of no use here: a token or a list.
-    fn skip_value(&mut self, key: Text) -> Result<()> {
-        self.separator(':')?;
+    fn skip_value(&mut self, key: &'static str) -> Result<()> {
+        self.separator(':', key)?;
         match self.next() {
             Some(token) if token.as_str() == "[" => loop {
                 match self.next() {
@@ -229,13 +228,14 @@ impl<'a> Tokens<'a> {
                 }
             },
             Some(token) if !is_separator(&token) => Ok(()),
-            found => Err(Problem::Separator { expected: ':', after: key, found }),
+            Some(token) => Err(Problem::NotNumber { key, token }),
+            None => Err(Problem::NotNumber { key, token: Text::new("") }),
         }
     }
 }
 
 /// The whole number with which a token begins, as stoull reads it; but no sign that turns it around.
-fn whole(key: Text, token: Text) -> Result<u64> {
+fn whole(key: &'static str, token: Text) -> Result<u64> {
     let text = token.as_str();
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
@@ -269,28 +269,58 @@ fn real(text: &str) -> Option<f64> {
     text[..end].parse().ok().filter(|value: &f64| value.is_finite())
 }
 
+const LARGE_SEGMENT: &str = "large_segment_size_mb";
+
+/// Every key.
+const KEYS: [&str; 22] = [
+    LARGE_SEGMENT,
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "expandable_segments",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "backend",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+    "throw_on_cudamalloc_oom",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+    "pinned_free_catch_all",
+];
+
 /// Settings changed by a text.
 pub fn parse(settings: Settings, text: &str) -> Result<Settings> {
     let mut settings = settings;
     // The least values of other keys depend on this one, wherever it is.
     let mut tokens = Tokens::new(text);
-    while let Some(key) = tokens.next() {
-        if key.as_str() == "large_segment_size_mb" {
-            settings.large_segment_bytes = large_segment(&mut tokens, key)?;
+    while let Some(token) = tokens.next() {
+        if token.as_str() == LARGE_SEGMENT {
+            settings.large_segment_bytes = large_segment(&mut tokens, LARGE_SEGMENT)?;
         }
     }
     settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
     let mut tokens = Tokens::new(text);
-    while let Some(key) = tokens.next() {
+    while let Some(token) = tokens.next() {
+        let known = KEYS.iter().find(|known| **known == token.as_str());
+        let key = known.ok_or(Problem::UnknownKey(token))?;
         pair(&mut settings, &mut tokens, key)?;
         if tokens.peek().is_some() {
-            tokens.separator(',')?;
+            tokens.separator(',', key)?;
         }
     }
     Ok(settings)
 }
 
-fn large_segment(tokens: &mut Tokens<'_>, key: Text) -> Result<u64> {
+fn large_segment(tokens: &mut Tokens<'_>, key: &'static str) -> Result<u64> {
     let (value, token) = tokens.number(key)?;
     if value <= LEAST_LARGE_SEGMENT_MB {
         let rule = "CachingAllocator option large_segment_size_mb must be > 10 MB";
@@ -299,11 +329,11 @@ fn large_segment(tokens: &mut Tokens<'_>, key: Text) -> Result<u64> {
     Ok(if value >= MOST_MIB { u64::MAX } else { value * MIB })
 }
 
-fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: Text) -> Result<()> {
+fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> Result<()> {
     let large = settings.large_segment_bytes / MIB;
     let host = &mut settings.host;
-    match key.as_str() {
-        "large_segment_size_mb" => drop(large_segment(tokens, key)?),
+    match key {
+        LARGE_SEGMENT => drop(large_segment(tokens, key)?),
         "max_split_size_mb" => settings.max_split_bytes = tokens.mebibytes(key, large)?,
         "max_non_split_rounding_mb" => {
             settings.max_non_split_rounding_bytes = tokens.mebibytes(key, large)?;
@@ -366,12 +396,12 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: Text) -> Result<(
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
             tokens.skip_value(key)?;
         }
-        _ => return Err(Problem::UnknownKey(key)),
+        _ => return Err(Problem::UnknownKey(Text::new(key))),
     }
     Ok(())
 }
 
-fn register_threads(tokens: &mut Tokens<'_>, key: Text) -> Result<u32> {
+fn register_threads(tokens: &mut Tokens<'_>, key: &'static str) -> Result<u32> {
     let (value, token) = tokens.number(key)?;
     if !value.is_power_of_two() {
         let rule = "Number of register threads has to be power of 2";
@@ -384,9 +414,9 @@ fn register_threads(tokens: &mut Tokens<'_>, key: Text) -> Result<u32> {
     Ok(value as u32)
 }
 
-fn divisions(tokens: &mut Tokens<'_>, key: Text) -> Result<[u64; INTERVALS]> {
+fn divisions(tokens: &mut Tokens<'_>, key: &'static str) -> Result<[u64; INTERVALS]> {
     let mut all = [0; INTERVALS];
-    tokens.separator(':')?;
+    tokens.separator(':', key)?;
     let first = tokens.next().unwrap_or(Text::new(""));
     if first.as_str() != "[" {
         let value = whole(key, first)?;
@@ -422,7 +452,7 @@ fn divisions(tokens: &mut Tokens<'_>, key: Text) -> Result<[u64; INTERVALS]> {
         }
         match tokens.peek() {
             Some(token) if token.as_str() == "]" => (),
-            Some(_) => tokens.separator(',')?,
+            Some(_) => tokens.separator(',', key)?,
             None => return Err(Problem::OpenList(key)),
         }
     }

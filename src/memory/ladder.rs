@@ -147,7 +147,7 @@ impl DeviceMemory {
             let limit = self.virtual_memory.limit.most();
             Shortage {
                 device: self.ordinal,
-                wanted: self.from_driver(bytes),
+                wanted: self.asked_of_driver(bytes),
                 limit: if limit == u64::MAX { total } else { limit },
                 free,
             }
@@ -162,18 +162,18 @@ impl DeviceMemory {
     #[cold]
     fn reject(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
-        self.out_of_memory(device, self.from_driver(bytes), true)
+        self.out_of_memory(device, self.asked_of_driver(bytes), true)
     }
 
     /// The failure of a request that no step could serve.
     #[cold]
     pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        self.out_of_memory(device, self.from_driver(bytes), false)
+        self.out_of_memory(device, self.asked_of_driver(bytes), false)
     }
 
     /// What the driver is asked for when nothing of a block is there.
-    fn from_driver(&self, bytes: u64) -> u64 {
+    fn asked_of_driver(&self, bytes: u64) -> u64 {
         let granularity = self.virtual_memory.granularity();
         let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
         // Rounding alone makes no request absurd.

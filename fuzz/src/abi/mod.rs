@@ -5,6 +5,7 @@ mod device;
 mod event;
 mod host;
 mod library;
+mod limits;
 mod memory;
 pub mod snapshot;
 mod statistics;
@@ -117,6 +118,14 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_segment", snapshot::segment),
     ("tcuda_memory_snapshot_block", snapshot::block),
     ("tcuda_backend_function", library::backend_function),
+    ("tcuda_memory_fraction_get", limits::fraction_get),
+    ("tcuda_memory_fraction_set", limits::fraction_set),
+    ("tcuda_memory_on_out_of_memory", limits::on_out_of_memory),
+    ("tcuda_observer_destroy", limits::observer_destroy),
+    ("tcuda_allocator_config_get", limits::config_get),
+    ("tcuda_allocator_config_set", limits::config_set),
+    ("tcuda_memory_stats_push", limits::stats_push),
+    ("tcuda_memory_stats_pop", limits::stats_pop),
 ];
 
 /// More calls than this make an input slow, not better.
