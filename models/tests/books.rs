@@ -17,6 +17,8 @@ use tcuda_models::twin::fails;
 struct Truth {
     now: AtomicI64,
     peak: AtomicI64,
+    /// The highest since the scope was opened.
+    scope: AtomicI64,
 }
 
 /// An arena: an account, and the state whose sum it is.
@@ -46,6 +48,7 @@ impl Member for Arena {
             let change = account.current[ALLOCATED_BYTES] - before;
             let now = self.truth.now.fetch_add(change, Ordering::Relaxed) + change;
             self.truth.peak.fetch_max(now, Ordering::Relaxed);
+            self.truth.scope.fetch_max(now, Ordering::Relaxed);
             result
         })
     }
@@ -168,6 +171,20 @@ fn looks_on(device: &Device) {
     device.looks();
 }
 
+/// A scope of statistics, and a reset of the device's own in the middle.
+fn opens_a_scope(device: &Device) {
+    device.books.with(None, |books| {
+        assert!(books.open_scope(1));
+        let now = device.truth.now.load(Ordering::Relaxed);
+        device.truth.scope.store(now, Ordering::Relaxed);
+    });
+    device.books.with(None, |books| {
+        let closed = books.close_scope(1).unwrap().lanes[ALLOCATED_BYTES][ALL];
+        let truth = device.truth.scope.load(Ordering::Relaxed);
+        assert_eq!(closed.peak, truth, "not the scope's true peak");
+    });
+}
+
 /// Waits for the device with the lock held, as giving memory back does.
 fn waits_parked(device: &Device) {
     let arena = device.arena(0);
@@ -197,6 +214,11 @@ fn peaks_are_true_while_another_looks() {
 #[test]
 fn peaks_are_true_across_a_reset() {
     together(&[moves_in_the_first, Device::resets]);
+}
+
+#[test]
+fn peaks_of_a_scope_are_true() {
+    together(&[moves_in_the_first, opens_a_scope]);
 }
 
 #[test]
