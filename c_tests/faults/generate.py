@@ -74,7 +74,7 @@ class Generator:
             yield "        watch_shutdown(&call, live);"
         if self.is_creator(function):
             last = function.parameters[-1].name
-            yield "    if (status == TCUDA_STATUS_OK)"
+            yield f"    if (status == TCUDA_STATUS_OK && {last} != NULL)"
             yield f"        watch_created(*{last});"
         if function.name.endswith("_destroy") and self.is_handle(function.parameters[0]):
             yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED)"

@@ -132,7 +132,12 @@ pub(super) fn stats_pop(w: &mut World, i: &mut Input) {
         w.judge(status_of!(tcuda_memory_stats_pop(device, null)), &e);
         return;
     }
-    let mut out = StructOut::new(i, &mut e, size_of::<tcuda_memory_statistics>());
+    let mut of_struct = Expect::default();
+    let mut out = StructOut::new(i, &mut of_struct, size_of::<tcuda_memory_statistics>());
+    // Unlike other structs it may be NULL.
+    if !out.ptr::<tcuda_memory_statistics>().is_null() && !of_struct.wrong.is_empty() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
     let status = status_of!(tcuda_memory_stats_pop(device, out.ptr()));
     assert!(w.mode != Mode::Strict || status != status::OUT_OF_MEMORY);
     out.check(w.judge(status, &e));
