@@ -1,6 +1,7 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
 mod captures;
+mod limits;
 mod memory;
 mod work;
 
@@ -70,6 +71,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO, "empty_cache", memory::empty_cache),
     on(ONE, "allocations", memory::allocations),
     Scenario { resets: true, ..on(ONE, "statistics", memory::statistics) },
+    on(SMALL, "limits", limits::limits),
+    on(SMALL, "observers", limits::observers),
 ];
 
 fn devices() -> Done {
