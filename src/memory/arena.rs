@@ -189,7 +189,9 @@ fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
     change[ACTIVE] = count;
     change[ACTIVE_BYTES] = bytes;
     change[REQUESTED_BYTES] = requested;
-    change[OVERSIZE] = count * i64::from(oversize);
+    if oversize {
+        change[OVERSIZE] = count;
+    }
     change
 }
 
