@@ -301,7 +301,10 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
-    let destroy = || destroy_handles(inside);
+    let destroy = || {
+        observers::detach_all();
+        destroy_handles(inside)
+    };
     let others = thread::wait_for_others;
     let live = LIFE.end(&held, others, destroy, thread::drain, close, |driver| {
         inject::clear();

@@ -2,7 +2,7 @@
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::event::EVENTS;
-use super::limits::{self, OBSERVERS};
+use super::limits::OBSERVERS;
 use super::memory::ALLOCATIONS;
 use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
@@ -365,7 +365,6 @@ fn destroy_handles<T: Send + Sync>(
 }
 
 fn destroy_all_handles(_call: &Call) -> usize {
-    limits::detach_all();
     destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)

@@ -76,11 +76,6 @@ pub struct Registration(u64);
 
 pub(super) static OBSERVERS: Table<Registration> = Table::new(6, "observer");
 
-/// Takes every observer out, at the end.
-pub(super) fn detach_all() {
-    observers::detach_all();
-}
-
 /// Share of a device's memory that the cache may reserve; 1 where none is set.
 /// (torch.cuda.get_per_process_memory_fraction)
 ///
