@@ -40,6 +40,11 @@ impl DeviceMemory {
             Err(Error::DriverOutOfMemory { .. }) => reclaimed?,
             other => return other,
         }
+        if let Some(stream) = arena.stream()
+            && let Some(address) = self.borrow_block(stream, arena.class, units, bytes)?
+        {
+            return Ok(address);
+        }
         Err(self.refuse_too_large(device, u64::from(units) * UNIT))
     }
 
@@ -148,6 +153,10 @@ impl DeviceMemory {
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         let mut outcome = Ok(());
         self.each_arena(|arena| {
+            // What is in a live pool is for its users alone, and may be in a graph.
+            if arena.pool().is_alive() {
+                return Ok(());
+            }
             let released = self.reclaim_arena(runtime, arena);
             if outcome.is_ok() {
                 outcome = released;
@@ -157,7 +166,7 @@ impl DeviceMemory {
         outcome
     }
 
-    fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+    pub(super) fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
         self.settle(runtime, arena, true)?;
         // SAFETY: `each_arena` holds the lock.
