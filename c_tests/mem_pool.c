@@ -208,6 +208,121 @@ static void a_pool_lends_when_it_was_asked_to(void)
     }
 }
 
+static size_t free_memory(void)
+{
+    size_t free_bytes = 0, total = 0;
+    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
+    return free_bytes;
+}
+
+static void a_pool_that_slept_has_what_it_had(void)
+{
+    CHECK_OK(tcuda_memory_empty_cache());
+    const size_t before = reserved();
+    tcuda_mem_pool *pool = create_pool(0);
+    tcuda_stream *stream = create_stream(0);
+    void *const small = allocate_in(pool, 1000, NULL), *const large = allocate_in(pool, 5 * MIB, stream);
+    void *const freed = allocate_in(pool, 5 * MIB, stream), *outside = NULL;
+    const size_t awake = reserved(), available = free_memory();
+    CHECK_EQ(awake - before, 2 * MIB + 10 * MIB);
+    for (int32_t keep = 1; keep >= 0; keep--) {
+        fill_bytes(small, 21, 1000, NULL);
+        fill_bytes(large, 22, 5 * MIB, stream);
+        CHECK_OK(tcuda_mem_pool_sleep(pool, keep));
+        CHECK_OK(tcuda_mem_pool_sleep(pool, 0)); /* keeps what was kept */
+        CHECK_EQ(reserved(), before);
+        CHECK_EQ(free_memory() - available, awake - before);
+        CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(1000, 0, NULL, &outside));
+        CHECK(strstr(tcuda_last_error(), "tcuda_mem_pool_wake") != NULL);
+        CHECK_OK(tcuda_mem_pool_end(pool, 0));
+        CHECK_OK(tcuda_memory_empty_cache());
+        if (keep == 1)
+            CHECK_OK(tcuda_free(freed));
+        CHECK_OK(tcuda_mem_pool_wake(pool));
+        CHECK_OK(tcuda_mem_pool_wake(pool));
+        CHECK_EQ(reserved(), awake);
+        if (keep == 1) {
+            CHECK_EQ(count_other_bytes(small, 21, 1000, NULL), 0);
+            CHECK_EQ(count_other_bytes(large, 22, 5 * MIB, stream), 0);
+            CHECK(allocate_in(pool, 5 * MIB, stream) == freed);
+            CHECK_OK(tcuda_free(freed));
+        }
+    }
+    CHECK_OK(tcuda_free(small));
+    CHECK_OK(tcuda_free(large));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_EQ(reserved(), before);
+}
+
+static void a_pool_may_die_in_its_sleep(void)
+{
+    CHECK_OK(tcuda_memory_empty_cache());
+    const size_t before = reserved();
+    tcuda_mem_pool *pool = create_pool(0);
+    void *block = allocate_in(pool, 5 * MIB, NULL), *other = allocate_in(pool, 5 * MIB, NULL);
+    CHECK_OK(tcuda_mem_pool_sleep(pool, 1));
+    CHECK_OK(tcuda_free(other));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_free(block));
+    /* What has no memory serves nobody. */
+    pool = create_pool(0);
+    other = allocate_in(pool, 5 * MIB, NULL);
+    fill_bytes(other, 9, 5 * MIB, NULL);
+    CHECK_EQ(count_other_bytes(other, 9, 5 * MIB, NULL), 0);
+    CHECK_OK(tcuda_free(other));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_EQ(reserved(), before);
+}
+
+static void sleep_and_wake_may_fail_at_any_call(void)
+{
+    tcuda_mem_pool *pool = create_pool(0);
+    void *const block = allocate_in(pool, 5 * MIB, NULL);
+    fill_bytes(block, 33, 5 * MIB, NULL);
+    const size_t awake = reserved();
+    static const char *const calls[] = { "cuCtxSynchronize", "cuMemcpyAsync", "cuMemUnmap", "cuMemCreate",
+        "cuMemMap", "cuMemSetAccess", "cuStreamSynchronize" };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        for (int k = 1; k <= 3; k++) {
+            char rule[64];
+            snprintf(rule, sizeof rule, "%s@%d=2", calls[i], k);
+            CHECK_OK(tcuda_backend_faults(rule));
+            tcuda_status status = tcuda_mem_pool_sleep(pool, 1);
+            CHECK(status == TCUDA_STATUS_OK || status == TCUDA_STATUS_OUT_OF_MEMORY);
+            status = tcuda_mem_pool_wake(pool);
+            CHECK(status == TCUDA_STATUS_OK || status == TCUDA_STATUS_OUT_OF_MEMORY);
+            CHECK_OK(tcuda_backend_faults(NULL));
+            CHECK_OK(tcuda_mem_pool_wake(pool));
+            CHECK_EQ(reserved(), awake);
+            CHECK_EQ(count_other_bytes(block, 33, 5 * MIB, NULL), 0);
+        }
+    }
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+}
+
+static void a_pool_sleeps_on_where_memory_is_short(void)
+{
+    if (!on_simulator())
+        return; /* takes all memory */
+    CHECK_OK(tcuda_memory_empty_cache());
+    tcuda_mem_pool *pool = create_pool(0);
+    void *const block = allocate_in(pool, 64 * MIB, NULL);
+    CHECK_OK(tcuda_mem_pool_sleep(pool, 0));
+    void *const all = allocate(free_memory() - 8 * MIB, 0, NULL);
+    CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_mem_pool_wake(pool));
+    CHECK_OK(tcuda_free(all));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_mem_pool_wake(pool));
+    fill_bytes(block, 3, 64 * MIB, NULL);
+    CHECK_EQ(count_other_bytes(block, 3, 64 * MIB, NULL), 0);
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+}
+
 static tcuda_mem_pool *shared_pool;
 static void *block_of_the_thread, *second_block_of_the_thread;
 
@@ -276,6 +391,8 @@ static void wrong_arguments_are_refused(void)
     pool = create_pool(0);
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_mem_pool_begin(pool, num_devices()));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_mem_pool_end(pool, 0));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_mem_pool_sleep(pool, 2));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_mem_pool_wake(NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_mem_pool_id(pool, &first, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_mem_pool_snapshot(pool, 2, &snapshot));
     CHECK_OK(tcuda_mem_pool_destroy(pool));
@@ -296,6 +413,10 @@ int main(void)
     memory_goes_when_nobody_needs_it();
     pools_that_come_and_go_leave_nothing();
     a_pool_lends_when_it_was_asked_to();
+    a_pool_that_slept_has_what_it_had();
+    a_pool_may_die_in_its_sleep();
+    sleep_and_wake_may_fail_at_any_call();
+    a_pool_sleeps_on_where_memory_is_short();
     threads_are_routed_each_for_itself();
     a_destroyed_pool_serves_those_who_are_routed_there();
     wrong_arguments_are_refused();

@@ -936,6 +936,26 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
 
 /**
+ * Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
+ * it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
+ * the blocks but tcuda_free, and allocating there is TCUDA_STATUS_INVALID_STATE. A pool that sleeps
+ * goes on sleeping, with what was kept. (torch_memory_saver, vLLM's sleep mode)
+ *
+ * @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
+ * hold afterwards is undefined
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
+
+/**
+ * Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
+ * TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that is
+ * awake.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
+
+/**
  * tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
  *
  * @param with_history   1: with the recorded past; 0: as it is now only

@@ -107,6 +107,34 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
     })
 }
 
+/// Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
+/// it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
+/// the blocks but tcuda_free, and allocating there is TCUDA_STATUS_INVALID_STATE. A pool that sleeps
+/// goes on sleeping, with what was kept. (torch_memory_saver, vLLM's sleep mode)
+///
+/// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
+///                       hold afterwards is undefined
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_sleep(
+    pool: *mut tcuda_mem_pool,
+    keep_contents: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let keep = flag(keep_contents, "keep_contents")?;
+        MEM_POOLS.get(pool as usize, "pool", call)?.sleep(call.runtime()?, keep)
+    })
+}
+
+/// Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
+/// TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that is
+/// awake.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
+    boundary(|call| MEM_POOLS.get(pool as usize, "pool", call)?.wake(call.runtime()?))
+}
+
 /// tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
 ///
 /// @param with_history   1: with the recorded past; 0: as it is now only

@@ -13,6 +13,7 @@ use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::region::Region;
 use super::segment::Segment;
+use super::sleep::Backup;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
@@ -68,6 +69,8 @@ pub struct ArenaState {
     pub(super) wilderness: u32,
     /// Memory behind the addresses.
     pub(super) segment: Segment,
+    /// What blocks held when the pool fell asleep.
+    pub(super) backups: Vec<Backup>,
     /// Other streams that use blocks.
     pub(super) uses: Uses,
     /// Freed blocks that other streams may still use.
@@ -109,6 +112,7 @@ impl Arena {
                 last: NONE,
                 wilderness: NONE,
                 segment: Segment::new(),
+                backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
                 free_blocks: 0,
@@ -176,6 +180,7 @@ impl Arena {
         let state = unsafe { &*self.state.get() };
         let can = state.active_blocks == 0
             && state.limbo.is_empty()
+            && !state.segment.has_sleeping()
             && (self.is_of(stream) || state.segment.bytes() == 0);
         self.lock.let_go();
         can

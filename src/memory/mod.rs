@@ -20,6 +20,7 @@ pub mod registry;
 mod report;
 pub mod route;
 pub mod segment;
+mod sleep;
 pub mod snapshot;
 pub mod stats;
 mod summary;

@@ -5,10 +5,10 @@
 //! nobody's, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
 //! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
 
-use super::route;
+use super::{route, sleep};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::lock::{Lock, Mutex};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,6 +19,9 @@ const PLACE_BITS: u32 = MAX_POOLS.ilog2();
 
 /// Flag of a pool: others may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
+
+/// Flag of a pool, its own: it sleeps.
+const ASLEEP: u32 = 1 << 31;
 
 /// A pool, told from all others of this process's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +73,21 @@ impl PoolId {
 
     /// May others use its free blocks before they fail?
     pub fn lends(self) -> bool {
-        self.is_alive() && self.place().flags.load(Ordering::Relaxed) & USE_ON_OOM != 0
+        self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
+    }
+
+    fn flags(self) -> u32 {
+        self.place().flags.load(Ordering::Acquire)
+    }
+
+    /// An error while the pool sleeps.
+    pub(super) fn require_awake(self) -> Result<()> {
+        if self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0 {
+            return Err(Error::InvalidState(
+                "the private pool sleeps; call tcuda_mem_pool_wake before allocating from it",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -127,6 +144,8 @@ pub struct MemPool {
     id: PoolId,
     /// The host's own reference; none once it is destroyed.
     own: Mutex<Option<Pool>>,
+    /// Held by who puts it to sleep or wakes it.
+    sleep: Lock,
 }
 
 const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
@@ -142,7 +161,11 @@ impl MemPool {
             });
         }
         let pool = Pool::new(flags)?;
-        Ok(MemPool { id: pool.id(), own: Mutex::new(Rank::LEAF, Some(pool)) })
+        Ok(MemPool {
+            id: pool.id(),
+            own: Mutex::new(Rank::LEAF, Some(pool)),
+            sleep: Lock::new(Rank::POOL),
+        })
     }
 
     /// Which one it is.
@@ -163,6 +186,38 @@ impl MemPool {
     /// Ends that.
     pub fn end(&self, device: &Device) -> Result<()> {
         route::end(self.id, device.ordinal(), device.streams.generation())
+    }
+
+    /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.
+    /// Waits for the devices. If memory could be given up only in part, it sleeps all the same.
+    pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
+        let pool = self.share()?;
+        let _held = self.sleep.guard();
+        let flags = &pool.id().place().flags;
+        let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
+        if was_asleep {
+            return Ok(());
+        }
+        let outcome = sleep::put_to_sleep(runtime, pool.id(), keep);
+        if outcome.is_err() {
+            // What sleeps already gets its memory back, or the pool sleeps on until it can.
+            if sleep::wake(runtime, pool.id()).is_ok() {
+                flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+            }
+        }
+        outcome
+    }
+
+    /// Puts memory, and what was kept, back at the same addresses; on failure it sleeps on.
+    pub fn wake(&self, runtime: &Runtime) -> Result<()> {
+        let pool = self.share()?;
+        let _held = self.sleep.guard();
+        let flags = &pool.id().place().flags;
+        if flags.load(Ordering::Acquire) & ASLEEP != 0 {
+            sleep::wake(runtime, pool.id())?;
+            flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// Lets go of it: nobody can begin to use it any more.

@@ -99,6 +99,7 @@ impl DeviceMemory {
     fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
+        arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
         if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
             return Ok(address);
@@ -129,7 +130,7 @@ impl DeviceMemory {
     }
 
     /// Counts memory that came or went. The caller holds the arena's lock.
-    fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
+    pub(super) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let bytes = state.segment.bytes() as i64 - bytes;
@@ -168,6 +169,9 @@ impl DeviceMemory {
 
     pub(super) fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
+        // Of a pool that died in its sleep.
+        // SAFETY: `each_arena` holds the lock.
+        unsafe { arena.state() }.backups = Vec::new();
         self.settle(runtime, arena, true)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {

@@ -157,6 +157,7 @@ impl DeviceMemory {
             true => device.streams.external(device, stream.native())?,
             false => stream,
         };
+        pool.require_awake()?;
         if let Some(arena) = recall(self.ordinal, generation, own, class) {
             return Ok(arena);
         }
@@ -177,14 +178,15 @@ impl DeviceMemory {
         let _context = device.enter()?;
         self.virtual_memory.prepare()?;
         self.books.with_members(|arenas| {
-            let of_class = || arenas.iter().filter(|arena| arena.class == class);
-            let serves = |arena: &&Box<Arena>| arena.pool() == pool && arena.is_of(stream);
+            let of_class =
+                || arenas.iter().map(|arena| &**arena).filter(|arena| arena.class == class);
+            let serves = |arena: &&Arena| arena.pool() == pool && arena.is_of(stream);
             let found = of_class().find(serves).or_else(|| {
                 // What has memory of this stream is better than what has none.
                 let vacant = of_class().filter(|arena| arena.can_serve(stream));
                 vacant.max_by_key(|arena| arena.is_of(stream))
             });
-            let found = found.map(|arena| std::ptr::from_ref(&**arena));
+            let found = found.map(std::ptr::from_ref);
             let address = match found {
                 Some(address) => address,
                 None => self.add_arena(arenas, class)?.cast_const(),

@@ -181,8 +181,11 @@ impl Books {
     /// Adds all arenas, or gives the room that they want where there is not enough.
     fn list(&self, snapshot: &mut Snapshot, pool: Option<PoolId>) -> Option<(usize, usize)> {
         let mut wanted = (0, 0);
-        let is_in = |arena: &&Box<Arena>| pool.is_none_or(|pool| arena.pool() == pool);
-        for arena in self.members.iter().filter(is_in) {
+        let chosen = || {
+            let members = self.members.iter().map(|arena| &**arena);
+            members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
+        };
+        for arena in chosen() {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
             wanted.0 += state.segment.ranges() as usize;
@@ -191,7 +194,7 @@ impl Books {
         if !snapshot.has_room(wanted) {
             return Some(wanted);
         }
-        self.members.iter().filter(is_in).for_each(|arena| snapshot.add(arena));
+        chosen().for_each(|arena| snapshot.add(arena));
         None
     }
 }
