@@ -949,8 +949,8 @@ tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
 
 /**
  * Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
- * TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that is
- * awake.
+ * TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that
+ * is awake.
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);

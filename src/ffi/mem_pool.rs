@@ -127,8 +127,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 }
 
 /// Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
-/// TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that is
-/// awake.
+/// TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that
+/// is awake.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
