@@ -279,6 +279,8 @@ static void a_pool_may_die_in_its_sleep(void)
 
 static void sleep_and_wake_may_fail_at_any_call(void)
 {
+    if (getenv("TCUDA_TEST_RECOVERY") != NULL)
+        return; /* its rules would end those of the fault loop */
     tcuda_mem_pool *pool = create_pool(0);
     void *const block = allocate_in(pool, 5 * MIB, NULL);
     fill_bytes(block, 33, 5 * MIB, NULL);
