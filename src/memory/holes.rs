@@ -120,9 +120,9 @@ impl ArenaState {
         base: u64,
         wanted: u64,
     ) -> Result<()> {
-        let enough = self.segment.bytes().saturating_sub(wanted);
+        let before = self.segment.bytes();
         let mut id = self.first;
-        while id != NONE && self.segment.bytes() > enough {
+        while id != NONE && before - self.segment.bytes() < wanted {
             let next = self.blocks[id].next;
             if self.blocks[id].state == State::Free {
                 self.punch(memory, base, id)?;

@@ -77,10 +77,17 @@ impl DeviceMemory {
             });
         });
         let reclaimed = self.reclaim(runtime);
-        match self.grow_and_take(device, arena, request) {
-            Err(error) if is_want(&error) => reclaimed.and(Err(error)),
-            other => other,
+        let failure = match self.grow_and_take(device, arena, request) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        reclaimed?;
+        if let Some(stream) = arena.stream()
+            && let Some(address) = self.borrow_block(stream, arena.class, request)?
+        {
+            return Ok(address);
         }
+        Err(failure)
     }
 
     /// A block out of what is mapped, wherever it is.
@@ -96,7 +103,9 @@ impl DeviceMemory {
         for wait in [false, true] {
             let _ = self.each_arena(|arena| {
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);
-                if over > 0 && arena.class == Class::Large {
+                // What is in a live pool is for its users alone, and may be in a graph.
+                let is_shared = !arena.pool().is_alive();
+                if over > 0 && arena.class == Class::Large && is_shared {
                     let _ = self.reclaim_arena(runtime, arena, over, wait);
                 }
                 Ok(())
@@ -108,6 +117,9 @@ impl DeviceMemory {
     /// it is enough. Was some given back?
     fn release_own(&self, runtime: &Runtime, arena: &Arena, request: Request) -> Result<bool> {
         let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
+        if arena.pool().is_alive() {
+            return Ok(false);
+        }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let _guard = arena.lock.guard();
         // SAFETY: the lock is held, and this is the only reference.
@@ -121,6 +133,7 @@ impl DeviceMemory {
     fn grow_and_take(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
+        arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
         if let Some(address) = self.take(arena, request, WHOLE_WALK)? {
             return Ok(address);

@@ -63,6 +63,10 @@ impl DeviceMemory {
     pub(super) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         let mut outcome = Ok(());
         self.each_arena(|arena| {
+            // What is in a live pool is for its users alone, and may be in a graph.
+            if arena.pool().is_alive() {
+                return Ok(());
+            }
             let released = self.reclaim_arena(runtime, arena, u64::MAX, true);
             if outcome.is_ok() {
                 outcome = released;
@@ -83,6 +87,9 @@ impl DeviceMemory {
         wait: bool,
     ) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
+        // Of a pool that died in its sleep.
+        // SAFETY: `each_arena` holds the lock.
+        unsafe { arena.state() }.backups = Vec::new();
         self.settle(runtime, arena, wait)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {

@@ -20,6 +20,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Statistics", &["statistics"]),
     ("- Limits and settings", &["limits"]),
     ("- Snapshots", &["snapshot"]),
+    ("- Private pools", &["mem_pool"]),
     ("- Pinned host memory", &["host"]),
 ];
 

@@ -6,6 +6,7 @@ mod event;
 mod host;
 mod library;
 mod limits;
+mod mem_pool;
 mod memory;
 pub mod snapshot;
 mod statistics;
@@ -126,6 +127,14 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_allocator_config_set", limits::config_set),
     ("tcuda_memory_stats_push", limits::stats_push),
     ("tcuda_memory_stats_pop", limits::stats_pop),
+    ("tcuda_mem_pool_create", mem_pool::create),
+    ("tcuda_mem_pool_destroy", mem_pool::destroy),
+    ("tcuda_mem_pool_begin", mem_pool::begin),
+    ("tcuda_mem_pool_end", mem_pool::end),
+    ("tcuda_mem_pool_sleep", mem_pool::sleep),
+    ("tcuda_mem_pool_wake", mem_pool::wake),
+    ("tcuda_mem_pool_snapshot", mem_pool::snapshot),
+    ("tcuda_mem_pool_id", mem_pool::id),
 ];
 
 /// More calls than this make an input slow, not better.
