@@ -171,6 +171,33 @@ static void an_early_rejection_is_counted(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* Memory of a pool that sleeps is not counted, and waking is growth like any other. */
+static void waking_is_limited(void)
+{
+    tcuda_mem_pool *pool = NULL;
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+    CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    void *const block = allocate(40 * mib, 0, NULL);
+    CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    limit_to(64 * mib);
+    runs_out(30 * mib);
+    CHECK_OK(tcuda_mem_pool_sleep(pool, 0));
+    void *const other = allocate(30 * mib, 0, NULL);
+    CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_mem_pool_wake(pool));
+    CHECK_OK(tcuda_free(other));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_mem_pool_wake(pool));
+    runs_out(30 * mib);
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_EQ(statistic("reserved_bytes.all.current"), 0);
+    CHECK_OK(tcuda_free(allocate(64 * mib, 0, NULL)));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_memory_fraction_set(0, 1));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -178,6 +205,7 @@ int main(void)
     the_limit_is_kept();
     garbage_is_collected();
     an_early_rejection_is_counted();
+    waking_is_limited();
     threads_share_the_limit();
     return finish();
 }
