@@ -147,6 +147,16 @@ pub enum Error {
          must use the 'spawn' start method"
     )]
     Forked,
+    /// A file could not be written.
+    #[error(
+        "{path} cannot be written (errno {code}); name a directory that exists, with room in it"
+    )]
+    File {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's number.
+        code: i32,
+    },
     /// The options of the simulated machine were wrong.
     #[error("{0}")]
     Simulator(crate::driver::sim::ConfigError),
@@ -176,6 +186,7 @@ impl Error {
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
+            Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. } | Error::OutOfMemory(_) | Error::OutOfAddresses => {
                 code::OUT_OF_MEMORY
             }

@@ -7,6 +7,7 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
+use crate::memory::history;
 use crate::memory::host::HostMemory;
 use crate::rank::Rank;
 use crate::text::Text;
@@ -270,6 +271,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
+    history::stop();
     let destroy = || destroy_handles(inside);
     let others = thread::wait_for_others;
     let live = LIFE.end(&held, others, destroy, thread::drain, close, |driver| {
@@ -277,6 +279,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         stop_driver(driver);
     });
     inject::clear();
+    history::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
 }

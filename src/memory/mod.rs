@@ -9,14 +9,21 @@ pub mod arena_lock;
 mod bins;
 pub mod block;
 pub mod books;
+pub mod dictionary;
+pub mod frames;
+pub mod history;
 mod holes;
 pub mod host;
+mod json;
 mod keys;
 mod limbo;
+mod page;
+mod pickle;
 mod reclaim;
 mod region;
 pub mod registry;
 mod report;
+pub mod ring;
 pub mod segment;
 pub mod snapshot;
 pub mod stats;
@@ -129,6 +136,7 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
+        history::before_allocation(stream);
         // Beyond a slot's addresses, which are more than the memory.
         if bytes > self.virtual_memory.slot_bytes() {
             return Err(self.refuse_too_large(device, bytes));
@@ -157,6 +165,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, mut change)) = state.allocate(units, bytes, walk)? else { return Ok(None) };
+        history::allocated(arena, state, id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -316,6 +325,7 @@ fn lock_block(address: u64) -> Result<Locked<'static>> {
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    history::before_free();
     let block = lock_block(address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
@@ -324,6 +334,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
+    history::freed(block.arena, state, block.id);
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);

@@ -5,7 +5,7 @@ use super::arena::Arena;
 use super::bins::{SHORT_WALK, WHOLE_WALK};
 use super::block::UNIT;
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
-use super::{DeviceMemory, Relaxed, TOO_LARGE};
+use super::{DeviceMemory, Relaxed, TOO_LARGE, history, round_size};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
@@ -70,7 +70,11 @@ impl DeviceMemory {
             // Rounding alone makes no request absurd.
             wanted = wanted.min(TOO_LARGE - 1);
         }
-        self.out_of_memory(device, wanted)
+        let error = self.out_of_memory(device, wanted);
+        if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
+            history::out_of_memory(self.ordinal, round_size(bytes), free);
+        }
+        error
     }
 
     /// The error with its numbers.
@@ -221,6 +225,7 @@ impl DeviceMemory {
         if state.line_up(id).is_err() {
             state.limbo.left_out += 1;
         }
+        history::free_requested(arena, state, id);
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
@@ -279,6 +284,7 @@ impl DeviceMemory {
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
+            history::free_completed(arena, state, id);
             let mut change = state.free_pending(id);
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);

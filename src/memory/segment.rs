@@ -5,6 +5,8 @@
 //! driver allows, so that nothing is reserved that was not asked for.
 
 use super::block::UNIT;
+use super::history;
+use super::ring::Action;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 
@@ -95,6 +97,7 @@ impl Segment {
             return Err(error);
         }
         self.bytes += bytes;
+        history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
 
@@ -142,6 +145,8 @@ impl Segment {
             last += 1;
         }
         self.mappings.drain(first..last);
+        let gone = u64::from(outcome.0 - start.min(outcome.0)) * UNIT;
+        history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, gone);
         outcome
     }
 

@@ -18,6 +18,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Streams and events", &["stream", "event", "copy"]),
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
+    ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
     ("- Pinned host memory", &["host"]),
 ];
