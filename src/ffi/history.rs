@@ -37,7 +37,7 @@ pub const TCUDA_RECORD_CLEAR: u32 = 1;
 pub const TCUDA_RECORD_HOST: u32 = 2;
 /// Not the memory of devices.
 pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;
-/// Add the frames of C below those of the host's function.
+/// Add the frames of C below the host's.
 pub const TCUDA_RECORD_NATIVE_FRAMES: u32 = 8;
 
 /// A frame of a stack.
@@ -176,7 +176,7 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
 /// Starts, changes or stops recording what the allocators do, for all devices, present and future;
 /// each call says everything anew. Recording that is off costs an operation less than a nanosecond.
 /// The newest events are in snapshots taken with_history; an event that finds no host memory is left
-/// out, and no allocation fails for it. tcuda_shutdown stops recording and forgets what was recorded.
+/// out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
 /// (torch.cuda.memory._record_memory_history)
 ///
 /// @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event

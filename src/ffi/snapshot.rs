@@ -262,10 +262,10 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_html(
 }
 
 /// Writes a snapshot to a file: first to one beside it, which then takes its name, so that the path
-/// never has half of one. (torch.cuda.memory._dump_snapshot)
+/// never has half of one. TCUDA_STATUS_FILE_ERROR where it cannot be written.
+/// (torch.cuda.memory._dump_snapshot)
 ///
-/// @param path  ends in .pickle, .json or .html, which says how it is written;
-///              TCUDA_STATUS_FILE_ERROR where it cannot be
+/// @param path  ends in .pickle, .json or .html, which says how it is written
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_save(
