@@ -6,15 +6,18 @@ use super::snapshot::{BlockState, Past, Snapshot};
 use super::stats::Class;
 use crate::error::Result;
 
-/// The page, with a mark where the data go.
+/// The page, with marks where the data and the script go.
 const PAGE: &str = include_str!("snapshot.html");
-const MARK: &str = "@DATA@";
+const SCRIPT: &str = include_str!("snapshot.js");
 
 /// Writes the page.
 pub fn page(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
-    let (before, after) = PAGE.split_once(MARK).unwrap_or((PAGE, ""));
+    let (before, rest) = PAGE.split_once("@DATA@").unwrap_or((PAGE, ""));
+    let (between, after) = rest.split_once("@SCRIPT@").unwrap_or((rest, ""));
     sink(before.as_bytes())?;
     data(snapshot, sink)?;
+    sink(between.as_bytes())?;
+    sink(SCRIPT.as_bytes())?;
     sink(after.as_bytes())
 }
 
@@ -91,4 +94,26 @@ fn write_past(snapshot: &Snapshot, past: &Past, sink: &mut Sink<'_>) -> Result<(
         short(sink, format_args!("{},{}", event.time_us, event.stack))
     })?;
     sink(b"]}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_ascii_and_needs_nothing_else() {
+        let mut out = Vec::new();
+        let mut sink = |bytes: &[u8]| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        };
+        page(&Snapshot::default(), &mut sink).unwrap();
+        assert!(out.is_ascii(), "a cut page would end inside a character");
+        let text = String::from_utf8(out).unwrap();
+        for mark in ["@DATA@", "@SCRIPT@", "http:", "https:", "import ", "src=", "href="] {
+            assert!(!text.contains(mark), "{mark}");
+        }
+        assert_eq!(text.matches("</script>").count(), 2);
+        assert!(text.ends_with("</html>\n") && text.contains("{\"devices\":[],"));
+    }
 }
