@@ -208,7 +208,7 @@ pub fn copy() -> Result<Stacks> {
 
 /// Forgets them all: nobody has an id of one any more.
 pub fn forget() {
-    let old = std::mem::replace(&mut *STACKS.lock(), Stacks::new());
+    let old = std::mem::take(&mut *STACKS.lock());
     drop(old);
 }
 

@@ -5,7 +5,7 @@ use super::arena::Arena;
 use super::bins::{SHORT_WALK, WHOLE_WALK};
 use super::block::UNIT;
 use super::stats::{ALL, ALLOCATED_BYTES, LANES};
-use super::{DeviceMemory, Relaxed, TOO_LARGE, history, round_size};
+use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, OutOfMemory, Result};
@@ -72,7 +72,8 @@ impl DeviceMemory {
         }
         let error = self.out_of_memory(device, wanted);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
-            history::out_of_memory(self.ordinal, round_size(bytes), free);
+            let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
+            history::out_of_memory(self.ordinal, bytes, free);
         }
         error
     }

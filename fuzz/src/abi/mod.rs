@@ -3,6 +3,7 @@
 mod copy;
 mod device;
 mod event;
+mod history;
 mod host;
 mod library;
 mod memory;
@@ -117,6 +118,11 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_segment", snapshot::segment),
     ("tcuda_memory_snapshot_block", snapshot::block),
     ("tcuda_backend_function", library::backend_function),
+    ("tcuda_memory_record_history", history::record_history),
+    ("tcuda_memory_snapshot_pickle", history::pickle),
+    ("tcuda_memory_snapshot_json", history::json),
+    ("tcuda_memory_snapshot_html", history::html),
+    ("tcuda_memory_snapshot_save", history::save),
 ];
 
 /// More calls than this make an input slow, not better.
