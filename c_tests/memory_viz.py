@@ -12,6 +12,7 @@ import pickle
 import pickletools
 import sys
 import tempfile
+import threading
 
 MIB = 1 << 20
 # What the viewer's own unpickler knows.
@@ -176,6 +177,70 @@ def inner(size):
     return malloc(size)
 
 
+def work(stream, other, failed):
+    """Allocates ever more and frees some of it, now and then of what another stream uses."""
+    held, size = [], 1000
+    try:
+        for _ in range(5000):  # so few that the ring keeps all events
+            block = ctypes.c_void_p()
+            size = (size * 7 + 513) % (3 * MIB) + 1
+            ok(tcuda.tcuda_malloc(ctypes.c_size_t(size), -1, stream, ctypes.byref(block)))
+            if size % 3 == 0:
+                ok(tcuda.tcuda_record_stream(block, other))
+            held.append(block)
+            if len(held) > 40:
+                for _ in range(35):
+                    free(held.pop(size % len(held)))
+    except AssertionError as error:
+        failed.append(error)
+    for block in held:
+        free(block)
+
+
+def snapshots_agree_with_their_past():
+    """Whatever threads do meanwhile: the events of a snapshot lead to just the blocks that it shows."""
+    streams, failed = [ctypes.c_void_p() for _ in range(4)], []
+    for stream in streams:
+        ok(tcuda.tcuda_stream_create(-1, 0, ctypes.byref(stream)))
+    options = Options(struct_size=ctypes.sizeof(Options), flags=1)
+    ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
+    threads = [
+        threading.Thread(target=work, args=(stream, streams[3], failed), daemon=True)
+        for stream in streams[:2] + streams[:1]]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        snapshot = ctypes.c_void_p()
+        ok(tcuda.tcuda_memory_snapshot_create(1, ctypes.byref(snapshot)))
+        found = pickle.loads(read(tcuda.tcuda_memory_snapshot_pickle, snapshot, 0))
+        ok(tcuda.tcuda_memory_snapshot_destroy(snapshot))
+        live, mapped = {}, 0
+        for entry in found["device_traces"][0]:
+            address, action = entry.get("addr"), entry["action"]
+            if action == "alloc":
+                assert address not in live, hex(address)
+                live[address] = (entry["size"], "active_allocated")
+            elif action == "free_requested":
+                assert live[address] == (entry["size"], "active_allocated"), hex(address)
+                live[address] = (entry["size"], "active_pending_free")
+            elif action == "free_completed":
+                assert live.pop(address) == (entry["size"], "active_pending_free"), hex(address)
+            elif action in ("segment_map", "segment_unmap"):
+                mapped += entry["size"] if action == "segment_map" else -entry["size"]
+        device = [segment for segment in found["segments"] if segment["device"] == 0]
+        assert live == {
+            block["address"]: (block["requested_size"], block["state"])
+            for segment in device for block in segment["blocks"] if block["state"] != "inactive"}
+        assert mapped == sum(segment["total_size"] for segment in device)
+        assert found["device_traces"][0][-1]["size"] == sum(
+            segment["active_size"] for segment in device)
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    for stream in streams:
+        ok(tcuda.tcuda_stream_destroy(stream))
+
+
 def main():
     available = ctypes.c_bool()
     ok(tcuda.tcuda_is_available(ctypes.byref(available)))
@@ -183,7 +248,9 @@ def main():
         print("skipped: no GPU")
         sys.exit(77)
     check(*take(1))  # nothing is there yet
-    options = Options(struct_size=ctypes.sizeof(Options), frames=frames_of)
+    snapshots_agree_with_their_past()
+    ok(tcuda.tcuda_memory_empty_cache())
+    options = Options(struct_size=ctypes.sizeof(Options), flags=1, frames=frames_of)
     ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
     held = [inner(size) for size in (100, 70_000, 3 * MIB, 30 * MIB, 5 * MIB)]
     free(held.pop(2))
