@@ -28,6 +28,8 @@ pub struct Block {
     pub(crate) streams: AtomicPtr<c_void>,
     /// Sentence about the last failure; NULL: none yet; NO_ROOM, FORKED: stand for one.
     pub(crate) message: AtomicPtr<c_void>,
+    /// Private pools that it uses; NULL: none. (`memory::route`)
+    pub(crate) routes: AtomicPtr<c_void>,
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
     /// Host functions in streams that this thread is in.
@@ -36,7 +38,7 @@ pub struct Block {
     departures: AtomicU16,
 }
 
-const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 72, "as in thread.c");
 
 /// Stands for a sentence for which there was no memory.
 pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
@@ -249,6 +251,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
+    crate::memory::route::forget(block);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.

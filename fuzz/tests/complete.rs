@@ -38,6 +38,7 @@ fn every_function_of_the_header_is_called() {
         "host",
         "snapshot",
         "history",
+        "mem_pool",
     ] {
         let path = format!("{}/src/abi/{file}.rs", env!("CARGO_MANIFEST_DIR"));
         sources += &std::fs::read_to_string(path).unwrap();

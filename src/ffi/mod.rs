@@ -12,6 +12,7 @@ mod handle;
 pub mod history;
 pub mod host;
 pub mod library;
+pub mod mem_pool;
 pub mod memory;
 pub mod slot;
 pub mod snapshot;

@@ -164,11 +164,11 @@ pub(super) fn record(error: &Error) {
             // Nobody would free it.
             return;
         }
-        // Nobody either, where the thread could not enter.
-        let stands = match error {
-            Error::Forked => Some(thread::FORKED),
-            Error::OutOfHostMemory(_) => Some(thread::NO_ROOM),
-            _ => None,
+        // Nobody either, where the thread cannot enter; a call that fails outside may be its first.
+        let stands = match thread::enter().err() {
+            None => None,
+            Some(Error::Forked) => Some(thread::FORKED),
+            Some(_) => Some(thread::NO_ROOM),
         };
         if let Some(stands) = stands.filter(|_| thread::is_unknown()) {
             block.message.store(stands, Ordering::Relaxed);

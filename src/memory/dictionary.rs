@@ -1,6 +1,7 @@
 //! A snapshot as the dictionary that `torch.cuda.memory._snapshot` gives, in whatever notation.
 
 use super::frames::{Frame, Stacks};
+use super::pool::PoolId;
 use super::ring::{Action, Event};
 use super::snapshot::{BlockState, BlockView, Past, SegmentView, Snapshot};
 use super::stats::Class;
@@ -120,7 +121,7 @@ fn write_segment(snapshot: &Snapshot, segment: &SegmentView, to: &mut dyn Notati
     to.key("segment_type")?;
     to.word(if segment.class == Class::Small { "small" } else { "large" })?;
     to.key("segment_pool_id")?;
-    to.pair(0, 0)?;
+    write_pool(segment.pool, to)?;
     to.key("is_expandable")?;
     to.flag(true)?;
     to.key("frames")?;
@@ -155,6 +156,11 @@ fn write_block(snapshot: &Snapshot, block: &BlockView, to: &mut dyn Notation) ->
     to.end_dictionary()
 }
 
+fn write_pool(pool: PoolId, to: &mut dyn Notation) -> Result<()> {
+    let (first, second) = pool.pair();
+    to.pair(first as i64, second as i64)
+}
+
 fn write_events(snapshot: &Snapshot, past: &Past, to: &mut dyn Notation) -> Result<()> {
     to.begin_list(None)?;
     for event in snapshot.events_of(past) {
@@ -182,7 +188,7 @@ fn write_event(snapshot: &Snapshot, event: &Event, to: &mut dyn Notation) -> Res
     to.key("user_metadata")?;
     to.word("")?;
     to.key("pool_id")?;
-    to.pair(0, 0)?;
+    write_pool(PoolId::of_word(event.pool), to)?;
     to.key("frames")?;
     write_stack(&snapshot.stacks, event.stack, to)?;
     to.end_dictionary()

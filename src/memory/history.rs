@@ -12,6 +12,7 @@
 
 use super::arena::{Arena, ArenaState};
 use super::frames::{self, Named};
+use super::pool::PoolId;
 use super::ring::{Action, Event, Ring};
 use super::virtual_memory::arena_of;
 use crate::device::MAX_DEVICES;
@@ -180,7 +181,8 @@ fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack:
     let block = &state.blocks[id];
     let address = arena.base + u64::from(block.start) * super::block::UNIT;
     let (bytes, stream) = (block.requested, stream_of(arena));
-    let event = Event { address, bytes, stream, time_us: 0, stack, action };
+    let pool = arena.pool().word();
+    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
     push(arena.device as usize, event);
 }
 
@@ -252,7 +254,9 @@ fn record_segment(action: Action, address: u64, bytes: u64) {
     let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
     let stack = if comes { PENDING.get().stack } else { 0 };
     let stream = stream_of(arena);
-    push(arena.device as usize, Event { address, bytes, stream, time_us: 0, stack, action });
+    let pool = arena.pool().word();
+    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
+    push(arena.device as usize, event);
 }
 
 /// An allocation of `bytes` found no memory; the driver said that `free` bytes were free. No lock is
@@ -261,15 +265,18 @@ pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
     if is_on() {
         let Pending { stack, stream } = PENDING.get();
         let action = Action::OutOfMemory;
-        push(device as usize, Event { address: free, bytes, stream, time_us: 0, stack, action });
+        let pool = PoolId::DEFAULT.word();
+        let event = Event { address: free, bytes, stream, pool, time_us: 0, stack, action };
+        push(device as usize, event);
     }
 }
 
-/// A snapshot of a device is being taken, which has so many active bytes.
-pub(super) fn snapshot_taken(device: i32, bytes: u64) {
+/// A snapshot of a device or pool is being taken, which has so many active bytes.
+pub(super) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     if is_on() {
         let action = Action::Snapshot;
-        let event = Event { address: 0, bytes, stream: 0, time_us: 0, stack: 0, action };
+        let pool = pool.word();
+        let event = Event { address: 0, bytes, stream: 0, pool, time_us: 0, stack: 0, action };
         push(device as usize, event);
     }
 }
@@ -280,7 +287,8 @@ pub(super) fn snapshot_taken(device: i32, bytes: u64) {
 pub fn host_event(action: Action, address: u64, bytes: u64, stream: u64) {
     if is_on() {
         let stack = take_stack();
-        push(HOST, Event { address, bytes, stream, time_us: 0, stack, action });
+        let pool = PoolId::DEFAULT.word();
+        push(HOST, Event { address, bytes, stream, pool, time_us: 0, stack, action });
     }
 }
 

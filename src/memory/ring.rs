@@ -84,6 +84,8 @@ pub struct Event {
     pub bytes: u64,
     /// The driver's handle of the stream.
     pub stream: u64,
+    /// The private pool, as [`super::pool::PoolId`] has it.
+    pub pool: u64,
     /// Microseconds since 1970.
     pub time_us: i64,
     /// Id of the frames; 0: none.
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     fn event(address: u64) -> Event {
-        Event { address, bytes: 1, stream: 0, time_us: 0, stack: 0, action: Action::Alloc }
+        Event { address, bytes: 1, stream: 0, pool: 0, time_us: 0, stack: 0, action: Action::Alloc }
     }
 
     fn addresses(ring: &Ring) -> Vec<u64> {

@@ -9,6 +9,7 @@ use super::arena::Arena;
 use super::block::{NONE, State, UNIT};
 use super::dictionary::Sink;
 use super::frames::{self, Stacks};
+use super::pool::PoolId;
 use super::ring::Event;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{Books, DeviceMemory, history, json, page, pickle};
@@ -47,6 +48,8 @@ pub struct SegmentView {
     pub stream: usize,
     /// PyTorch's id of it.
     pub stream_id: i64,
+    /// The private pool that it belongs to.
+    pub pool: PoolId,
     /// Size class.
     pub class: Class,
     /// Index of its first block.
@@ -108,17 +111,20 @@ pub struct Snapshot {
 type Room = (usize, usize, usize);
 
 impl Snapshot {
-    /// Lists the devices, one after the other, with what was recorded if it is asked for.
-    pub fn of(devices: &[Device], with_history: bool) -> Result<Snapshot> {
+    /// Lists the devices, one after the other, with what was recorded if it is asked for;
+    /// `pool`: of this private pool alone.
+    pub fn of(devices: &[Device], pool: Option<PoolId>, with_history: bool) -> Result<Snapshot> {
         let _records = history::hold_records();
         let mut snapshot = Snapshot::default();
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         snapshot.devices.try_reserve_exact(devices.len()).map_err(no_memory)?;
-        devices.iter().try_for_each(|device| device.memory.list(&mut snapshot, with_history))?;
+        devices
+            .iter()
+            .try_for_each(|device| device.memory.list(&mut snapshot, pool, with_history))?;
         if with_history {
             let room = history::ring(None).len();
             snapshot.make_room((0, 0, room))?;
-            snapshot.host = snapshot.add_events(None)?;
+            snapshot.host = snapshot.add_events(None, None)?;
             snapshot.stacks = frames::copy()?;
         }
         Ok(snapshot)
@@ -131,11 +137,17 @@ impl Snapshot {
     }
 
     /// Adds the events of a device, or of pinned memory, for which there is room.
-    fn add_events(&mut self, device: Option<i32>) -> Result<Past> {
+    fn add_events(&mut self, device: Option<i32>, pool: Option<PoolId>) -> Result<Past> {
         let ring = history::ring(device);
         let first_event = self.events.len();
-        ring.copy_to(&mut self.events)?;
-        let (events, dropped) = (ring.len(), ring.dropped());
+        match pool {
+            None => ring.copy_to(&mut self.events)?,
+            Some(pool) if self.has_room((0, 0, ring.len())) => {
+                self.events.extend(ring.iter().filter(|event| event.pool == pool.word()));
+            }
+            Some(_) => return Err(Error::OutOfHostMemory("a snapshot")),
+        }
+        let (events, dropped) = (self.events.len() - first_event, ring.dropped());
         Ok(Past { first_event, events, dropped, ..Past::default() })
     }
 
@@ -223,6 +235,7 @@ impl Snapshot {
                         requested: 0,
                         stream: stream.map_or(0, |stream| stream.native() as usize),
                         stream_id: stream.map_or(0, |stream| stream.id()),
+                        pool: arena.pool(),
                         class: arena.class,
                         first_block: self.blocks.len(),
                         blocks: 0,
@@ -255,10 +268,15 @@ impl Snapshot {
 
 impl DeviceMemory {
     /// Adds what this device's cache holds, and perhaps what it did.
-    fn list(&self, snapshot: &mut Snapshot, with_history: bool) -> Result<()> {
+    fn list(
+        &self,
+        snapshot: &mut Snapshot,
+        pool: Option<PoolId>,
+        with_history: bool,
+    ) -> Result<()> {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
         loop {
-            let list = |books: &mut Books| books.list(snapshot, self.ordinal, with_history);
+            let list = |books: &mut Books| books.list(snapshot, self.ordinal, pool, with_history);
             match self.with_ledger(None, list)? {
                 None => break,
                 Some(wanted) => snapshot.make_room(wanted)?,
@@ -275,10 +293,15 @@ impl Books {
         &self,
         snapshot: &mut Snapshot,
         device: i32,
+        pool: Option<PoolId>,
         with_history: bool,
     ) -> Result<Option<Room>> {
         let mut wanted = (0, 0, 0);
-        for arena in &self.members {
+        let chosen = || {
+            let members = self.members.iter().map(|arena| &**arena);
+            members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
+        };
+        for arena in chosen() {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
             wanted.0 += state.segment.ranges() as usize;
@@ -292,10 +315,11 @@ impl Books {
             return Ok(Some(wanted));
         }
         let first = snapshot.segments.len();
-        self.members.iter().for_each(|arena| snapshot.add(arena));
+        chosen().for_each(|arena| snapshot.add(arena));
         let active = snapshot.segments[first..].iter().map(|segment| segment.active).sum();
-        history::snapshot_taken(device, active);
-        let past = if with_history { snapshot.add_events(Some(device))? } else { Past::default() };
+        history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
+        let past =
+            if with_history { snapshot.add_events(Some(device), pool)? } else { Past::default() };
         let all = self.statistics();
         snapshot.devices.push(Past {
             allocated_peak: all.lanes[ALLOCATED_BYTES][ALL].peak,

@@ -20,6 +20,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Statistics", &["statistics"]),
     ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
+    ("- Private pools", &["mem_pool"]),
     ("- Pinned host memory", &["host"]),
 ];
 
