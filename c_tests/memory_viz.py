@@ -173,6 +173,31 @@ def viewer():
     return module
 
 
+@FRAMES_FN
+def another_stack_each_time(_, frames, capacity):
+    KEPT.append(f"layer {len(KEPT)}".encode())
+    frames[0] = Frame(KEPT[-1], b"model.py", len(KEPT))
+    return 1
+
+
+def many_stacks_are_shared():
+    """So many that numbers of the memo take more than a byte."""
+    options = Options(struct_size=ctypes.sizeof(Options), flags=1, frames=another_stack_each_time)
+    ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
+    held = [malloc(600) for _ in range(400)]
+    pickled, found = take(1)
+    check(pickled, found)
+    allocated = {
+        entry["addr"]: entry for entry in found["device_traces"][0] if entry["action"] == "alloc"}
+    assert len({entry["frames"][0]["name"] for entry in allocated.values()}) == 400
+    for segment in found["segments"]:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                assert block["frames"] is allocated[block["address"]]["frames"]
+    for block in held:
+        free(block)
+
+
 def inner(size):
     return malloc(size)
 
@@ -249,6 +274,7 @@ def main():
         sys.exit(77)
     check(*take(1))  # nothing is there yet
     snapshots_agree_with_their_past()
+    many_stacks_are_shared()
     ok(tcuda.tcuda_memory_empty_cache())
     options = Options(struct_size=ctypes.sizeof(Options), flags=1, frames=frames_of)
     ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))

@@ -36,7 +36,7 @@ seen.blocks = shown.large.filter(block => block.ts).map(block => {
   const t = Math.floor((block.from + block.to - 1) / 2) + .5, low = block.ys[below(block.ts, t)];
   const x = view.px(t), y = view.py(low + block.bytes / 2);
   const found = atTimeline(x, y); // between two events
-  return { bytes: block.bytes, from: block.from, to: block.to, low, drawn: pixel($("timeline"), x, y),
+  return { bytes: block.bytes, from: block.from, to: block.to, low, end: block.ys[block.ys.length - 1], drawn: pixel($("timeline"), x, y),
     wanted: asPixel(block.colour), isFound: found === block };
 });
 seen.above = pixel($("timeline"), view.px(shown.count / 2), view.py(shown.peak * 1.03));
@@ -157,6 +157,7 @@ def main():
     assert [bytes for bytes, _ in blocks] == [5, 8, 10, 20, 30], blocks
     assert dict(blocks)[8] == 0 and dict(blocks)[10] == 8 and dict(blocks)[30] == 18, blocks
     assert dict(blocks)[5] == 38, blocks
+    assert [block["end"] // MIB for block in seen["blocks"] if block["bytes"] == 20 * MIB] == [18]
     assert seen["peak"] == 68 * MIB
     for block in seen["blocks"]:
         assert block["drawn"] == block["wanted"], block
