@@ -896,6 +896,66 @@ tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_set(const char *config);
 
+/* ---- History ---- */
+
+#define TCUDA_FRAMES_ALL 0   /**< Frames for every event, and for blocks. */
+#define TCUDA_FRAMES_ALLOC 1 /**< For allocations, of blocks and segments, and for blocks. */
+#define TCUDA_FRAMES_STATE 2 /**< For blocks only. */
+#define TCUDA_FRAMES_NONE 3  /**< No frames. */
+
+#define TCUDA_RECORD_CLEAR 1         /**< Forget the events so far. */
+#define TCUDA_RECORD_HOST 2          /**< Pinned memory too. */
+#define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
+#define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
+
+/** How much is recorded: TCUDA_HISTORY_... */
+typedef int32_t tcuda_history_mode;
+#define TCUDA_HISTORY_OFF 0   /**< Nothing; what was recorded stays. */
+#define TCUDA_HISTORY_STATE 1 /**< Only the frames of live memory. */
+#define TCUDA_HISTORY_ALL 2   /**< Every event. */
+
+/** A frame of a stack. */
+typedef struct tcuda_frame {
+    const char *name;     /**< Function. */
+    const char *filename; /**< File; may be NULL. */
+    int32_t line;         /**< Line in it. */
+} tcuda_frame;
+
+/**
+ * Writes the caller's stack, innermost frame first, and returns its depth; what is above `capacity`
+ * is left out. The texts are copied before it is called again. It is called on the thread that
+ * allocates or frees, before that, with no lock held, and must not allocate from tcuda.
+ */
+typedef size_t (*tcuda_frames_fn)(void *user_data, tcuda_frame *frames, size_t capacity);
+
+/** What to record; zeros are defaults. */
+typedef struct tcuda_history_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    /** The newest so many events of each device are kept; 0: 1048576; at most 268435456. */
+    size_t max_entries;
+    int32_t frames_for; /**< TCUDA_FRAMES_... */
+    uint32_t flags;     /**< TCUDA_RECORD_... */
+    /** Events that are left out, by torch's names, "snapshot,segment_map"; may be NULL. */
+    const char *skip_actions;
+    tcuda_frames_fn frames;   /**< Gives the host's frames; may be NULL. */
+    void *user_data;          /**< Passed to it. */
+    tcuda_destroy_fn destroy; /**< May be NULL. */
+} tcuda_history_options;
+
+/**
+ * Starts, changes or stops recording what the allocators do, for all devices, present and future;
+ * each call says everything anew. Recording that is off costs an operation less than a nanosecond.
+ * The newest events are in snapshots taken with_history; an event that finds no host memory is left
+ * out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
+ * (torch.cuda.memory._record_memory_history)
+ *
+ * @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event
+ * @param options  may be NULL: all zero
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_record_history(tcuda_history_mode mode,
+    const tcuda_history_options *options);
+
 /* ---- Snapshots ---- */
 
 /** Segments and blocks of all devices at one moment. */
@@ -942,7 +1002,7 @@ typedef struct tcuda_block_info {
  * one moment, one device after the other; of a call that another thread is in the middle of, it
  * shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
  *
- * @param with_history   1: with the recorded past, none in this version; 0: as it is now only
+ * @param with_history   1: with what tcuda_memory_record_history recorded; 0: as it is now only
  * @param[out] snapshot  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -983,6 +1043,42 @@ tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t index,
     tcuda_block_info *block);
+
+/**
+ * A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
+ * page of PyTorch and torch/cuda/_memory_viz.py open it.
+ *
+ * @param[out] buf  bytes, without a NUL; of no use where they are cut
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_pickle(tcuda_memory_snapshot *snapshot, void *buf, size_t len,
+    size_t *needed);
+
+/**
+ * The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
+ * history of deep stacks is large.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
+    size_t *needed);
+
+/**
+ * A snapshot as one page that needs no other file and no network: allocated memory over time by
+ * block, and a map of the segments.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
+    size_t *needed);
+
+/**
+ * Writes a snapshot to a file: first to one beside it, which then takes its name, so that the path
+ * never has half of one. TCUDA_STATUS_FILE_ERROR where it cannot be written.
+ * (torch.cuda.memory._dump_snapshot)
+ *
+ * @param path  ends in .pickle, .json or .html, which says how it is written
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const char *path);
 
 /* ---- Private pools ---- */
 

@@ -160,6 +160,16 @@ pub enum Error {
     /// A child of a process that had initialised.
     #[error("{}", FORKED.to_str().unwrap_or(""))]
     Forked,
+    /// A file could not be written.
+    #[error(
+        "{path} cannot be written (errno {code}); name a directory that exists, with room in it"
+    )]
+    File {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's number.
+        code: i32,
+    },
     /// The options of the simulated machine were wrong.
     #[error("{0}")]
     Simulator(crate::driver::sim::ConfigError),
@@ -189,6 +199,7 @@ impl Error {
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
+            Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)
             | Error::OverLimit

@@ -13,6 +13,7 @@ pub mod error;
 pub mod event;
 pub mod farewell;
 pub mod ffi;
+pub mod file;
 pub mod fill;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;

@@ -32,6 +32,8 @@ ranks! {
     POOL,
     /// What is made at its first use; making one may need a context, and locks further down.
     ONCE,
+    /// What was recorded of the allocators, as a whole.
+    HISTORY,
     /// An arena's blocks.
     ARENA,
     /// An arena's, whose holder waits for the ledger or the device and keeps no reference.

@@ -7,6 +7,7 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
+use crate::memory::history;
 use crate::memory::host::HostMemory;
 use crate::memory::observers;
 use crate::memory::settings::{self, Settings};
@@ -301,6 +302,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
+    history::stop();
     let destroy = || {
         observers::detach_all();
         destroy_handles(inside)
@@ -312,6 +314,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     });
     inject::clear();
     settings::forget();
+    history::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
 }

@@ -4,6 +4,8 @@
 use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::{Error, Result};
+use crate::lock::Held;
+use crate::memory::history;
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::{runtime, sync, turn};
@@ -233,7 +235,9 @@ fn register(block: &'static Block) -> Result<()> {
 }
 
 /// Locks that are held from before a fork to after it: what they guard is whole in the child.
-struct Forking(UnsafeCell<Option<(crate::epoch::Still<'static>, inject::Still, runtime::Still)>>);
+struct Forking(UnsafeCell<Option<StillAll>>);
+
+type StillAll = (Held<'static, ()>, crate::epoch::Still<'static>, inject::Still, runtime::Still);
 
 // SAFETY: used by the thread that holds the list of members only.
 unsafe impl Sync for Forking {}
@@ -241,7 +245,9 @@ unsafe impl Sync for Forking {}
 static FORKING: Forking = Forking(UnsafeCell::new(None));
 
 unsafe extern "C" fn before_fork() {
-    let held = (RETIRED.hold(), inject::hold(), runtime::hold());
+    // First: whoever has it may wait for the others.
+    let records = history::hold_records();
+    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold());
     MEMBERS.hold();
     // SAFETY: the list is held.
     unsafe { *FORKING.0.get() = Some(held) };

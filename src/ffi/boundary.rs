@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::runtime::{self, Runtime};
 use crate::text::Text;
 use crate::thread::{self, Inside};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -156,6 +156,69 @@ impl TextOut {
             // SAFETY: the cursor leaves room for the NUL.
             let end = unsafe { self.buf.add(written) };
             // SAFETY: inside the caller's buffer.
+            unsafe { end.write(0) };
+        }
+        if !self.needed.is_null() {
+            // SAFETY: not NULL, and writable by the caller's promise.
+            unsafe { self.needed.write_unaligned(needed) };
+        }
+        Ok(())
+    }
+}
+
+/// Where bytes go: (buf, len, needed), without a NUL.
+pub struct BytesOut {
+    buf: *mut u8,
+    len: usize,
+    needed: *mut usize,
+}
+
+/// Checks where bytes are to go.
+pub fn bytes_out(buf: *mut c_void, len: usize, needed: *mut usize) -> Result<BytesOut> {
+    if buf.is_null() && len > 0 {
+        Err(Error::Null { name: "buf" })
+    } else {
+        Ok(BytesOut { buf: buf.cast(), len, needed })
+    }
+}
+
+/// Takes what a writer writes, one piece after the other.
+type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+impl BytesOut {
+    /// Writes what `body` writes, cut where it must be.
+    pub fn fill(self, body: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<()> {
+        let mut needed = 0usize;
+        body(&mut |bytes: &[u8]| {
+            let room = self.len.saturating_sub(needed).min(bytes.len());
+            if room > 0 {
+                // SAFETY: below `len`, inside the caller's buffer.
+                let to = unsafe { self.buf.add(needed) };
+                // SAFETY: `room` bytes fit, and the two do not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, room) };
+            }
+            needed += bytes.len();
+            Ok(())
+        })?;
+        if !self.needed.is_null() {
+            // SAFETY: not NULL, and writable by the caller's promise.
+            unsafe { self.needed.write_unaligned(needed) };
+        }
+        Ok(())
+    }
+}
+
+impl TextOut {
+    /// Writes the ASCII that `body` writes, cut where it must be.
+    pub fn fill(self, body: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<()> {
+        let mut needed = 0;
+        let room = self.len.saturating_sub(1);
+        let bytes = BytesOut { buf: self.buf.cast(), len: room, needed: &mut needed };
+        bytes.fill(body)?;
+        if self.len > 0 {
+            // SAFETY: at most the last byte of the caller's buffer.
+            let end = unsafe { self.buf.add(needed.min(room)) };
+            // SAFETY: as above.
             unsafe { end.write(0) };
         }
         if !self.needed.is_null() {

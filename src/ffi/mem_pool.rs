@@ -148,10 +148,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
 ) -> tcuda_status {
     boundary(|call| {
         let snapshot = out(snapshot, "snapshot")?;
-        flag(with_history, "with_history")?;
+        let with_history = flag(with_history, "with_history")?;
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
         let taken = match runtime::existing(call.inside()) {
-            Some(runtime) => Snapshot::of(&runtime.devices, Some(found.id()))?,
+            Some(runtime) => Snapshot::of(&runtime.devices, Some(found.id()), with_history)?,
             None => Snapshot::default(),
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);

@@ -9,6 +9,7 @@ pub mod copy;
 pub mod device;
 pub mod event;
 mod handle;
+pub mod history;
 pub mod host;
 pub mod library;
 pub mod limits;

@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: snapshots.
 
-use super::boundary::{Sized_, boundary, flag, out, struct_out};
+use super::boundary::{Sized_, boundary, bytes_out, flag, out, struct_out, text, text_out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use crate::driver::sys::CUstream_st;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::snapshot::{BlockState, Snapshot};
 use crate::memory::stats::Class;
 use crate::runtime;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 /// Segments and blocks of all devices at one moment.
 pub struct tcuda_memory_snapshot {
@@ -88,7 +88,7 @@ unsafe impl Sized_ for tcuda_block_info {}
 /// one moment, one device after the other; of a call that another thread is in the middle of, it
 /// shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
 ///
-/// @param with_history   1: with the recorded past, none in this version; 0: as it is now only
+/// @param with_history   1: with what tcuda_memory_record_history recorded; 0: as it is now only
 /// @param[out] snapshot  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -98,9 +98,9 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
 ) -> tcuda_status {
     boundary(|call| {
         let snapshot = out(snapshot, "snapshot")?;
-        flag(with_history, "with_history")?;
+        let with_history = flag(with_history, "with_history")?;
         let taken = match runtime::existing(call.inside()) {
-            Some(runtime) => Snapshot::of(&runtime.devices, None)?,
+            Some(runtime) => Snapshot::of(&runtime.devices, None, with_history)?,
             None => Snapshot::default(),
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
@@ -211,5 +211,75 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_block(
             },
         });
         Ok(())
+    })
+}
+
+/// A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
+/// page of PyTorch and torch/cuda/_memory_viz.py open it.
+///
+/// @param[out] buf  bytes, without a NUL; of no use where they are cut
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
+    snapshot: *mut tcuda_memory_snapshot,
+    buf: *mut c_void,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = bytes_out(buf, len, needed)?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        out.fill(|sink| snapshot.pickle(sink))
+    })
+}
+
+/// The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
+/// history of deep stacks is large.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_json(
+    snapshot: *mut tcuda_memory_snapshot,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        out.fill(|sink| snapshot.json(sink))
+    })
+}
+
+/// A snapshot as one page that needs no other file and no network: allocated memory over time by
+/// block, and a map of the segments.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_html(
+    snapshot: *mut tcuda_memory_snapshot,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        let snapshot = SNAPSHOTS.get(snapshot as usize, "snapshot", call)?;
+        out.fill(|sink| snapshot.page(sink))
+    })
+}
+
+/// Writes a snapshot to a file: first to one beside it, which then takes its name, so that the path
+/// never has half of one. TCUDA_STATUS_FILE_ERROR where it cannot be written.
+/// (torch.cuda.memory._dump_snapshot)
+///
+/// @param path  ends in .pickle, .json or .html, which says how it is written
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_snapshot_save(
+    snapshot: *mut tcuda_memory_snapshot,
+    path: *const c_char,
+) -> tcuda_status {
+    boundary(|call| {
+        let path = text(path, "path")?;
+        SNAPSHOTS.get(snapshot as usize, "snapshot", call)?.save(path)
     })
 }

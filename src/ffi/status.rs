@@ -93,6 +93,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::NoDevice(_) => S::NoDevice,
         Error::NotSupported { .. } => S::NotSupported,
         Error::Forked => S::Forked,
+        Error::File { .. } => S::FileError,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

@@ -322,6 +322,7 @@ impl ArenaState {
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
         block.requested = requested;
+        block.set_stack(0);
         block.uses = 0;
         block.waits = 0;
         block.oversize = oversize;

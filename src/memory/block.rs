@@ -39,7 +39,7 @@ pub struct Block {
     pub previous: u32,
     /// Neighbour above.
     pub next: u32,
-    /// Neighbour in its bin.
+    /// Neighbour in its bin. A block in use is in none: see [`Block::stack`].
     pub bin_previous: u32,
     /// Neighbour in its bin.
     pub bin_next: u32,
@@ -60,6 +60,19 @@ impl Block {
     /// One past its last unit.
     pub fn end(&self) -> u32 {
         self.start + self.units
+    }
+
+    /// Id of the frames that allocated it, where they were recorded; 0: none.
+    pub fn stack(&self) -> u32 {
+        match self.state {
+            State::Allocated | State::Pending => self.bin_previous,
+            State::Vacant | State::Free | State::Hole => 0,
+        }
+    }
+
+    /// Notes the frames of a block in use.
+    pub fn set_stack(&mut self, stack: u32) {
+        self.bin_previous = stack;
     }
 
     /// Its length in bytes.

@@ -6,7 +6,7 @@ use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use super::observers::{self, Shortage};
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
-use super::{DeviceMemory, Relaxed, TOO_LARGE};
+use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::runtime::Runtime;
@@ -182,7 +182,12 @@ impl DeviceMemory {
     #[cold]
     pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        self.out_of_memory(device, self.asked_of_driver(bytes), false)
+        let error = self.out_of_memory(device, self.asked_of_driver(bytes), false);
+        if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
+            let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
+            history::out_of_memory(self.ordinal, bytes, free);
+        }
+        error
     }
 
     /// What the driver is asked for when nothing of a block is there.

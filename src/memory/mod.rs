@@ -9,21 +9,28 @@ pub mod arena_lock;
 mod bins;
 pub mod block;
 pub mod books;
+pub mod dictionary;
+pub mod frames;
 mod grammar;
+pub mod history;
 mod holes;
 pub mod host;
 pub mod host_settings;
+mod json;
 mod keys;
 mod ladder;
 mod limbo;
 mod limit;
 pub mod observers;
+mod page;
+mod pickle;
 mod policy;
 pub mod pool;
 mod reclaim;
 mod region;
 pub mod registry;
 mod report;
+pub mod ring;
 pub mod route;
 mod scopes;
 pub mod segment;
@@ -171,6 +178,7 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
+        history::before_allocation(stream);
         // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
         if bytes <= self.policy.plain() {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
@@ -237,6 +245,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
+        history::allocated(arena, state, id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -421,6 +430,7 @@ fn lock_block(address: u64) -> Result<Locked<'static>> {
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    history::before_free();
     let block = lock_block(address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
@@ -429,6 +439,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
+    history::freed(block.arena, state, block.id);
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);

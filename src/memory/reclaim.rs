@@ -3,7 +3,7 @@
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
 use super::stats::LANES;
-use super::{DeviceMemory, Relaxed};
+use super::{DeviceMemory, Relaxed, history};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -166,6 +166,7 @@ impl DeviceMemory {
         if state.line_up(id).is_err() {
             state.limbo.left_out += 1;
         }
+        history::free_requested(arena, state, id);
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
@@ -224,6 +225,7 @@ impl DeviceMemory {
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
+            history::free_completed(arena, state, id);
             let mut change = state.free_pending(id);
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);

@@ -5,6 +5,8 @@
 //! driver allows, so that nothing is reserved that was not asked for.
 
 use super::block::UNIT;
+use super::history;
+use super::ring::Action;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 
@@ -100,6 +102,7 @@ impl Segment {
             return Err(error);
         }
         self.bytes += bytes;
+        history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
 
@@ -131,6 +134,7 @@ impl Segment {
     ) -> (u32, Result<()>) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let mut last = first;
+        let before = self.bytes;
         let mut outcome = (end, Ok(()));
         while let Some(mapping) = self.mappings.get(last).filter(|mapping| mapping.start < end) {
             let length = u64::from(mapping.units) * UNIT;
@@ -146,6 +150,7 @@ impl Segment {
             last += 1;
         }
         self.mappings.drain(first..last);
+        history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
         outcome
     }
 
@@ -169,6 +174,7 @@ impl Segment {
             mapping.handle = 0;
             self.bytes -= length;
             memory.limit.let_go(length);
+            history::segment(Action::SegmentUnmap, address, length);
         }
         Ok(())
     }
@@ -203,6 +209,7 @@ impl Segment {
             }
             mapping.handle = handle;
             self.bytes += length;
+            history::segment(Action::SegmentMap, address, length);
         }
         Ok(())
     }

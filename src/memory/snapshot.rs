@@ -1,4 +1,4 @@
-//! What the caches hold at one moment: segments, and the blocks in them.
+//! What the caches hold at one moment: segments, the blocks in them, and what was recorded before.
 //!
 //! A device is listed while its ledger holds every arena still, so that the list is of one moment;
 //! what a thread that waits for the ledger or the device has begun there counts as done. Nothing is
@@ -7,11 +7,16 @@
 
 use super::arena::Arena;
 use super::block::{NONE, State, UNIT};
+use super::dictionary::Sink;
+use super::frames::{self, Stacks};
 use super::pool::PoolId;
-use super::stats::Class;
-use super::{Books, DeviceMemory};
+use super::ring::Event;
+use super::stats::{ALL, ALLOCATED_BYTES, Class};
+use super::{Books, DeviceMemory, history, json, page, pickle};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::file;
+use crate::text::Text;
 
 /// What a block is, in PyTorch's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +71,23 @@ pub struct BlockView {
     pub requested: u64,
     /// What it is.
     pub state: BlockState,
+    /// Id of the frames that allocated it; 0: none.
+    pub stack: u32,
+}
+
+/// What a device did: a part of the events.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Past {
+    /// Index of its first event.
+    pub first_event: usize,
+    /// Number of its events.
+    pub events: usize,
+    /// Events that were lost for want of host memory.
+    pub dropped: u64,
+    /// The peak of the bytes that the host held.
+    pub allocated_peak: i64,
+    /// The peak of what came from the driver.
+    pub reserved_peak: i64,
 }
 
 /// The segments of all devices in the order of devices and addresses, and their blocks in theirs.
@@ -75,26 +97,104 @@ pub struct Snapshot {
     pub segments: Vec<SegmentView>,
     /// Blocks of all of them.
     pub blocks: Vec<BlockView>,
+    /// The past of each device.
+    pub devices: Vec<Past>,
+    /// That of pinned memory.
+    pub host: Past,
+    /// Events of all of them, oldest first.
+    pub events: Vec<Event>,
+    /// The frames of events and blocks.
+    pub stacks: Stacks,
 }
 
+/// Room that a list wants: segments, blocks, events.
+type Room = (usize, usize, usize);
+
 impl Snapshot {
-    /// Lists the devices, one after the other; `pool`: of this private pool alone.
-    pub fn of(devices: &[Device], pool: Option<PoolId>) -> Result<Snapshot> {
+    /// Lists the devices, one after the other, with what was recorded if it is asked for;
+    /// `pool`: of this private pool alone.
+    pub fn of(devices: &[Device], pool: Option<PoolId>, with_history: bool) -> Result<Snapshot> {
+        let _records = history::hold_records();
         let mut snapshot = Snapshot::default();
-        devices.iter().try_for_each(|device| device.memory.list(&mut snapshot, pool))?;
+        let no_memory = |_| Error::OutOfHostMemory("a snapshot");
+        snapshot.devices.try_reserve_exact(devices.len()).map_err(no_memory)?;
+        devices
+            .iter()
+            .try_for_each(|device| device.memory.list(&mut snapshot, pool, with_history))?;
+        if with_history {
+            let room = history::ring(None).len();
+            snapshot.make_room((0, 0, room))?;
+            snapshot.host = snapshot.add_events(None, None)?;
+            snapshot.stacks = frames::copy()?;
+        }
         Ok(snapshot)
     }
 
-    fn has_room(&self, (segments, blocks): (usize, usize)) -> bool {
+    fn has_room(&self, (segments, blocks, events): Room) -> bool {
         self.segments.capacity() - self.segments.len() >= segments
             && self.blocks.capacity() - self.blocks.len() >= blocks
+            && self.events.capacity() - self.events.len() >= events
+    }
+
+    /// Adds the events of a device, or of pinned memory, for which there is room.
+    fn add_events(&mut self, device: Option<i32>, pool: Option<PoolId>) -> Result<Past> {
+        let ring = history::ring(device);
+        let first_event = self.events.len();
+        match pool {
+            None => ring.copy_to(&mut self.events)?,
+            Some(pool) if self.has_room((0, 0, ring.len())) => {
+                self.events.extend(ring.iter().filter(|event| event.pool == pool.word()));
+            }
+            Some(_) => return Err(Error::OutOfHostMemory("a snapshot")),
+        }
+        let (events, dropped) = (self.events.len() - first_event, ring.dropped());
+        Ok(Past { first_event, events, dropped, ..Past::default() })
+    }
+
+    /// Writes it as a pickle that PyTorch's viewer opens.
+    pub fn pickle(&self, sink: &mut Sink<'_>) -> Result<()> {
+        pickle::pickle(self, sink)
+    }
+
+    /// Writes the same dictionary as JSON, in ASCII.
+    pub fn json(&self, sink: &mut Sink<'_>) -> Result<()> {
+        json::json(self, sink)
+    }
+
+    /// Writes a page that shows it, in ASCII.
+    pub fn page(&self, sink: &mut Sink<'_>) -> Result<()> {
+        page::page(self, sink)
+    }
+
+    /// Writes one of the three to a file, which its suffix names.
+    pub fn save(&self, path: &str) -> Result<()> {
+        let write = match path.rsplit_once('.') {
+            Some((_, "pickle")) => Snapshot::pickle,
+            Some((_, "json")) => Snapshot::json,
+            Some((_, "html")) => Snapshot::page,
+            _ => {
+                return Err(Error::BadText {
+                    name: "path",
+                    value: Text::new(path),
+                    allowed: "end it in .pickle, .json or .html",
+                });
+            }
+        };
+        file::replace(path, |put| write(self, put))
+    }
+
+    /// The events of a past, oldest first.
+    pub fn events_of(&self, past: &Past) -> &[Event] {
+        &self.events[past.first_event..past.first_event + past.events]
     }
 
     /// Room for some more than was wanted, since others go on meanwhile.
-    fn make_room(&mut self, (segments, blocks): (usize, usize)) -> Result<()> {
+    fn make_room(&mut self, (segments, blocks, events): Room) -> Result<()> {
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         self.segments.try_reserve(segments + segments / 8 + 8).map_err(no_memory)?;
-        self.blocks.try_reserve(blocks + blocks / 8 + 64).map_err(no_memory)
+        self.blocks.try_reserve(blocks + blocks / 8 + 64).map_err(no_memory)?;
+        let more = if events == 0 { 0 } else { events + events / 8 + 64 };
+        self.events.try_reserve(more).map_err(no_memory)
     }
 
     /// Puts what was added since, arena by arena, into the order of addresses.
@@ -157,6 +257,7 @@ impl Snapshot {
                     bytes,
                     requested,
                     state: kind,
+                    stack: block.stack(),
                 });
             }
             joins = kind.is_some();
@@ -166,11 +267,20 @@ impl Snapshot {
 }
 
 impl DeviceMemory {
-    /// Adds what this device's cache holds.
-    fn list(&self, snapshot: &mut Snapshot, pool: Option<PoolId>) -> Result<()> {
+    /// Adds what this device's cache holds, and perhaps what it did.
+    fn list(
+        &self,
+        snapshot: &mut Snapshot,
+        pool: Option<PoolId>,
+        with_history: bool,
+    ) -> Result<()> {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
-        while let Some(wanted) = self.with_ledger(None, |books| books.list(snapshot, pool)) {
-            snapshot.make_room(wanted)?;
+        loop {
+            let list = |books: &mut Books| books.list(snapshot, self.ordinal, pool, with_history);
+            match self.with_ledger(None, list)? {
+                None => break,
+                Some(wanted) => snapshot.make_room(wanted)?,
+            }
         }
         snapshot.sort_from(segments, blocks);
         Ok(())
@@ -179,8 +289,14 @@ impl DeviceMemory {
 
 impl Books {
     /// Adds all arenas, or gives the room that they want where there is not enough.
-    fn list(&self, snapshot: &mut Snapshot, pool: Option<PoolId>) -> Option<(usize, usize)> {
-        let mut wanted = (0, 0);
+    fn list(
+        &self,
+        snapshot: &mut Snapshot,
+        device: i32,
+        pool: Option<PoolId>,
+        with_history: bool,
+    ) -> Result<Option<Room>> {
+        let mut wanted = (0, 0, 0);
         let chosen = || {
             let members = self.members.iter().map(|arena| &**arena);
             members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
@@ -191,10 +307,25 @@ impl Books {
             wanted.0 += state.segment.ranges() as usize;
             wanted.1 += (state.active_blocks + state.free_blocks) as usize;
         }
-        if !snapshot.has_room(wanted) {
-            return Some(wanted);
+        if with_history {
+            // This snapshot is an event as well.
+            wanted.2 = history::ring(Some(device)).len() + 1;
         }
+        if !snapshot.has_room(wanted) {
+            return Ok(Some(wanted));
+        }
+        let first = snapshot.segments.len();
         chosen().for_each(|arena| snapshot.add(arena));
-        None
+        let active = snapshot.segments[first..].iter().map(|segment| segment.active).sum();
+        history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
+        let past =
+            if with_history { snapshot.add_events(Some(device), pool)? } else { Past::default() };
+        let all = self.statistics();
+        snapshot.devices.push(Past {
+            allocated_peak: all.lanes[ALLOCATED_BYTES][ALL].peak,
+            reserved_peak: all.reserved_bytes[ALL].peak,
+            ..past
+        });
+        Ok(None)
     }
 }

@@ -1,6 +1,7 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
 mod captures;
+mod history;
 mod limits;
 mod memory;
 mod work;
@@ -66,6 +67,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "record_stream", memory::record_stream),
     on(LATE, "late_record_stream", memory::record_stream),
     on(ONE, "growth", memory::growth),
+    on(ONE, "history", history::history),
     on(SMALL, "out_of_memory", memory::out_of_memory),
     on(SMALL, "reclaim", memory::reclaim),
     on(TWO, "empty_cache", memory::empty_cache),

@@ -19,6 +19,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
     ("- Limits and settings", &["limits"]),
+    ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
     ("- Private pools", &["mem_pool"]),
     ("- Pinned host memory", &["host"]),

@@ -3,6 +3,7 @@
 mod copy;
 mod device;
 mod event;
+mod history;
 mod host;
 mod library;
 mod limits;
@@ -135,6 +136,11 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_mem_pool_wake", mem_pool::wake),
     ("tcuda_mem_pool_snapshot", mem_pool::snapshot),
     ("tcuda_mem_pool_id", mem_pool::id),
+    ("tcuda_memory_record_history", history::record_history),
+    ("tcuda_memory_snapshot_pickle", history::pickle),
+    ("tcuda_memory_snapshot_json", history::json),
+    ("tcuda_memory_snapshot_html", history::html),
+    ("tcuda_memory_snapshot_save", history::save),
 ];
 
 /// More calls than this make an input slow, not better.

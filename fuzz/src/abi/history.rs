@@ -1,0 +1,130 @@
+//! Recording, and snapshots as bytes.
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use crate::outputs::{Out, TextOut};
+use crate::status_of;
+use crate::text::text_argument;
+use crate::world::{CALLS, World, destructor};
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use tcuda::ffi::history::*;
+use tcuda::ffi::snapshot::*;
+
+/// A stack of few frames, one of which has no file.
+unsafe extern "C" fn frames(_: *mut c_void, frames: *mut tcuda_frame, capacity: usize) -> usize {
+    assert!(capacity > 2);
+    for index in 0..2 {
+        let filename = if index == 0 { c"model\xff.py".as_ptr() } else { std::ptr::null() };
+        let frame = tcuda_frame { name: c"layer".as_ptr(), filename, line: index as i32 };
+        // SAFETY: there is room for `capacity`.
+        unsafe { frames.add(index).write(frame) };
+    }
+    // More than there is room for, now and then: a depth.
+    if CALLS.owed.load(Ordering::Relaxed).is_multiple_of(2) { 2 } else { 0 }
+}
+
+/// Lists that are right, and some that are not.
+const SKIPPED: [&[u8]; 5] = [b"", b"alloc", b"snapshot, segment_map,oom,", b"malloc", b"alloc;oom"];
+
+pub(super) fn record_history(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mode = i.one_of(&[2, 2, 2, 1, 0, 3, -1, i32::MAX]);
+    if !(0..=2).contains(&mode) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let (skipped, known) = text_argument(i, &SKIPPED, 3);
+    let without = i.rarely(32);
+    let destroys = !without && !i.rarely(64);
+    let mut options = tcuda_history_options {
+        struct_size: size_of::<tcuda_history_options>(),
+        max_entries: i.one_of(&[0, 1, 7, 1000, usize::MAX]),
+        frames_for: i.one_of(&[0, 0, 1, 2, 3, 4, -1]),
+        flags: i.one_of(&[0, 1, 2, 4, 8, 15, 16, u32::MAX]),
+        skip_actions: skipped.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()),
+        frames: if i.rarely(64) { None } else { Some(frames) },
+        user_data: std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>(),
+        destroy: destroys.then_some(destructor as unsafe extern "C" fn(_)),
+    };
+    if i.rarely(16) {
+        options.struct_size = i.one_of(&[0, 7, (1 << 20) + 1, usize::MAX]);
+        if !without {
+            e.wrong(status::INVALID_ARGUMENT);
+        }
+    }
+    let is_wrong = options.frames_for < 0 || options.frames_for > 3 || options.flags > 15;
+    // NULL is a right list.
+    if !without && (is_wrong || (known == Some(false) && skipped.is_some())) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if known.is_none() {
+        e.also(&[status::INVALID_ARGUMENT]);
+    }
+    let owed = usize::from(destroys);
+    CALLS.owed.fetch_add(owed, Ordering::Relaxed);
+    let options = if without { std::ptr::null() } else { &raw const options };
+    let status = status_of!(tcuda_memory_record_history(mode, options));
+    if !w.judge(status, &e) {
+        CALLS.owed.fetch_sub(owed, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn pickle(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.snapshot(i, &mut e);
+    let mut room = vec![0u8; i.one_of(&[0, 1, 100, 4096, 1 << 20])];
+    let null = i.rarely(16);
+    if null && !room.is_empty() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let buf = if null { std::ptr::null_mut() } else { room.as_mut_ptr().cast::<c_void>() };
+    let mut needed = Out::<usize>::optional(i);
+    let len = room.len();
+    let status = status_of!(tcuda_memory_snapshot_pickle(handle as *mut _, buf, len, needed.ptr()));
+    if let Some(needed) = needed.check(w.judge(status, &e))
+        && needed <= len
+        && !null
+    {
+        assert!(room[..needed].starts_with(&[0x80, 4]) && room[..needed].ends_with(b"."));
+        assert!(room[needed..].iter().all(|byte| *byte == 0), "written behind a pickle");
+    }
+}
+
+pub(super) fn json(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.snapshot(i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status =
+        status_of!(tcuda_memory_snapshot_json(handle as *mut _, buf, len, out.needed.ptr()));
+    if let Some(json) = out.check(w.judge(status, &e)) {
+        assert!(json.starts_with("{\"segments\":[") && json.ends_with("]}"), "{json}");
+    }
+}
+
+pub(super) fn html(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.snapshot(i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status =
+        status_of!(tcuda_memory_snapshot_html(handle as *mut _, buf, len, out.needed.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn save(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    // Nothing is left behind by what is called by the thousand: no path can be written.
+    let paths: [&[u8]; 4] =
+        [b"/nonexistent/a.pickle", b"/nonexistent/a.json", b"/dev/null/a.html", b"/nonexistent/a"];
+    let (path, right) = text_argument(i, &paths, 3);
+    e.wrong(if right == Some(true) { status::FILE_ERROR } else { status::INVALID_ARGUMENT });
+    if right.is_none() {
+        // Arbitrary bytes may name a file that can be written.
+        return;
+    }
+    let handle = w.snapshot(i, &mut e);
+    let path = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+    let status = status_of!(tcuda_memory_snapshot_save(handle as *mut _, path));
+    w.judge(status, &e);
+}

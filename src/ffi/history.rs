@@ -1,0 +1,260 @@
+//! Section "Memory" of the header: recording what the allocator does.
+
+use super::boundary::{boundary, optional_text};
+use super::library::tcuda_destroy_fn;
+use super::status::tcuda_status;
+use crate::error::{Error, Result};
+use crate::memory::frames::{DEEPEST, Named};
+use crate::memory::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source};
+use crate::memory::ring::Action;
+use crate::rank::before_host_function;
+use crate::text::Text;
+use crate::thread::try_box;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How much is recorded: TCUDA_HISTORY_...
+pub type tcuda_history_mode = i32;
+/// Nothing; what was recorded stays.
+pub const TCUDA_HISTORY_OFF: tcuda_history_mode = 0;
+/// Only the frames of live memory.
+pub const TCUDA_HISTORY_STATE: tcuda_history_mode = 1;
+/// Every event.
+pub const TCUDA_HISTORY_ALL: tcuda_history_mode = 2;
+
+/// Frames for every event, and for blocks.
+pub const TCUDA_FRAMES_ALL: i32 = 0;
+/// For allocations, of blocks and segments, and for blocks.
+pub const TCUDA_FRAMES_ALLOC: i32 = 1;
+/// For blocks only.
+pub const TCUDA_FRAMES_STATE: i32 = 2;
+/// No frames.
+pub const TCUDA_FRAMES_NONE: i32 = 3;
+
+/// Forget the events so far.
+pub const TCUDA_RECORD_CLEAR: u32 = 1;
+/// Pinned memory too.
+pub const TCUDA_RECORD_HOST: u32 = 2;
+/// Not the memory of devices.
+pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;
+/// Add the frames of C below the host's.
+pub const TCUDA_RECORD_NATIVE_FRAMES: u32 = 8;
+
+/// A frame of a stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_frame {
+    /// Function.
+    pub name: *const c_char,
+    /// File; may be NULL.
+    pub filename: *const c_char,
+    /// Line in it.
+    pub line: i32,
+}
+
+/// Writes the caller's stack, innermost frame first, and returns its depth; what is above `capacity`
+/// is left out. The texts are copied before it is called again. It is called on the thread that
+/// allocates or frees, before that, with no lock held, and must not allocate from tcuda.
+pub type tcuda_frames_fn = Option<
+    unsafe extern "C" fn(
+        user_data: *mut c_void,
+        frames: *mut tcuda_frame,
+        capacity: usize,
+    ) -> usize,
+>;
+
+/// What to record; zeros are defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_history_options {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// The newest so many events of each device are kept; 0: 1048576; at most 268435456.
+    pub max_entries: usize,
+    /// TCUDA_FRAMES_...
+    pub frames_for: i32,
+    /// TCUDA_RECORD_...
+    pub flags: u32,
+    /// Events that are left out, by torch's names, "snapshot,segment_map"; may be NULL.
+    pub skip_actions: *const c_char,
+    /// Gives the host's frames; may be NULL.
+    pub frames: tcuda_frames_fn,
+    /// Passed to it.
+    pub user_data: *mut c_void,
+    /// May be NULL.
+    pub destroy: tcuda_destroy_fn,
+}
+
+/// The host's function as a source of frames.
+struct HostSource {
+    function: tcuda_frames_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+    /// Set once nothing can fail any more: a failed registration takes nothing.
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the host promises that its function may run on any thread.
+unsafe impl Send for HostSource {}
+// SAFETY: as above.
+unsafe impl Sync for HostSource {}
+
+/// The bytes of a text that the host wrote, of which NULL is none.
+fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: not NULL, and NUL-terminated by the host's promise.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
+}
+
+impl Source for HostSource {
+    fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
+        let none = tcuda_frame { name: std::ptr::null(), filename: std::ptr::null(), line: 0 };
+        let mut frames = [none; DEEPEST];
+        let depth = match self.function {
+            // SAFETY: the host's own function with its own data, and room for so many frames.
+            Some(function) => unsafe { function(self.user_data, frames.as_mut_ptr(), DEEPEST) },
+            None => 0,
+        };
+        take(&mut frames[..depth.min(DEEPEST)].iter().map(|frame| Named {
+            name: bytes_of(frame.name),
+            filename: bytes_of(frame.filename),
+            line: frame.line,
+        }));
+    }
+
+    fn is_taken(&self) {
+        self.is_taken.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for HostSource {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy
+            && self.is_taken.load(Ordering::Relaxed)
+        {
+            before_host_function();
+            // SAFETY: the host's own function, called once.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// The options as they are meant; what the host's struct lacks is zero.
+fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> {
+    let mut read = tcuda_history_options {
+        struct_size: size_of::<tcuda_history_options>(),
+        max_entries: 0,
+        frames_for: TCUDA_FRAMES_ALL,
+        flags: 0,
+        skip_actions: std::ptr::null(),
+        frames: None,
+        user_data: std::ptr::null_mut(),
+        destroy: None,
+    };
+    if options.is_null() {
+        return Ok(read);
+    }
+    // SAFETY: not NULL; the caller promises at least a struct_size.
+    let size = unsafe { options.cast::<usize>().read_unaligned() };
+    if !(size_of::<usize>()..=1 << 20).contains(&size) {
+        return Err(Error::OutOfRange {
+            name: "struct_size",
+            value: size as i64,
+            allowed: "start from TCUDA_INIT(type)",
+        });
+    }
+    let known = size.min(size_of::<tcuda_history_options>());
+    // SAFETY: the caller's struct has so many bytes, by its own word, and ours has them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut read).cast::<u8>(), known);
+    }
+    Ok(read)
+}
+
+/// Starts, changes or stops recording what the allocators do, for all devices, present and future;
+/// each call says everything anew. Recording that is off costs an operation less than a nanosecond.
+/// The newest events are in snapshots taken with_history; an event that finds no host memory is left
+/// out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
+/// (torch.cuda.memory._record_memory_history)
+///
+/// @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event
+/// @param options  may be NULL: all zero
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_record_history(
+    mode: tcuda_history_mode,
+    options: *const tcuda_history_options,
+) -> tcuda_status {
+    boundary(|_| {
+        if !(TCUDA_HISTORY_OFF..=TCUDA_HISTORY_ALL).contains(&mode) {
+            return Err(Error::OutOfRange {
+                name: "mode",
+                value: mode.into(),
+                allowed: "use TCUDA_HISTORY_OFF to TCUDA_HISTORY_ALL",
+            });
+        }
+        let options = read(options)?;
+        let known = TCUDA_RECORD_CLEAR
+            | TCUDA_RECORD_HOST
+            | TCUDA_RECORD_NO_DEVICE
+            | TCUDA_RECORD_NATIVE_FRAMES;
+        if options.flags & !known != 0 {
+            return Err(Error::OutOfRange {
+                name: "flags",
+                value: options.flags.into(),
+                allowed: "use a sum of TCUDA_RECORD_...",
+            });
+        }
+        let frames_for = match options.frames_for {
+            TCUDA_FRAMES_ALL => FramesFor::All,
+            TCUDA_FRAMES_ALLOC => FramesFor::Alloc,
+            TCUDA_FRAMES_STATE => FramesFor::State,
+            TCUDA_FRAMES_NONE => FramesFor::None,
+            other => {
+                return Err(Error::OutOfRange {
+                    name: "frames_for",
+                    value: other.into(),
+                    allowed: "use TCUDA_FRAMES_ALL to TCUDA_FRAMES_NONE",
+                });
+            }
+        };
+        let skip = optional_text(options.skip_actions, "skip_actions")?.unwrap_or("");
+        let skip = Action::parse_set(skip).map_err(|name| Error::BadText {
+            name: "an action of skip_actions",
+            value: Text::new(name),
+            allowed: "use names of torch's trace entries: \"alloc\", \"free_requested\", \"oom\"",
+        })?;
+        let clear = options.flags & TCUDA_RECORD_CLEAR != 0;
+        let source = HostSource {
+            function: options.frames,
+            user_data: options.user_data,
+            destroy: options.destroy,
+            is_taken: AtomicBool::new(false),
+        };
+        if mode == TCUDA_HISTORY_OFF {
+            history::record(None, clear)?;
+            // Nothing keeps its data.
+            source.is_taken();
+            return Ok(());
+        }
+        let has_source = source.function.is_some() || source.destroy.is_some();
+        let source: Option<Box<dyn Source>> =
+            if has_source { Some(try_box(source, "the recording")?) } else { None };
+        let recorder = Recorder {
+            events: mode == TCUDA_HISTORY_ALL,
+            most: match options.max_entries {
+                0 => DEFAULT_EVENTS,
+                most => most.min(MOST_EVENTS),
+            },
+            frames_for,
+            device: options.flags & TCUDA_RECORD_NO_DEVICE == 0,
+            host: options.flags & TCUDA_RECORD_HOST != 0,
+            native: options.flags & TCUDA_RECORD_NATIVE_FRAMES != 0,
+            skip,
+            source,
+        };
+        history::record(Some(recorder), clear)
+    })
+}
