@@ -35,7 +35,7 @@ class Generator:
         if p.name == "buf":
             return "len"
         if p.pointee in self.header.sized:
-            return f"*(const size_t *)(const void *){p.name}"
+            return f"watch_sized({p.name}, sizeof *{p.name})"
         if "capacity" in names and p.name != "count":
             return f"capacity * sizeof *{p.name}"
         return f"sizeof *{p.name}"

@@ -106,6 +106,14 @@ typedef struct watch_call {
     unsigned char before[WATCH_BYTES];
 } watch_call;
 
+/* The bytes of a struct that says its size, which may be wrong. */
+static size_t watch_sized(const void *at, size_t most)
+{
+    size_t said;
+    memcpy(&said, at, sizeof said);
+    return said < most ? said : most;
+}
+
 static void watch_output(watch_call *call, const char *name, const void *at, size_t bytes)
 {
     if (at == NULL || bytes == 0 || call->num_outputs == WATCH_OUTPUTS)
