@@ -6,6 +6,7 @@
 
 pub mod abi;
 mod alloc_config;
+mod arguments;
 pub mod expect;
 mod fault_rules;
 pub mod input;
