@@ -31,7 +31,7 @@ impl DeviceMemory {
             Err(error) if is_want(&error) => error,
             other => return other,
         };
-        if self.ask_observers(runtime, device, size) {
+        if self.ask_observers(device, size) {
             failure = match self.climb(runtime, device, arena, request) {
                 Err(error) if is_want(&error) => error,
                 other => return other,
@@ -93,7 +93,7 @@ impl DeviceMemory {
     /// A block out of what is mapped, wherever it is.
     fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
         let _guard = arena.lock.guard();
-        self.take(arena, request, WHOLE_WALK)
+        self.take::<true>(arena, request, WHOLE_WALK)
     }
 
     /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
@@ -135,7 +135,7 @@ impl DeviceMemory {
         let _guard = arena.lock.guard();
         arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
-        if let Some(address) = self.take(arena, request, WHOLE_WALK)? {
+        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -146,7 +146,7 @@ impl DeviceMemory {
         self.count_segment(arena, before);
         grown?;
         // Taking it counts what is left of it; if that fails, the growth alone is counted.
-        let taken = self.take(arena, request, WHOLE_WALK);
+        let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
             self.count_free(arena);
         }
@@ -154,8 +154,8 @@ impl DeviceMemory {
     }
 
     /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
-    pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, bytes: u64) -> bool {
-        observers::ask(runtime, || {
+    pub(super) fn ask_observers(&self, device: &Device, bytes: u64) -> bool {
+        observers::ask(|| {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {

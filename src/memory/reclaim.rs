@@ -21,7 +21,7 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         let settled = self.settle(runtime, arena, false);
-        match self.take(arena, request, SHORT_WALK)? {
+        match self.take::<true>(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
