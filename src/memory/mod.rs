@@ -24,6 +24,7 @@ mod limit;
 pub mod observers;
 mod page;
 mod pickle;
+mod poison;
 mod policy;
 pub mod pool;
 mod reclaim;
@@ -462,7 +463,10 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     if WATCHED {
         history::freed(block.arena, state, block.id);
+        memory.poison(runtime, block.arena, block.id);
     }
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { block.arena.state() };
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);
