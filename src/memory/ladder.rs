@@ -9,6 +9,7 @@ use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
+use crate::monitor;
 use crate::runtime::Runtime;
 
 /// Is it want of memory, so that another step may help?
@@ -198,6 +199,15 @@ impl DeviceMemory {
         if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
     }
 
+    /// Free bytes of private pools that are alive.
+    fn pooled_bytes(&self) -> u64 {
+        self.with_ledger(None, |books| {
+            let pooled = books.members.iter().filter(|arena| arena.pool().is_alive());
+            // SAFETY: no state of an arena changes meanwhile.
+            pooled.map(|arena| unsafe { arena.state() }.free_bytes.max(0) as u64).sum()
+        })
+    }
+
     /// The error with its numbers.
     #[cold]
     fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
@@ -214,6 +224,8 @@ impl DeviceMemory {
             limit: (limit != u64::MAX).then_some(limit),
             allocated,
             cached: reserved.saturating_sub(allocated),
+            pooled: self.pooled_bytes(),
+            users: monitor::users(device),
             rejected,
         })
     }

@@ -141,6 +141,8 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_json", history::json),
     ("tcuda_memory_snapshot_html", history::html),
     ("tcuda_memory_snapshot_save", history::save),
+    ("tcuda_memory_processes", statistics::processes),
+    ("tcuda_memory_process_list", statistics::process_list),
 ];
 
 /// More calls than this make an input slow, not better.
