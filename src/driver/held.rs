@@ -33,10 +33,12 @@ fn allowed(call: Call) -> &'static [Rank] {
         cuMemAddressReserve | cuMemAddressFree => {
             &[Rank::LIFE, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
         }
-        cuDevicePrimaryCtxRetain => &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::CONTEXT],
+        cuDevicePrimaryCtxRetain => {
+            &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
+        }
         // Of a stream that is being added to the list of external ones; of pools that end.
         cuStreamGetPriority | cuEventDestroy => &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::LEAF],
-        _ => &[Rank::LIFE, Rank::ONCE, Rank::ARENA],
+        _ => &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::HOST],
     }
 }
 

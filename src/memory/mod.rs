@@ -11,6 +11,7 @@ pub mod block;
 pub mod books;
 mod holes;
 pub mod host;
+pub mod host_settings;
 mod keys;
 mod limbo;
 mod reclaim;

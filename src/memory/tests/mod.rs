@@ -6,6 +6,8 @@ mod growth;
 mod identity;
 mod model;
 mod order;
+mod pinned;
+mod pinned_model;
 mod refused;
 mod threads;
 
