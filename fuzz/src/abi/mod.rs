@@ -117,6 +117,11 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_segment", snapshot::segment),
     ("tcuda_memory_snapshot_block", snapshot::block),
     ("tcuda_backend_function", library::backend_function),
+    ("tcuda_host_record", host::record),
+    ("tcuda_host_memory_stats", host::stats),
+    ("tcuda_host_memory_reset_peak", host::reset_peak),
+    ("tcuda_host_memory_reset_accumulated", host::reset_accumulated),
+    ("tcuda_host_memory_empty_cache", host::empty_cache),
 ];
 
 /// More calls than this make an input slow, not better.

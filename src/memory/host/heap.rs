@@ -173,9 +173,11 @@ impl Heap {
     #[inline]
     pub fn find_around(&self, index: u32, base: usize, address: usize) -> Option<u32> {
         let segment = self.segment(index, base)?;
-        let unit = (address - base) >> self.shift;
-        let id = segment.starts.as_slice()[segment.marks.last_up_to(unit)?];
-        (((self.blocks[id].end() - segment.first) as usize) > unit).then_some(id)
+        let offset = address - base;
+        let unit = segment.marks.last_up_to(offset >> self.shift)?;
+        let id = segment.starts.as_slice()[unit];
+        let inside = (offset - (unit << self.shift)) as u64;
+        (inside < self.blocks[id].requested).then_some(id)
     }
 
     /// The host lets go of a block: nobody finds it any more.
