@@ -46,8 +46,18 @@ static void *has_errors_of_its_own(void *unused)
     return NULL;
 }
 
+/* The first call of a thread, which fails before it is inside: its sentence goes with it. */
+static void *asks_wrongly_at_once(void *unused)
+{
+    (void)unused;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_last_error_message(NULL, 4, NULL));
+    CHECK(strstr(tcuda_last_error(), "buf") != NULL);
+    return NULL;
+}
+
 static void the_last_error_is_the_threads(void)
 {
+    run_on_thread(asks_wrongly_at_once, NULL);
     char before[256];
     int32_t device = 77;
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_device_synchronize(4321));

@@ -812,6 +812,9 @@ typedef struct tcuda_segment_info {
     int64_t stream_id;             /**< What tcuda_stream_id gives for it. */
     int32_t device;                /**< Ordinal. */
     int32_t is_small;              /**< 1: of blocks up to 1 MiB; 0: above. */
+    /** What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none. */
+    uint64_t pool_id0;
+    uint64_t pool_id1; /**< The second number. */
 } tcuda_segment_info;
 
 /** What a block is, by torch's names: TCUDA_BLOCK_... */
@@ -877,6 +880,99 @@ tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t index,
     tcuda_block_info *block);
+
+/* ---- Private pools ---- */
+
+/**
+ * Flag of tcuda_mem_pool_create: allocations outside of the pool may use its free blocks of their
+ * stream before they fail.
+ */
+#define TCUDA_MEM_POOL_USE_ON_OOM 1
+
+typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
+/** An allocator of another library. */
+typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
+
+/**
+ * A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
+ * routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
+ * (torch.cuda.MemPool)
+ *
+ * @param allocator   where its memory comes from; may be NULL: from the driver
+ * @param flags       TCUDA_MEM_POOL_... combined, or 0
+ * @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_t flags,
+    tcuda_mem_pool **pool);
+
+/**
+ * Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
+ * until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
+ * once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
+ * may still use it.
+ *
+ * @param pool  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_mem_pool_destroy(tcuda_mem_pool *pool);
+
+/**
+ * From now on this thread's allocations on a device come from the pool, on whatever stream, until
+ * the matching tcuda_mem_pool_end. Beginnings nest: the last one counts. (torch.cuda.use_mem_pool)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
+
+/**
+ * Ends what this thread's last tcuda_mem_pool_begin on that device began.
+ *
+ * @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
+
+/**
+ * Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
+ * it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
+ * the blocks but tcuda_free, and allocating there is TCUDA_STATUS_INVALID_STATE. A pool that sleeps
+ * goes on sleeping, with what was kept. (torch_memory_saver, vLLM's sleep mode)
+ *
+ * @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
+ * hold afterwards is undefined
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
+
+/**
+ * Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
+ * TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that
+ * is awake.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
+
+/**
+ * tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
+ *
+ * @param with_history   1: with the recorded past; 0: as it is now only
+ * @param[out] snapshot  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
+    tcuda_memory_snapshot **snapshot);
+
+/**
+ * The two numbers of a pool in snapshots and keys of statistics. (torch.cuda.MemPool.id)
+ *
+ * @param[out] id0  0 for a pool that tcuda_mem_pool_create made
+ * @param[out] id1  0 for a pool of graphs
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id1);
 
 /* ---- Pinned host memory ---- */
 

@@ -3,6 +3,11 @@
 
 use crate::driver::{CudaError, code};
 use crate::text::Text;
+use std::ffi::CStr;
+
+/// What a forked child is told: PyTorch's sentence.
+pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
+    multiprocessing, you must use the 'spawn' start method";
 
 /// Result of everything in the core that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -142,10 +147,7 @@ pub enum Error {
         by: &'static str,
     },
     /// A child of a process that had initialised.
-    #[error(
-        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you \
-         must use the 'spawn' start method"
-    )]
+    #[error("{}", FORKED.to_str().unwrap_or(""))]
     Forked,
     /// The options of the simulated machine were wrong.
     #[error("{0}")]

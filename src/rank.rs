@@ -28,6 +28,8 @@ macro_rules! ranks {
 ranks! {
     /// Initialisation and shutdown.
     LIFE,
+    /// A private pool that falls asleep or wakes.
+    POOL,
     /// What is made at its first use; making one may need a context, and locks further down.
     ONCE,
     /// An arena's blocks.

@@ -280,6 +280,12 @@ impl Streams {
         }
     }
 
+    /// Tells the runtime of these streams from those before and after.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The device's default stream.
     #[inline]
     pub fn default(&self) -> &Stream {

@@ -5,7 +5,7 @@
 /* Kept small: initial-exec blocks of libraries loaded by dlopen share about 1.6 KiB. The layout is
  * repeated in src/thread.rs, which checks its size. */
 struct tcuda_thread {
-    uint64_t words[8];
+    uint64_t words[9];
 };
 
 static __thread struct tcuda_thread block __attribute__((tls_model("initial-exec")));

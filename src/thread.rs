@@ -24,8 +24,10 @@ pub struct Block {
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was ever set.
     pub(crate) streams: AtomicPtr<c_void>,
-    /// Sentence about the last failure; NULL: none yet; NO_ROOM: there was no memory for it.
+    /// Sentence about the last failure; NULL: none yet; NO_ROOM, FORKED: stand for one.
     pub(crate) message: AtomicPtr<c_void>,
+    /// Private pools that it uses; NULL: none. (`memory::route`)
+    pub(crate) routes: AtomicPtr<c_void>,
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
     /// Host functions in streams that this thread is in.
@@ -34,10 +36,12 @@ pub struct Block {
     departures: AtomicU16,
 }
 
-const _: () = assert!(size_of::<Block>() == 64, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 72, "as in thread.c");
 
 /// Stands for a sentence for which there was no memory.
 pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
+/// Stands for what a thread of a forked child is told: its destructor never runs, so it owns nothing.
+pub const FORKED: *mut c_void = std::ptr::without_provenance_mut(2);
 
 unsafe extern "C" {
     fn tcuda_thread_block() -> *mut Block;
@@ -142,6 +146,11 @@ const DEPARTURES: u16 = 3;
 /// What such a thread is told.
 pub const ENDING: &CStr = c"this thread is ending: it has left tcuda for good";
 
+/// Will this thread's destructor not run, unless a later call enters?
+pub fn is_unknown() -> bool {
+    block().registered.load(Ordering::Relaxed) == 0
+}
+
 /// Has this thread, which is ending, left for the last time?
 pub fn has_left() -> bool {
     block().departures.load(Ordering::Relaxed) >= DEPARTURES
@@ -236,8 +245,9 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
+    crate::memory::route::forget(block);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
-    if message != NO_ROOM {
+    if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.
         unsafe { libc::free(message) };
     }

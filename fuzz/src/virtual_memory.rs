@@ -106,7 +106,8 @@ impl Machine {
             peers,
             lost: [false; DEVICES],
         };
-        let image = c".version 7.8\n.target sm_52\n.visible .entry fuzz_add_one(.param .u64 data) { ret; }";
+        let image =
+            c".version 7.8\n.target sm_52\n.visible .entry fuzz_add_one(.param .u64 data) { ret; }";
         for device in (0..DEVICES).rev() {
             let driver = &machine.driver;
             let context = &mut machine.contexts[device];

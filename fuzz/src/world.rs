@@ -127,6 +127,10 @@ pub struct World {
     pub pinned: Vec<Pinned>,
     /// Live snapshots.
     pub snapshots: Vec<SnapshotEntry>,
+    /// Live private pools.
+    pub pools: Vec<usize>,
+    /// Where this thread is routed, the last one last: pools and devices.
+    pub routes: Vec<(usize, i32)>,
     /// Handles and addresses that were live once.
     pub dead: Vec<usize>,
     /// Native handles of streams and events.
@@ -159,6 +163,8 @@ impl World {
             blocks: Vec::new(),
             pinned: Vec::new(),
             snapshots: Vec::new(),
+            pools: Vec::new(),
+            routes: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
             counted: 0,
@@ -176,6 +182,7 @@ impl World {
             events: self.events.clone(),
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
+            pools: self.pools.clone(),
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -253,7 +260,7 @@ impl World {
 
     // ---- Arguments ----
 
-    fn some_bits(&self, input: &mut Input) -> usize {
+    pub fn some_bits(&self, input: &mut Input) -> usize {
         match input.below(8) {
             0 => 1,
             1 => usize::MAX,
@@ -317,6 +324,21 @@ impl World {
             expect.wrong(status::INVALID_HANDLE);
         }
         handle
+    }
+
+    /// A private pool; NULL is wrong.
+    pub fn pool(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.pools, &self.events);
+        if !self.pools.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
+    /// A snapshot that was taken, of which no more is known.
+    pub fn add_snapshot(&mut self, handle: usize) {
+        self.snapshots.push(SnapshotEntry { handle, counts: None });
+        self.counted += 1;
     }
 
     /// The address of live pinned memory, or something else: wrong unless it is NULL.
@@ -436,6 +458,8 @@ impl World {
         }
         self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
+        self.dead.append(&mut self.pools);
+        self.routes.clear();
         // A native handle of one machine may name another object of the next.
         self.natives.clear();
         self.counted = 0;

@@ -27,9 +27,18 @@ fn every_function_of_the_header_is_called() {
     }
     // The name is not only in the table.
     let mut sources = String::new();
-    for file in
-        ["library", "device", "stream", "event", "copy", "memory", "statistics", "host", "snapshot"]
-    {
+    for file in [
+        "library",
+        "device",
+        "stream",
+        "event",
+        "copy",
+        "memory",
+        "statistics",
+        "host",
+        "snapshot",
+        "mem_pool",
+    ] {
         let path = format!("{}/src/abi/{file}.rs", env!("CARGO_MANIFEST_DIR"));
         sources += &std::fs::read_to_string(path).unwrap();
     }

@@ -8,7 +8,7 @@ use super::Call;
 use crate::rank::Rank;
 
 /// Beginnings, ends and first uses, which only those wait for who need what they make.
-const FIRST_USES: &[Rank] = &[Rank::LIFE, Rank::ONCE];
+const FIRST_USES: &[Rank] = &[Rank::LIFE, Rank::POOL, Rank::ONCE];
 
 /// The locks that a thread may hold during a call.
 fn allowed(call: Call) -> &'static [Rank] {
@@ -28,17 +28,21 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuDevicePrimaryCtxRelease => FIRST_USES,
         // The holder of an arena is parked: the ledger and snapshots go on. The whole device is waited
         // for only where a stream went and no event could be had for its end.
-        cuEventSynchronize | cuCtxSynchronize => &[Rank::LIFE, Rank::ONCE, Rank::PARKED],
+        cuEventSynchronize | cuCtxSynchronize => {
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::PARKED]
+        }
         // The table of reservations grows under the ledger, so that a slot has one owner.
         cuMemAddressReserve | cuMemAddressFree => {
-            &[Rank::LIFE, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
         }
         cuDevicePrimaryCtxRetain => {
-            &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
         }
         // Of a stream that is being added to the list of external ones; of pools that end.
-        cuStreamGetPriority | cuEventDestroy => &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::LEAF],
-        _ => &[Rank::LIFE, Rank::ONCE, Rank::ARENA, Rank::HOST],
+        cuStreamGetPriority | cuEventDestroy => {
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF]
+        }
+        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST],
     }
 }
 

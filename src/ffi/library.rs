@@ -2,6 +2,7 @@
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::event::EVENTS;
+use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
 use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
@@ -366,6 +367,7 @@ fn destroy_handles<T: Send + Sync>(
 fn destroy_all_handles(_call: &Call) -> usize {
     destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)
+        + destroy_handles(&MEM_POOLS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }

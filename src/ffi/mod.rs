@@ -11,6 +11,7 @@ pub mod event;
 mod handle;
 pub mod host;
 pub mod library;
+pub mod mem_pool;
 pub mod memory;
 pub mod slot;
 pub mod snapshot;

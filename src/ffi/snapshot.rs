@@ -54,6 +54,10 @@ pub struct tcuda_segment_info {
     pub device: i32,
     /// 1: of blocks up to 1 MiB; 0: above.
     pub is_small: i32,
+    /// What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none.
+    pub pool_id0: u64,
+    /// The second number.
+    pub pool_id1: u64,
 }
 
 // SAFETY: repr(C), plain data, struct_size first.
@@ -96,7 +100,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
         let snapshot = out(snapshot, "snapshot")?;
         flag(with_history, "with_history")?;
         let taken = match runtime::existing(call.inside()) {
-            Some(runtime) => Snapshot::of(&runtime.devices)?,
+            Some(runtime) => Snapshot::of(&runtime.devices, None)?,
             None => Snapshot::default(),
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
@@ -172,6 +176,8 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_segment(
             stream_id: found.stream_id,
             device: found.device,
             is_small: i32::from(found.class == Class::Small),
+            pool_id0: found.pool.pair().0,
+            pool_id1: found.pool.pair().1,
         });
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! Statuses, and the last error of each thread.
 
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::thread;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
@@ -158,9 +158,19 @@ pub(super) fn record(error: &Error) {
     let block = thread::block();
     block.native.store(error.native() as u32, Ordering::Relaxed);
     let mut message = block.message.load(Ordering::Relaxed);
-    if message.is_null() || message == thread::NO_ROOM {
+    if message.is_null() || message == thread::NO_ROOM || message == thread::FORKED {
         if thread::has_left() {
             // Nobody would free it.
+            return;
+        }
+        // Nobody either, where the thread cannot enter; a call that fails outside may be its first.
+        let stands = match thread::enter().err() {
+            None => None,
+            Some(Error::Forked) => Some(thread::FORKED),
+            Some(_) => Some(thread::NO_ROOM),
+        };
+        if let Some(stands) = stands.filter(|_| thread::is_unknown()) {
+            block.message.store(stands, Ordering::Relaxed);
             return;
         }
         // SAFETY: asks for memory; the thread frees it when it ends.
@@ -193,6 +203,7 @@ pub(super) fn last_message() -> *const c_char {
               again"
                 .as_ptr()
         }
+        false if message == thread::FORKED => error::FORKED.as_ptr(),
         false => message.cast::<c_char>().cast_const(),
         true if thread::has_left() => thread::ENDING.as_ptr(),
         true => c"".as_ptr(),

@@ -10,8 +10,10 @@ use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::books::Member;
 use super::limbo::{Limbo, Uses};
+use super::pool::PoolId;
 use super::region::Region;
 use super::segment::Segment;
+use super::sleep::Backup;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
@@ -20,7 +22,7 @@ use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
 /// at most one starts in a window. In a small arena a window is a unit.
@@ -37,6 +39,8 @@ pub struct Arena {
     pub class: Class,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
+    /// The private pool that it belongs to. Changes under the ledger's lock.
+    pool: AtomicU64,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -65,6 +69,8 @@ pub struct ArenaState {
     pub(super) wilderness: u32,
     /// Memory behind the addresses.
     pub(super) segment: Segment,
+    /// What blocks held when the pool fell asleep.
+    pub(super) backups: Vec<Backup>,
     /// Other streams that use blocks.
     pub(super) uses: Uses,
     /// Freed blocks that other streams may still use.
@@ -95,6 +101,7 @@ impl Arena {
             slot_bytes: slot.bytes,
             class,
             stream: AtomicPtr::new(std::ptr::null_mut()),
+            pool: AtomicU64::new(PoolId::DEFAULT.word()),
             lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,
@@ -105,6 +112,7 @@ impl Arena {
                 last: NONE,
                 wilderness: NONE,
                 segment: Segment::new(),
+                backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
                 free_blocks: 0,
@@ -141,6 +149,41 @@ impl Arena {
     /// Units of addresses that it has.
     pub(super) fn slot_units(&self) -> u64 {
         self.slot_bytes / UNIT
+    }
+
+    /// Its pool.
+    #[inline]
+    pub fn pool(&self) -> PoolId {
+        PoolId::of_word(self.pool.load(Ordering::Relaxed))
+    }
+
+    /// Gives it to a stream and a pool.
+    pub(super) fn assign(&self, stream: &Stream, pool: PoolId) {
+        self.pool.store(pool.word(), Ordering::Relaxed);
+        self.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
+    }
+
+    /// Does it serve this stream?
+    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+        std::ptr::eq(self.stream.load(Ordering::Acquire), stream)
+    }
+
+    /// Can it be given to a stream and another pool? Its own is dead, nothing in it is in use, and what
+    /// it has was used in the order of that stream alone. The caller holds the ledger.
+    pub(super) fn can_serve(&self, stream: &Stream) -> bool {
+        let pool = self.pool();
+        if pool == PoolId::DEFAULT || pool.is_alive() {
+            return false;
+        }
+        self.lock.hold_still();
+        // SAFETY: held still, or its holder is parked and has no reference; none is written.
+        let state = unsafe { &*self.state.get() };
+        let can = state.active_blocks == 0
+            && state.limbo.is_empty()
+            && !state.segment.has_sleeping()
+            && (self.is_of(stream) || state.segment.bytes() == 0);
+        self.lock.let_go();
+        can
     }
 
     /// Its stream.

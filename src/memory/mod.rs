@@ -14,11 +14,14 @@ pub mod host;
 pub mod host_settings;
 mod keys;
 mod limbo;
+pub mod pool;
 mod reclaim;
 mod region;
 pub mod registry;
 mod report;
+pub mod route;
 pub mod segment;
+mod sleep;
 pub mod snapshot;
 pub mod stats;
 mod summary;
@@ -41,6 +44,7 @@ use arena::Arena;
 use bins::SHORT_WALK;
 use block::UNIT;
 use books::GuardedBooks;
+use pool::PoolId;
 use stats::{Class, Lanes, Statistics};
 use std::sync::atomic::Ordering;
 use virtual_memory::VirtualMemory;
@@ -136,7 +140,10 @@ impl DeviceMemory {
         }
         let size = round_size(bytes);
         let class = if size <= SMALL { Class::Small } else { Class::Large };
-        let arena = self.arena(device, stream, class)?;
+        let arena = match route::is_routed() {
+            false => self.arena(device, stream, class)?,
+            true => self.routed_arena(device, stream, class)?,
+        };
         let units = (size / UNIT) as u32;
         {
             let _guard = arena.lock.guard();
@@ -208,18 +215,26 @@ impl DeviceMemory {
             if let Some(arena) = unsafe { existing.as_ref() } {
                 return Ok(arena);
             }
-            arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
-            let slot = self.virtual_memory.take_slot()?;
-            let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
-            let mut arena = try_box(arena, "an arena")?;
-            arena.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
-            let address: *mut Arena = &mut *arena;
-            self.virtual_memory.publish(&slot, address);
-            arenas.push(arena);
-            stream.arenas[class as usize].store(address, Ordering::Release);
+            let address = self.add_arena(arenas, class)?;
             // SAFETY: just made, boxed, and kept until shutdown.
-            Ok(unsafe { &*address })
+            let arena = unsafe { &*address };
+            arena.assign(stream, PoolId::DEFAULT);
+            stream.arenas[class as usize].store(address, Ordering::Release);
+            Ok(arena)
         })
+    }
+
+    /// A new arena, nobody's yet. The caller holds the ledger.
+    #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
+    fn add_arena(&self, arenas: &mut Vec<Box<Arena>>, class: Class) -> Result<*mut Arena> {
+        arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
+        let slot = self.virtual_memory.take_slot()?;
+        let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
+        let mut arena = try_box(arena, "an arena")?;
+        let address: *mut Arena = &mut *arena;
+        self.virtual_memory.publish(&slot, address);
+        arenas.push(arena);
+        Ok(address)
     }
 
     /// All statistics.

@@ -40,6 +40,11 @@ impl DeviceMemory {
             Err(Error::DriverOutOfMemory { .. }) => reclaimed?,
             other => return other,
         }
+        if let Some(stream) = arena.stream()
+            && let Some(address) = self.borrow_block(stream, arena.class, units, bytes)?
+        {
+            return Ok(address);
+        }
         Err(self.refuse_too_large(device, u64::from(units) * UNIT))
     }
 
@@ -94,6 +99,7 @@ impl DeviceMemory {
     fn grow_and_take(&self, device: &Device, arena: &Arena, units: u32, bytes: u64) -> Result<u64> {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
+        arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
         if let Some(address) = self.take(arena, units, bytes, WHOLE_WALK)? {
             return Ok(address);
@@ -124,7 +130,7 @@ impl DeviceMemory {
     }
 
     /// Counts memory that came or went. The caller holds the arena's lock.
-    fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
+    pub(super) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let bytes = state.segment.bytes() as i64 - bytes;
@@ -148,6 +154,10 @@ impl DeviceMemory {
     fn reclaim(&self, runtime: &Runtime) -> Result<()> {
         let mut outcome = Ok(());
         self.each_arena(|arena| {
+            // What is in a live pool is for its users alone, and may be in a graph.
+            if arena.pool().is_alive() {
+                return Ok(());
+            }
             let released = self.reclaim_arena(runtime, arena);
             if outcome.is_ok() {
                 outcome = released;
@@ -157,8 +167,11 @@ impl DeviceMemory {
         outcome
     }
 
-    fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+    pub(super) fn reclaim_arena(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
+        // Of a pool that died in its sleep.
+        // SAFETY: `each_arena` holds the lock.
+        unsafe { arena.state() }.backups = Vec::new();
         self.settle(runtime, arena, true)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {

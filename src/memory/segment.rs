@@ -18,6 +18,7 @@ pub struct Mapping {
     pub start: u32,
     /// Length.
     pub units: u32,
+    /// 0: none, while it sleeps.
     handle: u64,
 }
 
@@ -100,11 +101,7 @@ impl Segment {
 
     /// Unmaps what a failed growth left behind; what the driver still refuses stays for the next time.
     pub(super) fn clear_stranded(&mut self, memory: &VirtualMemory, base: u64) {
-        self.stranded.retain(|mapping| {
-            let address = base + u64::from(mapping.start) * UNIT;
-            let bytes = u64::from(mapping.units) * UNIT;
-            memory.destroy_mapped(address, bytes, mapping.handle).is_err()
-        });
+        clear(&mut self.stranded, memory, base);
     }
 
     /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.
@@ -134,11 +131,13 @@ impl Segment {
         while let Some(mapping) = self.mappings.get(last).filter(|mapping| mapping.start < end) {
             let length = u64::from(mapping.units) * UNIT;
             let address = base + u64::from(mapping.start) * UNIT;
-            if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
-                outcome = (mapping.start, Err(error));
-                break;
+            if mapping.handle != 0 {
+                if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
+                    outcome = (mapping.start, Err(error));
+                    break;
+                }
+                self.bytes -= length;
             }
-            self.bytes -= length;
             last += 1;
         }
         self.mappings.drain(first..last);
@@ -154,12 +153,59 @@ impl Segment {
         }
     }
 
+    /// Gives up the memory of all mappings and keeps their places, up to the first that the driver will
+    /// not unmap.
+    pub(super) fn sleep(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        self.clear_stranded(memory, base);
+        for mapping in self.mappings.iter_mut().filter(|mapping| mapping.handle != 0) {
+            let length = u64::from(mapping.units) * UNIT;
+            let address = base + u64::from(mapping.start) * UNIT;
+            memory.destroy_mapped(address, length, mapping.handle)?;
+            mapping.handle = 0;
+            self.bytes -= length;
+        }
+        Ok(())
+    }
+
+    /// Is there a mapping that has no memory?
+    pub(super) fn has_sleeping(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.handle == 0)
+    }
+
+    /// Gives all mappings memory again, up to the first for which there is none.
+    pub(super) fn wake(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        self.stranded.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a mapped handle"))?;
+        self.clear_stranded(memory, base);
+        for mapping in self.mappings.iter_mut().filter(|mapping| mapping.handle == 0) {
+            let length = u64::from(mapping.units) * UNIT;
+            let address = base + u64::from(mapping.start) * UNIT;
+            let handle = memory.create_mapped(address, length)?;
+            if let Err(error) = memory.allow_access(address, length) {
+                self.stranded.push(Mapping { handle, ..*mapping });
+                clear(&mut self.stranded, memory, base);
+                return Err(error);
+            }
+            mapping.handle = handle;
+            self.bytes += length;
+        }
+        Ok(())
+    }
+
     /// Gives another device access to everything that is mapped.
     pub(super) fn allow_peer(&self, memory: &VirtualMemory, base: u64, peer: i32) -> Result<()> {
-        for mapping in &self.mappings {
+        for mapping in self.mappings.iter().filter(|mapping| mapping.handle != 0) {
             let address = base + u64::from(mapping.start) * UNIT;
             memory.allow_peer(address, u64::from(mapping.units) * UNIT, peer)?;
         }
         Ok(())
     }
+}
+
+/// Unmaps mappings and gives their memory back; leaves those that the driver refuses.
+fn clear(mappings: &mut Vec<Mapping>, memory: &VirtualMemory, base: u64) {
+    mappings.retain(|mapping| {
+        let address = base + u64::from(mapping.start) * UNIT;
+        let bytes = u64::from(mapping.units) * UNIT;
+        memory.destroy_mapped(address, bytes, mapping.handle).is_err()
+    });
 }

@@ -7,6 +7,7 @@
 
 use super::arena::Arena;
 use super::block::{NONE, State, UNIT};
+use super::pool::PoolId;
 use super::stats::Class;
 use super::{Books, DeviceMemory};
 use crate::device::Device;
@@ -42,6 +43,8 @@ pub struct SegmentView {
     pub stream: usize,
     /// PyTorch's id of it.
     pub stream_id: i64,
+    /// The private pool that it belongs to.
+    pub pool: PoolId,
     /// Size class.
     pub class: Class,
     /// Index of its first block.
@@ -75,10 +78,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Lists the devices, one after the other.
-    pub fn of(devices: &[Device]) -> Result<Snapshot> {
+    /// Lists the devices, one after the other; `pool`: of this private pool alone.
+    pub fn of(devices: &[Device], pool: Option<PoolId>) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
-        devices.iter().try_for_each(|device| device.memory.list(&mut snapshot))?;
+        devices.iter().try_for_each(|device| device.memory.list(&mut snapshot, pool))?;
         Ok(snapshot)
     }
 
@@ -132,6 +135,7 @@ impl Snapshot {
                         requested: 0,
                         stream: stream.map_or(0, |stream| stream.native() as usize),
                         stream_id: stream.map_or(0, |stream| stream.id()),
+                        pool: arena.pool(),
                         class: arena.class,
                         first_block: self.blocks.len(),
                         blocks: 0,
@@ -163,9 +167,9 @@ impl Snapshot {
 
 impl DeviceMemory {
     /// Adds what this device's cache holds.
-    fn list(&self, snapshot: &mut Snapshot) -> Result<()> {
+    fn list(&self, snapshot: &mut Snapshot, pool: Option<PoolId>) -> Result<()> {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
-        while let Some(wanted) = self.with_ledger(None, |books| books.list(snapshot)) {
+        while let Some(wanted) = self.with_ledger(None, |books| books.list(snapshot, pool)) {
             snapshot.make_room(wanted)?;
         }
         snapshot.sort_from(segments, blocks);
@@ -175,9 +179,13 @@ impl DeviceMemory {
 
 impl Books {
     /// Adds all arenas, or gives the room that they want where there is not enough.
-    fn list(&self, snapshot: &mut Snapshot) -> Option<(usize, usize)> {
+    fn list(&self, snapshot: &mut Snapshot, pool: Option<PoolId>) -> Option<(usize, usize)> {
         let mut wanted = (0, 0);
-        for arena in &self.members {
+        let chosen = || {
+            let members = self.members.iter().map(|arena| &**arena);
+            members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
+        };
+        for arena in chosen() {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
             wanted.0 += state.segment.ranges() as usize;
@@ -186,7 +194,7 @@ impl Books {
         if !snapshot.has_room(wanted) {
             return Some(wanted);
         }
-        self.members.iter().for_each(|arena| snapshot.add(arena));
+        chosen().for_each(|arena| snapshot.add(arena));
         None
     }
 }

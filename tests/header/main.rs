@@ -19,6 +19,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
     ("- Snapshots", &["snapshot"]),
+    ("- Private pools", &["mem_pool"]),
     ("- Pinned host memory", &["host"]),
 ];
 

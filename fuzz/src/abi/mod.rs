@@ -5,6 +5,7 @@ mod device;
 mod event;
 mod host;
 mod library;
+mod mem_pool;
 mod memory;
 pub mod snapshot;
 mod statistics;
@@ -117,6 +118,14 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_segment", snapshot::segment),
     ("tcuda_memory_snapshot_block", snapshot::block),
     ("tcuda_backend_function", library::backend_function),
+    ("tcuda_mem_pool_create", mem_pool::create),
+    ("tcuda_mem_pool_destroy", mem_pool::destroy),
+    ("tcuda_mem_pool_begin", mem_pool::begin),
+    ("tcuda_mem_pool_end", mem_pool::end),
+    ("tcuda_mem_pool_sleep", mem_pool::sleep),
+    ("tcuda_mem_pool_wake", mem_pool::wake),
+    ("tcuda_mem_pool_snapshot", mem_pool::snapshot),
+    ("tcuda_mem_pool_id", mem_pool::id),
     ("tcuda_host_record", host::record),
     ("tcuda_host_memory_stats", host::stats),
     ("tcuda_host_memory_reset_peak", host::reset_peak),

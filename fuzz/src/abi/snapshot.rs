@@ -39,6 +39,8 @@ fn segment_of(snapshot: *mut tcuda_memory_snapshot, index: usize) -> tcuda_segme
         stream_id: 0,
         device: 0,
         is_small: 0,
+        pool_id0: 0,
+        pool_id1: 0,
     };
     // No line of trace for each of them.
     // SAFETY: a live handle, and a struct of the right size.

@@ -1,0 +1,127 @@
+//! Private pools: where a thread is routed is the model's; a pool sleeps within one step, so that no
+//! block is without memory when another step uses it.
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use crate::outputs::Out;
+use crate::status_of;
+use crate::world::{Mode, World};
+use tcuda::ffi::mem_pool::*;
+use tcuda::ffi::snapshot::tcuda_memory_snapshot;
+
+pub(super) fn create(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let allocator = if i.rarely(8) { w.some_bits(i) } else { 0 };
+    if allocator != 0 {
+        e.wrong(status::INVALID_HANDLE);
+    }
+    let flags = i.one_of(&[0, 1, 0, 1, 2, 3, u32::MAX]);
+    if flags > TCUDA_MEM_POOL_USE_ON_OOM {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
+    let status = status_of!(tcuda_mem_pool_create(allocator as *mut _, flags, out.ptr()));
+    if let Some(pool) = out.check(w.judge(status, &e)) {
+        w.pools.push(pool as usize);
+        w.counted += 1;
+    }
+}
+
+pub(super) fn destroy(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    if handle == 0 {
+        e = Expect::default();
+    }
+    let status = status_of!(tcuda_mem_pool_destroy(handle as *mut _));
+    w.judge(status, &e);
+    if status == status::INVALID_HANDLE {
+        return;
+    }
+    if let Some(index) = w.pools.iter().position(|pool| *pool == handle) {
+        w.dead.push(w.pools.swap_remove(index));
+        w.counted -= 1;
+    }
+}
+
+/// The device that is meant, where that is known.
+fn meant(w: &World, device: i32) -> Option<i32> {
+    if w.devices() == 1 && device == -1 { Some(0) } else { (device >= 0).then_some(device) }
+}
+
+pub(super) fn begin(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    // Where -1 is not known, `end` could not be judged.
+    let Some(known) = meant(w, device).or((device == -1).then_some(0)) else {
+        w.judge(status_of!(tcuda_mem_pool_begin(handle as *mut _, device)), &e);
+        return;
+    };
+    let status = status_of!(tcuda_mem_pool_begin(handle as *mut _, known));
+    if w.judge(status, &e) {
+        w.routes.push((handle, known));
+    }
+}
+
+pub(super) fn end(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    let device = meant(w, device).unwrap_or(if device == -1 { 0 } else { device });
+    let last = w.routes.iter().rposition(|route| route.1 == device);
+    let ends = last.filter(|index| w.routes[*index].0 == handle);
+    if ends.is_none() {
+        e.wrong(status::INVALID_STATE);
+    }
+    let status = status_of!(tcuda_mem_pool_end(handle as *mut _, device));
+    if w.judge(status, &e)
+        && let Some(index) = ends
+    {
+        w.routes.remove(index);
+    }
+}
+
+pub(super) fn sleep(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    let keep = if i.rarely(8) { w.flag(i, &mut e) } else { 1 };
+    if w.mode != Mode::Strict {
+        // Others may use its blocks, or a fault leave it asleep.
+        return;
+    }
+    e.also(&[status::OUT_OF_HOST_MEMORY, status::OUT_OF_MEMORY]);
+    let status = status_of!(tcuda_mem_pool_sleep(handle as *mut _, keep));
+    w.judge(status, &e);
+    if keep == 0 {
+        w.forget_contents();
+    }
+    let woken = status_of!(tcuda_mem_pool_wake(handle as *mut _));
+    assert_eq!(woken == status::OK, w.pools.contains(&handle), "{woken}");
+}
+
+pub(super) fn wake(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    w.judge(status_of!(tcuda_mem_pool_wake(handle as *mut _)), &e);
+}
+
+pub(super) fn id(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    let (mut first, mut second) =
+        (Out::<u64>::required(i, &mut e), Out::<u64>::required(i, &mut e));
+    let status = status_of!(tcuda_mem_pool_id(handle as *mut _, first.ptr(), second.ptr()));
+    let ok = w.judge(status, &e);
+    if let Some((first, second)) = first.check(ok).zip(second.check(ok)) {
+        assert!(first == 0 && second > 0);
+    }
+}
+
+pub(super) fn snapshot(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, with_history) = (w.pool(i, &mut e), w.flag(i, &mut e));
+    let mut out = Out::<*mut tcuda_memory_snapshot>::required(i, &mut e);
+    let status = status_of!(tcuda_mem_pool_snapshot(handle as *mut _, with_history, out.ptr()));
+    if let Some(snapshot) = out.check(w.judge(status, &e)) {
+        w.add_snapshot(snapshot as usize);
+    }
+}

@@ -1,0 +1,180 @@
+//! Section "Memory" of the header: private pools.
+
+use super::boundary::{boundary, flag, out};
+use super::handle::Table;
+use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
+use super::status::tcuda_status;
+use crate::error::Error;
+use crate::memory::pool::MemPool;
+use crate::memory::snapshot::Snapshot;
+use crate::runtime;
+
+/// A private pool, for any device.
+pub struct tcuda_mem_pool {
+    _private: [u8; 0],
+}
+
+/// An allocator of another library.
+pub struct tcuda_pluggable_allocator {
+    _private: [u8; 0],
+}
+
+pub(super) static MEM_POOLS: Table<MemPool> = Table::new(5, "pool");
+
+/// Flag of tcuda_mem_pool_create: allocations outside of the pool may use its free blocks of their
+/// stream before they fail.
+pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
+
+/// A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
+/// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
+/// (torch.cuda.MemPool)
+///
+/// @param allocator   where its memory comes from; may be NULL: from the driver
+/// @param flags       TCUDA_MEM_POOL_... combined, or 0
+/// @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_create(
+    allocator: *mut tcuda_pluggable_allocator,
+    flags: u32,
+    pool: *mut *mut tcuda_mem_pool,
+) -> tcuda_status {
+    boundary(|_| {
+        let pool = out(pool, "pool")?;
+        if !allocator.is_null() {
+            return Err(Error::InvalidHandle {
+                name: "allocator",
+                value: allocator as usize,
+                kind: "pluggable allocator",
+                why: "tcuda never gave it out",
+            });
+        }
+        pool.set(MEM_POOLS.insert(MemPool::new(flags)?)? as *mut tcuda_mem_pool);
+        Ok(())
+    })
+}
+
+/// Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
+/// until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
+/// once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
+/// may still use it.
+///
+/// @param pool  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tcuda_status {
+    boundary(|call| {
+        if pool.is_null() {
+            return Ok(());
+        }
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let id = found.id();
+        found.close();
+        MEM_POOLS.remove(pool as usize, "pool")?;
+        runtime::existing(call.inside())
+            .map_or(Ok(()), |runtime| crate::memory::pool::release(runtime, id))
+    })
+}
+
+/// From now on this thread's allocations on a device come from the pool, on whatever stream, until
+/// the matching tcuda_mem_pool_end. Beginnings nest: the last one counts. (torch.cuda.use_mem_pool)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_begin(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        found.begin(call.runtime()?.device(device)?)
+    })
+}
+
+/// Ends what this thread's last tcuda_mem_pool_begin on that device began.
+///
+/// @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_end(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        found.end(call.runtime()?.device(device)?)
+    })
+}
+
+/// Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
+/// it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
+/// the blocks but tcuda_free, and allocating there is TCUDA_STATUS_INVALID_STATE. A pool that sleeps
+/// goes on sleeping, with what was kept. (torch_memory_saver, vLLM's sleep mode)
+///
+/// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
+///                       hold afterwards is undefined
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_sleep(
+    pool: *mut tcuda_mem_pool,
+    keep_contents: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let keep = flag(keep_contents, "keep_contents")?;
+        MEM_POOLS.get(pool as usize, "pool", call)?.sleep(call.runtime()?, keep)
+    })
+}
+
+/// Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
+/// TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that
+/// is awake.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
+    boundary(|call| MEM_POOLS.get(pool as usize, "pool", call)?.wake(call.runtime()?))
+}
+
+/// tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
+///
+/// @param with_history   1: with the recorded past; 0: as it is now only
+/// @param[out] snapshot  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
+    pool: *mut tcuda_mem_pool,
+    with_history: i32,
+    snapshot: *mut *mut tcuda_memory_snapshot,
+) -> tcuda_status {
+    boundary(|call| {
+        let snapshot = out(snapshot, "snapshot")?;
+        flag(with_history, "with_history")?;
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let taken = match runtime::existing(call.inside()) {
+            Some(runtime) => Snapshot::of(&runtime.devices, Some(found.id()))?,
+            None => Snapshot::default(),
+        };
+        snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
+        Ok(())
+    })
+}
+
+/// The two numbers of a pool in snapshots and keys of statistics. (torch.cuda.MemPool.id)
+///
+/// @param[out] id0  0 for a pool that tcuda_mem_pool_create made
+/// @param[out] id1  0 for a pool of graphs
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_id(
+    pool: *mut tcuda_mem_pool,
+    id0: *mut u64,
+    id1: *mut u64,
+) -> tcuda_status {
+    boundary(|call| {
+        let (first, second) = (out(id0, "id0")?, out(id1, "id1")?);
+        let pair = MEM_POOLS.get(pool as usize, "pool", call)?.id().pair();
+        first.set(pair.0);
+        second.set(pair.1);
+        Ok(())
+    })
+}

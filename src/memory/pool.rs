@@ -1,0 +1,268 @@
+//! Private pools: memory that only those get who are routed there.
+//!
+//! A pool is a number with references: of its handle, and of each thread that is routed to it. Arenas
+//! say whose they are, so that a pool owns nothing; when the last reference goes its arenas are
+//! nobody's, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
+//! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
+
+use super::{route, sleep};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::lock::{Lock, Mutex};
+use crate::rank::Rank;
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Pools at a time.
+pub const MAX_POOLS: usize = 4096;
+const PLACE_BITS: u32 = MAX_POOLS.ilog2();
+
+/// Flag of a pool: others may use its free blocks before they fail.
+pub const USE_ON_OOM: u32 = 1;
+
+/// Flag of a pool, its own: it sleeps.
+const ASLEEP: u32 = 1 << 31;
+
+/// A pool, told from all others of this process's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolId(u64);
+
+struct Place {
+    /// The pool that lives here; 0: none.
+    owner: AtomicU64,
+    /// 0: it is dead, or not yet born.
+    references: AtomicU32,
+    flags: AtomicU32,
+}
+
+static PLACES: [Place; MAX_POOLS] = [const {
+    Place { owner: AtomicU64::new(0), references: AtomicU32::new(0), flags: AtomicU32::new(0) }
+}; MAX_POOLS];
+
+impl PoolId {
+    /// Of memory that is in no private pool.
+    pub const DEFAULT: PoolId = PoolId(0);
+
+    /// PyTorch's pair: (0, n) of pools that the host made.
+    pub fn pair(self) -> (u64, u64) {
+        (0, self.0 >> PLACE_BITS)
+    }
+
+    fn place(self) -> &'static Place {
+        &PLACES[(self.0 % MAX_POOLS as u64) as usize]
+    }
+
+    /// As a word, for an atomic.
+    #[inline]
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(super) fn of_word(word: u64) -> PoolId {
+        PoolId(word)
+    }
+
+    /// Does anybody hold it?
+    pub fn is_alive(self) -> bool {
+        let place = self.place();
+        self != PoolId::DEFAULT
+            && place.owner.load(Ordering::Acquire) == self.0
+            && place.references.load(Ordering::Acquire) > 0
+    }
+
+    /// May others use its free blocks before they fail?
+    pub fn lends(self) -> bool {
+        self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
+    }
+
+    fn flags(self) -> u32 {
+        self.place().flags.load(Ordering::Acquire)
+    }
+
+    /// An error while the pool sleeps.
+    pub(super) fn require_awake(self) -> Result<()> {
+        if self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0 {
+            return Err(Error::InvalidState(
+                "the private pool sleeps; call tcuda_mem_pool_wake before allocating from it",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A reference.
+#[derive(Debug)]
+pub struct Pool(PoolId);
+
+impl Pool {
+    /// A new pool with some flags.
+    pub fn new(flags: u32) -> Result<Pool> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        for turn in 0..MAX_POOLS as u64 {
+            let index = (number + turn) % MAX_POOLS as u64;
+            let id = number << PLACE_BITS | index;
+            let place = &PLACES[index as usize];
+            let vacant = place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed);
+            if vacant.is_ok() {
+                place.flags.store(flags, Ordering::Relaxed);
+                place.references.store(1, Ordering::Release);
+                return Ok(Pool(PoolId(id)));
+            }
+        }
+        Err(Error::InvalidState(
+            "there are 4096 private pools already; destroy those that nobody needs",
+        ))
+    }
+
+    /// Whose reference it is.
+    #[inline]
+    pub fn id(&self) -> PoolId {
+        self.0
+    }
+
+    /// One reference more.
+    pub fn share(&self) -> Pool {
+        // Alive by our own, so that the place is not another's.
+        self.0.place().references.fetch_add(1, Ordering::Relaxed);
+        Pool(self.0)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let place = self.0.place();
+        if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            place.owner.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A pool as its host sees it.
+pub struct MemPool {
+    id: PoolId,
+    /// The host's own reference; none once it is destroyed.
+    own: Mutex<Option<Pool>>,
+    /// Held by who puts it to sleep or wakes it.
+    sleep: Lock,
+}
+
+const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
+
+impl MemPool {
+    /// A new pool.
+    pub fn new(flags: u32) -> Result<MemPool> {
+        if flags & !USE_ON_OOM != 0 {
+            return Err(Error::OutOfRange {
+                name: "flags",
+                value: flags.into(),
+                allowed: "use TCUDA_MEM_POOL_USE_ON_OOM, or 0",
+            });
+        }
+        let pool = Pool::new(flags)?;
+        Ok(MemPool {
+            id: pool.id(),
+            own: Mutex::new(Rank::LEAF, Some(pool)),
+            sleep: Lock::new(Rank::POOL),
+        })
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// A reference more, while it is not destroyed.
+    pub fn share(&self) -> Result<Pool> {
+        self.own.lock().as_ref().map(Pool::share).ok_or(DESTROYED)
+    }
+
+    /// Sends this thread's allocations on a device there, until the matching `end`.
+    pub fn begin(&self, device: &Device) -> Result<()> {
+        route::begin(self.share()?, device.ordinal(), device.streams.generation())
+    }
+
+    /// Ends that.
+    pub fn end(&self, device: &Device) -> Result<()> {
+        route::end(self.id, device.ordinal(), device.streams.generation())
+    }
+
+    /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.
+    /// Waits for the devices. If memory could be given up only in part, it sleeps all the same.
+    pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
+        let pool = self.share()?;
+        let _held = self.sleep.guard();
+        let flags = &pool.id().place().flags;
+        let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
+        if was_asleep {
+            return Ok(());
+        }
+        let outcome = sleep::put_to_sleep(runtime, pool.id(), keep);
+        if outcome.is_err() {
+            // What sleeps already gets its memory back, or the pool sleeps on until it can.
+            if sleep::wake(runtime, pool.id()).is_ok() {
+                flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+            }
+        }
+        outcome
+    }
+
+    /// Puts memory, and what was kept, back at the same addresses; on failure it sleeps on.
+    pub fn wake(&self, runtime: &Runtime) -> Result<()> {
+        let pool = self.share()?;
+        let _held = self.sleep.guard();
+        let flags = &pool.id().place().flags;
+        if flags.load(Ordering::Acquire) & ASLEEP != 0 {
+            sleep::wake(runtime, pool.id())?;
+            flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Lets go of it: nobody can begin to use it any more.
+    pub fn close(&self) {
+        drop(self.own.lock().take());
+    }
+}
+
+/// Gives the unused memory of a pool back at once where nobody holds it any more; gives the first
+/// failure after trying all devices.
+pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    let mut outcome = Ok(());
+    for device in &runtime.devices {
+        let released = device.memory.release_pool(runtime, pool);
+        if outcome.is_ok() {
+            outcome = released;
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_lives_as_long_as_a_reference() {
+        let pool = Pool::new(USE_ON_OOM).unwrap();
+        let id = pool.id();
+        assert!(id.is_alive() && id.lends());
+        assert_eq!(id.pair().0, 0);
+        let other = pool.share();
+        drop(pool);
+        assert!(other.id() == id && id.is_alive());
+        drop(other);
+        assert!(!id.is_alive() && !id.lends() && !PoolId::DEFAULT.is_alive());
+    }
+
+    #[test]
+    fn places_are_used_again_and_numbers_are_not() {
+        let mut last = Pool::new(0).unwrap().id();
+        for _ in 0..2 * MAX_POOLS {
+            let pool = Pool::new(0).unwrap();
+            assert!(pool.id().pair().1 > last.pair().1 && !last.is_alive());
+            last = pool.id();
+        }
+    }
+}
