@@ -274,7 +274,11 @@ impl DeviceMemory {
 
 /// An event recorded at the present end of a stream; none while it is captured: an event recorded in
 /// a capture would pull its waiters into it. The caller names the stream.
-fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+pub(super) fn record_end(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
     if stream.is_capturing(runtime)? {
         return Ok(None);
@@ -289,6 +293,6 @@ fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Opt
 
 /// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
 /// named by that thread alone; the legacy one comes after it, and after every other that blocks.
-fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
+pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
     if stream.is_per_thread() { device.streams.default() } else { stream }
 }
