@@ -194,9 +194,13 @@ static void *forks(void *unused)
 static void the_child_of_a_user_is_refused(void)
 {
     of_the_parent = make_things();
-    CHECK_EQ(exit_status_of(every_call_is_refused), EXIT_SUCCESS);
-    CHECK_EQ(exit_status_of(new_threads_are_refused), EXIT_SUCCESS);
-    run_on_thread(forks, NULL);
+    /* The sanitizer's own allocator is no good in a child of threads: another one of the parent, at
+     * work for the simulated machine, may have held its locks. counts_and_forks() is its share. */
+    if (!UNDER_ADDRESS_SANITIZER) {
+        CHECK_EQ(exit_status_of(every_call_is_refused), EXIT_SUCCESS);
+        CHECK_EQ(exit_status_of(new_threads_are_refused), EXIT_SUCCESS);
+        run_on_thread(forks, NULL);
+    }
     /* The parent has lost nothing. */
     CHECK(is_initialized());
     drop_things(of_the_parent);

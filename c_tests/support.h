@@ -11,6 +11,13 @@
 
 #include "check.h"
 
+/* Its allocator is not held still over a fork: a child of busy threads cannot allocate. */
+#ifdef __SANITIZE_ADDRESS__
+enum { UNDER_ADDRESS_SANITIZER = true };
+#else
+enum { UNDER_ADDRESS_SANITIZER = false };
+#endif
+
 static inline bool on_simulator(void)
 {
     return strcmp(tcuda_backend_name(), "sim") == 0;

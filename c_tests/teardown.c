@@ -364,13 +364,6 @@ static void threads_end_after_shutdown(void)
 
 #include "teardown/forks.h"
 
-/* Its allocator is not held still over a fork: a child of busy threads cannot allocate. */
-#ifdef __SANITIZE_ADDRESS__
-enum { UNDER_ADDRESS_SANITIZER = true };
-#else
-enum { UNDER_ADDRESS_SANITIZER = false };
-#endif
-
 static bool has_gpu(void)
 {
     int status = 0;

@@ -856,7 +856,9 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
  * everything unused was given back. The newest is asked first, and all are; if one of them says
  * that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
  *
- * @param destroy        may be NULL
+ * @param callback       not NULL
+ * @param user_data      the caller's, passed to the callback; may be NULL
+ * @param destroy        called with user_data once nobody is in the callback any more; may be NULL
  * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
@@ -904,7 +906,7 @@ tcuda_status tcuda_allocator_config_set(const char *config);
 #define TCUDA_FRAMES_NONE 3  /**< No frames. */
 
 #define TCUDA_RECORD_CLEAR 1         /**< Forget the events so far. */
-#define TCUDA_RECORD_HOST 2          /**< Pinned memory too. */
+#define TCUDA_RECORD_HOST 2          /**< Pinned memory too; in this version it has no events. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
 #define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
 
@@ -944,7 +946,7 @@ typedef struct tcuda_history_options {
 
 /**
  * Starts, changes or stops recording what the allocators do, for all devices, present and future;
- * each call says everything anew. Recording that is off costs an operation less than a nanosecond.
+ * each call says everything anew. Recording that is off costs an operation a load and a branch.
  * The newest events are in snapshots taken with_history; an event that finds no host memory is left
  * out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
  * (torch.cuda.memory._record_memory_history)

@@ -33,7 +33,7 @@ pub const TCUDA_FRAMES_NONE: i32 = 3;
 
 /// Forget the events so far.
 pub const TCUDA_RECORD_CLEAR: u32 = 1;
-/// Pinned memory too.
+/// Pinned memory too; in this version it has no events.
 pub const TCUDA_RECORD_HOST: u32 = 2;
 /// Not the memory of devices.
 pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;
@@ -174,7 +174,7 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
 }
 
 /// Starts, changes or stops recording what the allocators do, for all devices, present and future;
-/// each call says everything anew. Recording that is off costs an operation less than a nanosecond.
+/// each call says everything anew. Recording that is off costs an operation a load and a branch.
 /// The newest events are in snapshots taken with_history; an event that finds no host memory is left
 /// out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
 /// (torch.cuda.memory._record_memory_history)

@@ -115,7 +115,9 @@ pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda
 /// everything unused was given back. The newest is asked first, and all are; if one of them says
 /// that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
 ///
-/// @param destroy        may be NULL
+/// @param callback       not NULL
+/// @param user_data      the caller's, passed to the callback; may be NULL
+/// @param destroy        called with user_data once nobody is in the callback any more; may be NULL
 /// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
 #[unsafe(no_mangle)]
 #[must_use]

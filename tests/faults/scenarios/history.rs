@@ -16,7 +16,9 @@ unsafe extern "C" fn stack(_: *mut c_void, frames: *mut tcuda_frame, capacity: u
         let frame =
             tcuda_frame { name: c"layer".as_ptr(), filename: null::<c_char>(), line: index as i32 };
         // SAFETY: there is room for `capacity`.
-        unsafe { frames.add(index).write(frame) };
+        let place = unsafe { frames.add(index) };
+        // SAFETY: as above.
+        unsafe { place.write(frame) };
     }
     3
 }
