@@ -118,7 +118,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
     let runtime = try_box(
-        Runtime { devices, host: HostMemory::new(driver), generation, driver },
+        Runtime { devices, host: HostMemory::new(driver, generation), generation, driver },
         "the runtime",
     )?;
     settings::choose(settings);

@@ -34,6 +34,7 @@ pub mod code {
     pub const UNSUPPORTED_PTX_VERSION: i32 = 222;
     pub const ECC_UNCORRECTABLE: i32 = 214;
     pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+    pub const OPERATING_SYSTEM: i32 = 304;
     pub const INVALID_HANDLE: i32 = 400;
     pub const ILLEGAL_STATE: i32 = 401;
     pub const NOT_FOUND: i32 = 500;

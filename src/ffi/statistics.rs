@@ -87,7 +87,8 @@ pub struct tcuda_memory_statistics {
 // SAFETY: repr(C), plain data, struct_size first.
 unsafe impl Sized_ for tcuda_memory_statistics {}
 
-fn stat(stat: &Stat) -> tcuda_stat {
+/// A statistic as C has it.
+pub(super) fn stat(stat: &Stat) -> tcuda_stat {
     let unsigned = |value: i64| value.max(0) as u64;
     tcuda_stat {
         current: unsigned(stat.current),

@@ -277,7 +277,11 @@ impl DeviceMemory {
 
 /// An event recorded at the present end of a stream; none while it is captured: an event recorded in
 /// a capture would pull its waiters into it. The caller names the stream.
-fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+pub(super) fn record_end(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
     if stream.is_capturing(runtime)? {
         return Ok(None);
