@@ -460,6 +460,18 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
+/// Address and length of the segment that holds an address.
+pub fn segment_of(address: u64) -> Result<(u64, u64)> {
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
+        return Err(unknown_pointer(address));
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let range = unsafe { arena.state() }.segment.range_of((offset / UNIT) as u32);
+    let (start, units) = range.ok_or_else(|| unknown_pointer(address))?;
+    Ok((arena.base + u64::from(start) * UNIT, u64::from(units) * UNIT))
+}
+
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
     let block = lock_block(address)?;
