@@ -111,8 +111,8 @@ impl Streams {
             Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
         stream.external = true;
         // Another thread may have come first.
-        let is_it = |s: &&Box<Stream>| s.native() == native && s.driver_id == driver_id;
-        if let Some(known) = external.iter().rev().find(is_it) {
+        let is_it = |known: &Stream| known.native() == native && known.driver_id == driver_id;
+        if let Some(known) = external.iter().rev().find(|known| is_it(known)) {
             return Ok(self.lend(known));
         }
         external.push(try_box(stream, "a stream")?);
