@@ -12,6 +12,7 @@ mod memory;
 pub mod snapshot;
 mod statistics;
 mod stream;
+mod torch;
 
 pub use library::FAILURE_CODES;
 
@@ -141,6 +142,16 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_json", history::json),
     ("tcuda_memory_snapshot_html", history::html),
     ("tcuda_memory_snapshot_save", history::save),
+    ("tcuda_torch_malloc", torch::malloc),
+    ("tcuda_torch_free", torch::free),
+    ("tcuda_torch_init", torch::init),
+    ("tcuda_torch_reset", torch::reset),
+    ("tcuda_torch_memory_fraction", torch::memory_fraction),
+    ("tcuda_torch_base_alloc", torch::base_alloc),
+    ("tcuda_torch_record_stream", torch::record_stream),
+    ("tcuda_torch_begin_allocate_to_pool", torch::begin_allocate_to_pool),
+    ("tcuda_torch_end_allocate_to_pool", torch::end_allocate_to_pool),
+    ("tcuda_torch_release_pool", torch::release_pool),
 ];
 
 /// More calls than this make an input slow, not better.
