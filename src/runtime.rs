@@ -121,7 +121,13 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
     let runtime = try_box(
-        Runtime { devices, host: HostMemory::new(driver), torch: Pools::new(), generation, driver },
+        Runtime {
+            devices,
+            host: HostMemory::new(driver, generation),
+            torch: Pools::new(),
+            generation,
+            driver,
+        },
         "the runtime",
     )?;
     settings::choose(settings);
@@ -336,7 +342,7 @@ fn close(runtime: &Runtime) {
 
 /// Lets go of the backend; nobody uses it any more.
 fn stop_driver(driver: Box<Driver>) {
-    if driver.name() == "sim" {
+    if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
         crate::host_faults::reached(crate::host_faults::Stage::Released);
         power_off();

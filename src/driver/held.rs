@@ -36,11 +36,11 @@ fn allowed(call: Call) -> &'static [Rank] {
             &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
         }
         cuDevicePrimaryCtxRetain => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::CONTEXT]
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
         }
         // Of pools that end.
         cuEventDestroy => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF],
-        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA],
+        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST],
     }
 }
 
