@@ -20,3 +20,4 @@ pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;
+pub mod torch;

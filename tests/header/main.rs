@@ -22,6 +22,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
     ("- Private pools", &["mem_pool"]),
+    ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
 ];
 
