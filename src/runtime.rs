@@ -312,7 +312,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         inject::clear();
         stop_driver(driver);
     });
-    inject::clear();
+    inject::forget();
     settings::forget();
     history::forget();
     crate::stream::forget_current(thread::block());
