@@ -744,6 +744,14 @@ typedef struct tcuda_memory_statistics {
     uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
 } tcuda_memory_statistics;
 
+/** A process on a GPU. */
+typedef struct tcuda_process {
+    /** Its number, in the driver's namespace: a container's own numbers are others. */
+    uint64_t pid;
+    /** Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell. */
+    uint64_t used_bytes;
+} tcuda_process;
+
 /**
  * All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
  *
@@ -813,6 +821,26 @@ tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *sta
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/**
+ * The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
+ * number of it, then a line for each. From NVML, which is looked for at the first use, at the path
+ * in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
+ * machine knows this process alone. (torch.cuda.list_gpu_processes)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
+
+/**
+ * The same as a list, in NVML's order.
+ *
+ * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param      capacity   how many there is room for
+ * @param[out] count      how many there are
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes, size_t capacity,
+    size_t *count);
 
 /* ---- Limits and settings ---- */
 

@@ -336,7 +336,7 @@ fn close(runtime: &Runtime) {
 
 /// Lets go of the backend; nobody uses it any more.
 fn stop_driver(driver: Box<Driver>) {
-    if driver.name() == "sim" {
+    if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
         crate::host_faults::reached(crate::host_faults::Stage::Released);
         power_off();

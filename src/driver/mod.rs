@@ -6,6 +6,7 @@ pub mod cuda;
 mod held;
 pub mod inject;
 pub mod library;
+pub mod nvml;
 pub mod sim;
 pub mod table;
 
@@ -128,6 +129,11 @@ impl Driver {
     /// "cuda" or "sim".
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Is it the simulated machine?
+    pub fn is_simulated(&self) -> bool {
+        self.name == "sim"
     }
 
     /// The address of a call of the table, of an index of [`NAMES`].

@@ -24,6 +24,7 @@ mod limit;
 pub mod observers;
 mod page;
 mod pickle;
+mod poison;
 mod policy;
 pub mod pool;
 mod reclaim;
@@ -42,6 +43,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
+mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
@@ -131,7 +133,7 @@ impl DeviceMemory {
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let most = virtual_memory.slot_bytes();
         let policy = Policy::new(most);
-        policy.configure(settings, most, false);
+        policy.configure(settings, most);
         let books = GuardedBooks::new();
         DeviceMemory { driver, ordinal, total, virtual_memory, books, policy }
     }
@@ -139,7 +141,7 @@ impl DeviceMemory {
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
         let most = self.virtual_memory.slot_bytes();
-        observers::while_known(|observed| self.policy.configure(settings, most, observed));
+        self.policy.configure(settings, most);
     }
 
     /// Has anything been allocated here?
@@ -178,11 +180,10 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        history::before_allocation(stream);
         // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
-        if bytes <= self.policy.plain() {
+        if bytes <= self.policy.plain() && !watch::is_watched() {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
-            return self.allocate_block(runtime, device, stream, bytes, size);
+            return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
         self.allocate_by_policy(runtime, device, stream, bytes)
     }
@@ -195,23 +196,24 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
+        history::before_allocation(stream);
         observers::check()?;
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
-                return self.allocate_block(runtime, device, stream, bytes, size);
+                return self.allocate_block::<true>(runtime, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
-            self.ask_observers(runtime, device, bytes);
+            self.ask_observers(device, bytes);
         }
         Err(self.refuse_too_large(device, bytes))
     }
 
-    /// A block of this size for a request.
+    /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
     #[inline(always)]
-    fn allocate_block(
+    fn allocate_block<const WATCHED: bool>(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -220,7 +222,7 @@ impl DeviceMemory {
         policy::Size { bytes: size, oversize }: policy::Size,
     ) -> Result<u64> {
         let class = if size <= SMALL { Class::Small } else { Class::Large };
-        let arena = match route::is_routed() {
+        let arena = match WATCHED && route::is_routed() {
             false => self.arena(device, stream, class)?,
             true => self.routed_arena(device, stream, class)?,
         };
@@ -229,7 +231,7 @@ impl DeviceMemory {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             if unsafe { arena.state() }.limbo.is_empty() {
-                if let Some(address) = self.take(arena, request, SHORT_WALK)? {
+                if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
             } else if let Some(address) = self.settle_and_take(runtime, arena, request)? {
@@ -241,11 +243,18 @@ impl DeviceMemory {
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
     #[inline]
-    fn take(&self, arena: &Arena, request: Request, walk: usize) -> Result<Option<u64>> {
+    fn take<const WATCHED: bool>(
+        &self,
+        arena: &Arena,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
-        history::allocated(arena, state, id);
+        if WATCHED {
+            history::allocated(arena, state, id);
+        }
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -430,7 +439,20 @@ fn lock_block(address: u64) -> Result<Locked<'static>> {
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    if watch::is_watched() {
+        return free_watched(runtime, address);
+    }
+    free_block::<false>(runtime, address)
+}
+
+#[cold]
+fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     history::before_free();
+    free_block::<true>(runtime, address)
+}
+
+#[inline(always)]
+fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
     let block = lock_block(address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
@@ -439,7 +461,12 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
-    history::freed(block.arena, state, block.id);
+    if WATCHED {
+        history::freed(block.arena, state, block.id);
+        memory.poison(runtime, block.arena, block.id);
+    }
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { block.arena.state() };
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);
