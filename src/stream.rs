@@ -35,8 +35,8 @@ pub struct Stream {
     external: bool,
     /// Owned handles; without any the owner of an external stream may destroy it.
     farewell: Farewell,
-    /// Where its small and its large blocks come from; NULL until the first.
-    pub(crate) arenas: [AtomicPtr<Arena>; 2],
+    /// Where its small and its large blocks come from, then the same in segments; NULL until the first.
+    pub(crate) arenas: [AtomicPtr<Arena>; 4],
     /// The borrowed handle that the door gave out for it; 0: none yet.
     pub handle: AtomicUsize,
 }
@@ -51,7 +51,7 @@ impl Stream {
             driver_id,
             external: false,
             farewell: Farewell::new(),
-            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
+            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
             handle: AtomicUsize::new(0),
         }
     }

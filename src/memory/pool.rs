@@ -20,6 +20,9 @@ const PLACE_BITS: u32 = MAX_POOLS.ilog2();
 /// Flag of a pool: others may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
 
+/// Flag of a pool: its blocks are whole segments.
+pub const NO_SPLIT: u32 = 2;
+
 /// Flag of a pool, its own: it sleeps.
 const ASLEEP: u32 = 1 << 31;
 
@@ -74,6 +77,11 @@ impl PoolId {
     /// May others use its free blocks before they fail?
     pub fn lends(self) -> bool {
         self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
+    }
+
+    /// Are its blocks whole segments?
+    pub fn keeps_whole(self) -> bool {
+        self != PoolId::DEFAULT && self.is_alive() && self.flags() & NO_SPLIT != 0
     }
 
     fn flags(self) -> u32 {
@@ -153,11 +161,11 @@ const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by ano
 impl MemPool {
     /// A new pool.
     pub fn new(flags: u32) -> Result<MemPool> {
-        if flags & !USE_ON_OOM != 0 {
+        if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
             return Err(Error::OutOfRange {
                 name: "flags",
                 value: flags.into(),
-                allowed: "use TCUDA_MEM_POOL_USE_ON_OOM, or 0",
+                allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and TCUDA_MEM_POOL_NO_SPLIT, or use 0",
             });
         }
         let pool = Pool::new(flags)?;

@@ -6,7 +6,7 @@
 //! room in advance, or the list is begun again with more.
 
 use super::arena::Arena;
-use super::block::{NONE, State, UNIT};
+use super::block::{NONE, State};
 use super::dictionary::Sink;
 use super::frames::{self, Stacks};
 use super::pool::PoolId;
@@ -52,6 +52,8 @@ pub struct SegmentView {
     pub pool: PoolId,
     /// Size class.
     pub class: Class,
+    /// Is it mapped, and so can grow?
+    pub is_expandable: bool,
     /// Index of its first block.
     pub first_block: usize,
     /// Number of its blocks.
@@ -223,8 +225,7 @@ impl Snapshot {
                 State::Hole | State::Vacant => None,
             };
             if let Some(kind) = kind {
-                let (address, bytes) =
-                    (arena.base + u64::from(block.start) * UNIT, block.bytes() as u64);
+                let (address, bytes) = (state.address(arena.base, id), block.bytes() as u64);
                 if !joins {
                     self.segments.push(SegmentView {
                         device: arena.device,
@@ -237,6 +238,7 @@ impl Snapshot {
                         stream_id: stream.map_or(0, |stream| stream.id()),
                         pool: arena.pool(),
                         class: arena.class,
+                        is_expandable: !arena.segmented,
                         first_block: self.blocks.len(),
                         blocks: 0,
                     });
@@ -304,8 +306,8 @@ impl Books {
         for arena in chosen() {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
-            wanted.0 += state.segment.ranges() as usize;
-            wanted.1 += (state.active_blocks + state.free_blocks) as usize;
+            wanted.0 += state.reserved().1 as usize;
+            wanted.1 += state.listed();
         }
         if with_history {
             // This snapshot is an event as well.

@@ -108,6 +108,12 @@ impl VirtualMemory {
         }
     }
 
+    /// Does the device have it? A driver that does not say is asked again when it is needed.
+    pub(super) fn is_supported(&self) -> bool {
+        let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
+        self.attribute(asked).unwrap_or(true)
+    }
+
     /// Asks once what the device offers; an error where it has no virtual memory.
     pub(super) fn prepare(&self) -> Result<()> {
         self.offer().map(|_| ())
