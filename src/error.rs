@@ -170,6 +170,14 @@ pub enum Error {
         /// The system's number.
         code: i32,
     },
+    /// A library of the host's could not be opened.
+    #[error("{path} cannot be opened: {reason}; name the path of a shared library")]
+    Library {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's explanation.
+        reason: crate::driver::library::Text,
+    },
     /// The options of the simulated machine were wrong.
     #[error("{0}")]
     Simulator(crate::driver::sim::ConfigError),

@@ -2,6 +2,7 @@
 
 use super::boundary::{boundary, flag, out};
 use super::handle::Table;
+use super::pluggable::tcuda_pluggable_allocator;
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
 use crate::error::Error;
@@ -11,11 +12,6 @@ use crate::runtime;
 
 /// A private pool, for any device.
 pub struct tcuda_mem_pool {
-    _private: [u8; 0],
-}
-
-/// An allocator of another library.
-pub struct tcuda_pluggable_allocator {
     _private: [u8; 0],
 }
 

@@ -24,6 +24,7 @@ mod limit;
 pub mod observers;
 mod page;
 mod pickle;
+pub mod pluggable;
 mod policy;
 pub mod pool;
 mod reclaim;
@@ -38,6 +39,7 @@ pub mod segmented;
 pub mod settings;
 mod sleep;
 pub mod snapshot;
+pub mod source;
 pub mod stats;
 mod summary;
 #[cfg(test)]
