@@ -212,7 +212,8 @@ impl Arena {
         let can = state.active_blocks == 0
             && state.limbo.is_empty()
             && !state.segment.has_sleeping()
-            && (self.is_of(stream) || state.reserved().0 == 0);
+            // Segments may be of another source than the next pool's.
+            && (self.is_of(stream) && !self.segmented || state.reserved().0 == 0);
         self.lock.let_go();
         can
     }

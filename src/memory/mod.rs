@@ -370,8 +370,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives everything back. Nobody is inside, no work is under way, the context is current.
-    pub(crate) fn close(&self) {
+    /// Gives everything of the device back. Nobody is inside, no work is under way, the context is
+    /// current.
+    pub(crate) fn close(&self, device: &Device) {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
@@ -384,7 +385,7 @@ impl DeviceMemory {
             }
             Ok(())
         });
-        self.close_segments();
+        self.close_segments(device);
         self.virtual_memory.close();
     }
 }

@@ -213,7 +213,7 @@ impl DeviceMemory {
     ) -> Result<&'a Arena> {
         let generation = device.streams.generation();
         let pool = pool(self.ordinal, generation);
-        let segmented = self.policy.is_segmented() || pool.keeps_whole();
+        let segmented = self.policy.is_segmented() || pool.wants_segments();
         if pool == PoolId::DEFAULT {
             return self.arena(device, stream, class, segmented);
         }

@@ -2,6 +2,10 @@
 // them the statistics of every device must be equal, value for value.
 //
 //   differential [--operations N] [--seed S] [--devices D] [--tight] [--strict]
+//                [--segments] [--options TEXT] [--fraction F]
+//
+// --segments: with expandable_segments:False, where every statistic is compared; TEXT is more of
+// PYTORCH_CUDA_ALLOC_CONF, F the share of the memory that may be reserved.
 //
 // A difference is shrunk to a short program. Programs run in children, so that each attempt starts
 // from nothing and a crash is a difference like any other.
@@ -165,7 +169,11 @@ void set_environment(const Settings &settings, char **arguments)
     setenv("TCUDA_DIFFERENTIAL", "1", 1);
     setenv("STUB_DEVICES", std::to_string(settings.machine.devices).c_str(), 1);
     setenv("STUB_TOTAL_MB", std::to_string(settings.machine.megabytes).c_str(), 1);
-    setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1);
+    const std::string options = std::string("expandable_segments:")
+        + (settings.segments ? "False" : "True")
+        + (settings.options.empty() ? "" : "," + settings.options);
+    setenv("PYTORCH_CUDA_ALLOC_CONF", options.c_str(), 1);
+    setenv("TCUDA_ALLOC_CONF", options.c_str(), 1);
     for (const char *name : {"PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TCUDA_SIM",
              "TCUDA_BACKEND", "TCUDA_FAULTS"})
         unsetenv(name);
@@ -189,6 +197,14 @@ int main(int argc, char **argv)
             settings.machine.megabytes = 256;
         } else if (option == "--strict") {
             settings.strict = true;
+        } else if (option == "--segments") {
+            settings.segments = true;
+        } else if (option == "--options") {
+            settings.options = value;
+            i++;
+        } else if (option == "--fraction") {
+            settings.machine.fraction = std::strtod(value, nullptr);
+            i++;
         } else if (option == "--operations" || option == "--seed" || option == "--devices") {
             const unsigned long long number = std::strtoull(value, nullptr, 10);
             if (option == "--operations")
@@ -200,7 +216,8 @@ int main(int argc, char **argv)
             i++;
         } else {
             std::fprintf(stderr, "usage: differential [--operations N] [--seed S] [--devices D] "
-                                 "[--tight] [--strict]\n");
+                                 "[--tight] [--strict] [--segments] [--options TEXT] "
+                                 "[--fraction F]\n");
             return 2;
         }
     }

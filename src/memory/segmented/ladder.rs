@@ -6,10 +6,12 @@
 
 use super::super::arena::{Arena, ArenaState, Request};
 use super::super::block::UNIT;
+use super::super::pluggable::Pluggable;
 use super::super::pool::PoolId;
 use super::super::ring::Action;
+use super::super::source::{DriverSource, Source};
 use super::super::stats::Class;
-use super::super::{DeviceMemory, history};
+use super::super::{DeviceMemory, history, virtual_memory};
 use super::fits::Fit;
 use super::{Allocation, Rules, Segments, table};
 use crate::device::Device;
@@ -17,17 +19,55 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use crate::text::Text;
+use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments to give back");
+
+const NOT_ITS_OWN: Error = Error::InvalidState(
+    "the pool's allocator gave memory that tcuda has already; its memory must come from the driver, \
+     or from anywhere but tcuda",
+);
 
 fn bytes_of(fit: &Fit) -> u64 {
     u64::from(fit.units) * UNIT
 }
 
-/// Addresses of segments that left their arenas.
-pub struct Leaving(Vec<u64>);
+/// A segment that left its arena.
+struct Gone {
+    address: u64,
+    bytes: u64,
+    source: Option<Pluggable>,
+    stream: *const Stream,
+}
+
+// SAFETY: streams are shared by all threads and live until shutdown, as what is stranded does.
+unsafe impl Send for Gone {}
+
+impl Gone {
+    fn new(arena: &Arena, allocation: Allocation) -> Gone {
+        let Allocation { address, bytes, source, .. } = allocation;
+        let stream = arena.stream().map_or(std::ptr::null(), std::ptr::from_ref);
+        Gone { address, bytes, source, stream }
+    }
+
+    /// Gives it back. No lock is held.
+    fn give(&self, device: &Device) -> Result<()> {
+        // SAFETY: NULL, or a stream that lives until shutdown.
+        let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
+        source_of(&self.source).free(device, stream, self.address, self.bytes)
+    }
+}
+
+fn source_of(source: &Option<Pluggable>) -> &dyn Source {
+    match source {
+        Some(source) => source,
+        None => &DriverSource,
+    }
+}
+
+/// Segments that left their arenas, to be given back.
+pub struct Leaving(Vec<Gone>);
 
 impl Leaving {
     /// None.
@@ -41,7 +81,7 @@ pub struct Keeper {
     /// Searches for large blocks, while garbage is collected: the clock of its age.
     searches: AtomicU64,
     /// Segments that the source did not take back.
-    stranded: Mutex<Vec<u64>>,
+    stranded: Mutex<Vec<Gone>>,
 }
 
 impl Keeper {
@@ -137,26 +177,30 @@ impl DeviceMemory {
     }
 
     fn add_segment(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
-        let _context = device.enter()?;
-        self.free_stranded();
+        self.free_stranded(device);
         let rules = self.rules_of(arena);
         let bytes = rules.segment_bytes(u64::from(request.units) * UNIT);
+        let source = arena.pool().source();
+        let stream = arena.stream().unwrap_or(device.streams.default());
         if !self.virtual_memory.limit.claim(bytes) {
             return Err(Error::OverLimit);
         }
-        let mut address = 0;
-        // SAFETY: `address` is writable, the device's context is current.
-        if let Err(error) = unsafe { self.driver.cuMemAlloc(&mut address, bytes as usize) } {
-            self.virtual_memory.limit.let_go(bytes);
-            return Err(error.into());
-        }
-        let guard = arena.lock.guard();
-        match self.attach(arena, address, bytes, &rules) {
-            Ok(id) => Ok(self.hand_out(arena, id, request, &rules)),
+        let address = match source_of(&source).allocate(device, stream, bytes) {
+            Ok(address) => address,
             Err(error) => {
+                self.virtual_memory.limit.let_go(bytes);
+                return Err(error);
+            }
+        };
+        let oversize = rules.is_oversize(bytes);
+        let guard = arena.lock.guard();
+        let allocation = Allocation { address, bytes, start: 0, oversize, source };
+        match self.attach(arena, allocation) {
+            Ok(id) => Ok(self.hand_out(arena, id, request, &rules)),
+            Err((allocation, error)) => {
                 drop(guard);
                 self.virtual_memory.limit.let_go(bytes);
-                let _ = self.free_segment(address);
+                let _ = self.give(device, Gone::new(arena, allocation));
                 Err(error)
             }
         }
@@ -164,16 +208,26 @@ impl DeviceMemory {
 
     /// Adds memory to an arena and counts it; gives its block, which is in no list. The caller holds
     /// the arena's lock.
-    fn attach(&self, arena: &Arena, address: u64, bytes: u64, rules: &Rules) -> Result<u32> {
-        let oversize = rules.is_oversize(bytes);
+    fn attach(
+        &self,
+        arena: &Arena,
+        allocation: Allocation,
+    ) -> std::result::Result<u32, (Allocation, Error)> {
+        let Allocation { address, bytes, oversize, .. } = allocation;
+        // What is tcuda's own is another arena's block, or another segment.
+        if virtual_memory::device_of(address).is_some() {
+            return Err((allocation, NOT_ITS_OWN));
+        }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let attached = state.attach(address, bytes, oversize, arena.slot_units())?;
-        let added = table::add(arena, address, bytes, attached.start);
-        if !matches!(added, Ok(true)) {
-            state.detach(attached.id);
-            added?;
-            return Err(Error::Internal(Text::new("a segment's addresses are in use already")));
+        let attached = state.attach(allocation, arena.slot_units())?;
+        let error = match table::add(arena, address, bytes, attached.start) {
+            Ok(true) => None,
+            Ok(false) => Some(NOT_ITS_OWN),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            return Err((state.detach(attached.id), error));
         }
         history::segment_of(arena, Action::SegmentAlloc, address, bytes);
         self.with_ledger(Some(arena), |books| {
@@ -208,15 +262,15 @@ impl DeviceMemory {
             let room = self.keeper.stranded.lock().try_reserve(leaving.0.len() + 1);
             room.map_err(|_| NO_ROOM)?;
             state.unshelve(fit.id);
-            let Some(gone) = state.detach(fit.id) else { return Ok(bytes) };
-            leaving.0.push(gone.address);
+            let gone = state.detach(fit.id);
             bytes += gone.bytes;
-            self.forget_segment(arena, gone);
+            self.forget_segment(arena, &gone);
+            leaving.0.push(Gone::new(arena, gone));
         }
     }
 
     /// Counts that a segment left its arena. The caller holds the arena's lock.
-    fn forget_segment(&self, arena: &Arena, gone: Allocation) {
+    fn forget_segment(&self, arena: &Arena, gone: &Allocation) {
         table::remove(gone.address);
         history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
         self.with_ledger(Some(arena), |books| {
@@ -240,46 +294,35 @@ impl DeviceMemory {
     /// Gives back what left, with no lock held; gives the first failure. What is not taken back is
     /// stranded.
     pub(in super::super) fn give_back(&self, device: &Device, leaving: Leaving) -> Result<()> {
-        if leaving.0.is_empty() {
-            return Ok(());
-        }
-        let context = device.enter();
         let mut outcome = Ok(());
-        for address in leaving.0 {
-            let given = match &context {
-                Ok(_) => self.free_segment(address),
-                Err(_) => {
-                    self.keeper.stranded.lock().push(address);
-                    Ok(())
-                }
-            };
+        for gone in leaving.0 {
+            let given = self.give(device, gone);
             if outcome.is_ok() {
                 outcome = given;
             }
         }
-        context?;
         outcome
     }
 
-    /// Gives a segment back, or strands it. The device's context is current.
-    fn free_segment(&self, address: u64) -> Result<()> {
-        // SAFETY: from cuMemAlloc, in no arena any more, and no work uses it.
-        let freed = unsafe { self.driver.cuMemFree(address) };
-        if freed.is_err() {
+    /// Gives a segment back, or strands it.
+    fn give(&self, device: &Device, gone: Gone) -> Result<()> {
+        let given = gone.give(device);
+        if given.is_err() {
             let mut stranded = self.keeper.stranded.lock();
+            // There is room, unless others stranded more than was foreseen.
             if stranded.try_reserve(1).is_ok() {
-                stranded.push(address);
+                stranded.push(gone);
             }
         }
-        freed.map_err(Error::from)
+        given
     }
 
-    /// Tries again to give back what is stranded. The device's context is current.
-    fn free_stranded(&self) {
+    /// Tries again to give back what is stranded.
+    fn free_stranded(&self, device: &Device) {
         let count = self.keeper.stranded.lock().len();
         for _ in 0..count {
-            let address = self.keeper.stranded.lock().pop();
-            if address.is_none_or(|address| self.free_segment(address).is_err()) {
+            let gone = self.keeper.stranded.lock().pop();
+            if gone.is_none_or(|gone| self.give(device, gone).is_err()) {
                 return;
             }
         }
@@ -364,22 +407,25 @@ impl DeviceMemory {
         Ok(total >= wanted)
     }
 
-    /// Gives every segment back, at the arenas' end. Nobody is inside; the context is current.
-    pub(in super::super) fn close_segments(&self) {
+    /// Gives every segment back, at the arenas' end. Nobody is inside.
+    pub(in super::super) fn close_segments(&self, device: &Device) {
         loop {
             let mut gone = None;
             let _ = self.each_arena(|arena| {
-                // SAFETY: `each_arena` holds the lock.
-                let segments = unsafe { arena.state() }.segments.as_mut();
-                gone = gone.or_else(|| segments.and_then(|segments| segments.take_any()));
+                if gone.is_none() {
+                    // SAFETY: `each_arena` holds the lock.
+                    let segments = unsafe { arena.state() }.segments.as_mut();
+                    let found = segments.and_then(|segments| segments.take_any());
+                    gone = found.map(|allocation| Gone::new(arena, allocation));
+                }
                 Ok(())
             });
-            let Some(Allocation { address, .. }) = gone else { break };
-            table::remove(address);
-            let _ = self.free_segment(address);
+            let Some(gone) = gone else { break };
+            table::remove(gone.address);
+            let _ = self.give(device, gone);
         }
-        // What the driver refuses it is asked for once more.
-        self.free_stranded();
+        // What is refused is asked for once more.
+        self.free_stranded(device);
     }
 }
 

@@ -18,6 +18,7 @@ pub use table::device_of;
 
 use super::arena::{ArenaState, Request, change_of};
 use super::block::{Block, NONE, State, UNIT};
+use super::pluggable::Pluggable;
 use super::stats::Lanes;
 use super::{Locked, history, unknown_pointer};
 use crate::error::{Error, Result};
@@ -25,7 +26,6 @@ use crate::runtime::Runtime;
 use fits::{Fit, Fits};
 
 /// A segment: one allocation of the source.
-#[derive(Clone, Copy)]
 pub struct Allocation {
     /// First address.
     pub address: u64,
@@ -35,6 +35,13 @@ pub struct Allocation {
     pub start: u32,
     /// Did it count as oversize?
     pub oversize: bool,
+    /// Who gave it; none: the driver.
+    pub source: Option<Pluggable>,
+}
+
+impl Allocation {
+    const NONE: Allocation =
+        Allocation { address: 0, bytes: 0, start: 0, oversize: false, source: None };
 }
 
 /// The segments of an arena.
@@ -75,8 +82,8 @@ impl Segments {
     }
 
     /// The segment of a block.
-    pub fn of(&self, block: &Block) -> Allocation {
-        self.list[block.bin_next as usize]
+    pub fn of(&self, block: &Block) -> &Allocation {
+        &self.list[block.bin_next as usize]
     }
 
     /// Where a block begins.
@@ -171,34 +178,42 @@ impl ArenaState {
     /// [`ArenaState::occupy`] of its block, which is in no list yet, cannot fail.
     pub(super) fn attach(
         &mut self,
-        address: u64,
-        bytes: u64,
-        oversize: bool,
+        allocation: Allocation,
         limit: u64,
-    ) -> Result<Attached> {
+    ) -> std::result::Result<Attached, (Allocation, Error)> {
+        let units = (allocation.bytes / UNIT) as u32;
+        let (index, hole, start) = match self.prepare_attach(units, limit) {
+            Ok(place) => place,
+            Err(error) => return Err((allocation, error)),
+        };
+        let bytes = allocation.bytes;
+        let id = self.new_block(start, units, State::Free);
+        self.blocks[id].bin_next = index as u32;
+        self.link_between_holes(id, hole);
+        if let Some(segments) = &mut self.segments {
+            let allocation = Allocation { start, ..allocation };
+            match segments.list.get_mut(index) {
+                Some(place) => *place = allocation,
+                None => segments.list.push(allocation),
+            }
+            segments.bytes += bytes;
+            segments.count += 1;
+            segments.blocks += 1;
+        }
+        Ok(Attached { id, start })
+    }
+
+    /// Makes room for a segment: its index, the hole that it goes into, its first unit.
+    fn prepare_attach(&mut self, units: u32, limit: u64) -> Result<(usize, u32, u32)> {
         const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments");
-        let units = u32::try_from(bytes / UNIT).map_err(|_| NO_ROOM)?;
         self.blocks.prepare(4)?;
         let (hole, start) = self.place(units, limit).ok_or(NO_ROOM)?;
         self.prepare_window(start)?;
         let Some(segments) = &mut self.segments else { return Err(NO_ROOM) };
         segments.fits.prepare(segments.blocks + 2)?;
-        let index = match segments.list.iter().position(|allocation| allocation.bytes == 0) {
-            Some(index) => index,
-            None => {
-                segments.list.try_reserve(1).map_err(|_| NO_ROOM)?;
-                segments.list.push(Allocation { address: 0, bytes: 0, start: 0, oversize: false });
-                segments.list.len() - 1
-            }
-        };
-        segments.list[index] = Allocation { address, bytes, start, oversize };
-        segments.bytes += bytes;
-        segments.count += 1;
-        segments.blocks += 1;
-        let id = self.new_block(start, units, State::Free);
-        self.blocks[id].bin_next = index as u32;
-        self.link_between_holes(id, hole);
-        Ok(Attached { id, start })
+        segments.list.try_reserve(1).map_err(|_| NO_ROOM)?;
+        let vacant = segments.list.iter().position(|allocation| allocation.bytes == 0);
+        Ok((vacant.unwrap_or(segments.list.len()), hole, start))
     }
 
     /// Where a segment of `units` goes: the lowest hole with room for it and a hole on each side, or
@@ -247,18 +262,17 @@ impl ArenaState {
     }
 
     /// Takes a segment out whose only block is free and in no list; gives the segment.
-    pub(super) fn detach(&mut self, id: u32) -> Option<Allocation> {
-        let segments = self.segments.as_mut()?;
+    pub(super) fn detach(&mut self, id: u32) -> Allocation {
+        let Some(segments) = &mut self.segments else { return Allocation::NONE };
         let place = &mut segments.list[self.blocks[id].bin_next as usize];
-        let gone = *place;
-        place.bytes = 0;
+        let gone = std::mem::replace(place, Allocation::NONE);
         segments.bytes -= gone.bytes;
         segments.count -= 1;
         segments.blocks -= 1;
         self.blocks[id].state = State::Hole;
         self.join_holes(id);
         self.drop_holes_at_end();
-        Some(gone)
+        gone
     }
 
     /// The best fit of a request, if the rules allow it.
