@@ -48,7 +48,7 @@ public:
             break;
         case Kind::hold_events:
         case Kind::release_events:
-            are_held = operation.kind == Kind::hold_events;
+            are_held = operation.kind == Kind::hold_events && !ages_count();
             both([&](Side &side) { side.hold_events(are_held); });
             if (settings.segments && !are_held)
                 look_at_all();
@@ -159,6 +159,12 @@ private:
         }
     }
 
+    // Garbage is older where a block that waited became free earlier.
+    bool ages_count() const
+    {
+        return settings.options.find("garbage_collection_threshold") != std::string::npos;
+    }
+
     static void give_back(Side &side, void *block)
     {
         if (block != nullptr)
@@ -179,7 +185,8 @@ private:
         const int device = operation.device, stream = resolve(device, operation.stream);
         if (bytes != 0)
             look_at_waiting(device, arena(stream, bytes));
-        const int64_t retries = settings.tight ? torch.statistics(device).num_alloc_retries : 0;
+        const bool counts = settings.tight || settings.segments;
+        const int64_t retries = counts ? torch.statistics(device).num_alloc_retries : 0;
         Block block{torch.allocate(bytes, device, operation.stream),
             tcuda.allocate(bytes, device, operation.stream), bytes, device, stream, false};
         if (!are_held && bytes != 0 && !settings.segments)
@@ -202,7 +209,7 @@ private:
         } else {
             disagree(block);
         }
-        if (settings.tight)
+        if (counts)
             note_retries(device, retries);
     }
 

@@ -16,6 +16,11 @@ pub struct Fit {
     pub since: u64,
 }
 
+/// The order.
+pub fn key(fit: &Fit) -> (u32, u64) {
+    (fit.units, fit.address)
+}
+
 /// Free blocks in order.
 pub struct Fits(Vec<Fit>);
 
@@ -33,7 +38,7 @@ impl Fits {
     }
 
     fn place(&self, units: u32, address: u64) -> usize {
-        self.0.partition_point(|fit| (fit.units, fit.address) < (units, address))
+        self.0.partition_point(|fit| key(fit) < (units, address))
     }
 
     /// Adds a block; there is room.

@@ -291,9 +291,10 @@ impl DeviceMemory {
         self.detach_idle(runtime, arena, leaving, |state| state.idle().next()).map(|_| ())
     }
 
-    /// Gives back what left, with no lock held; gives the first failure. What is not taken back is
-    /// stranded.
+    /// Gives back what left, and what is stranded, with no lock held; gives the first failure. What is
+    /// not taken back is stranded.
     pub(in super::super) fn give_back(&self, device: &Device, leaving: Leaving) -> Result<()> {
+        self.free_stranded(device);
         let mut outcome = Ok(());
         for gone in leaving.0 {
             let given = self.give(device, gone);

@@ -166,6 +166,23 @@ impl ArenaState {
         self.segments = Some(segments);
     }
 
+    /// Would a free block be found?
+    #[cfg(test)]
+    pub(super) fn is_shelved(&self, id: u32) -> bool {
+        let Some(segments) = &self.segments else { return false };
+        let block = &self.blocks[id];
+        let address = segments.address(block);
+        let is_it = |fit: &&Fit| (fit.units, fit.address) == (block.units, address);
+        let found: Vec<&Fit> = segments.fits.as_slice().iter().filter(is_it).collect();
+        found.len() == 1 && found[0].id == id && segments.fits.as_slice().is_sorted_by_key(fits::key)
+    }
+
+    /// Blocks that would be found.
+    #[cfg(test)]
+    pub(super) fn shelved(&self) -> usize {
+        self.segments.as_ref().map_or(0, |segments| segments.fits.as_slice().len())
+    }
+
     /// Takes a free block away from there.
     pub(super) fn unshelve(&mut self, id: u32) {
         let Some(segments) = &mut self.segments else { return };
