@@ -1165,6 +1165,11 @@ tcuda_status tcuda_pluggable_allocator_set_hooks(tcuda_pluggable_allocator *allo
  * stream before they fail.
  */
 #define TCUDA_MEM_POOL_USE_ON_OOM 1
+/**
+ * Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
+ * or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+ */
+#define TCUDA_MEM_POOL_NO_SPLIT 2
 
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
@@ -1173,7 +1178,8 @@ typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any devic
  * routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
  * (torch.cuda.MemPool)
  *
- * @param allocator   where its memory comes from; may be NULL: from the driver
+ * @param allocator   where its segments come from, from which it cuts its blocks; stays alive as long
+ * as the pool and the segments; may be NULL: from the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
  * @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
  */

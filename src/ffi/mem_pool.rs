@@ -20,16 +20,16 @@ pub(super) static MEM_POOLS: Table<MemPool> = Table::new(5, "pool");
 /// stream before they fail.
 pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
 
-/// Flag of tcuda_mem_pool_create: each block is a whole segment, of PyTorch's sizes (2 MiB, 20 MiB, or
-/// from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+/// Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
+/// or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
 pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 
 /// A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
 /// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
 /// (torch.cuda.MemPool)
 ///
-/// @param allocator   where its memory comes from, in segments from which the pool cuts its blocks; the
-///                    pool, and each of its segments, keeps it; may be NULL: from the driver
+/// @param allocator   where its segments come from, from which it cuts its blocks; stays alive as long
+///                    as the pool and the segments; may be NULL: from the driver
 /// @param flags       TCUDA_MEM_POOL_... combined, or 0
 /// @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
 #[unsafe(no_mangle)]

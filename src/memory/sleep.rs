@@ -59,8 +59,8 @@ impl DeviceMemory {
 
     /// An error where a pool has memory that is not mapped.
     fn require_mapped(&self, pool: PoolId) -> Result<()> {
-        let is_segmented = |arena: &Box<Arena>| arena.pool() == pool && arena.segmented;
-        if !self.books.with_members(|arenas| arenas.iter().any(is_segmented)) {
+        let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
+        if self.books.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
             return Ok(());
         }
         Err(Error::InvalidState(

@@ -194,40 +194,36 @@ impl DeviceMemory {
         };
         let oversize = rules.is_oversize(bytes);
         let guard = arena.lock.guard();
-        let allocation = Allocation { address, bytes, start: 0, oversize, source };
-        match self.attach(arena, allocation) {
-            Ok(id) => Ok(self.hand_out(arena, id, request, &rules)),
-            Err((allocation, error)) => {
-                drop(guard);
-                self.virtual_memory.limit.let_go(bytes);
-                let _ = self.give(device, Gone::new(arena, allocation));
-                Err(error)
-            }
+        let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source });
+        let error = match self.attach(arena, &mut allocation) {
+            Ok(id) => return Ok(self.hand_out(arena, id, request, &rules)),
+            Err(error) => error,
+        };
+        drop(guard);
+        self.virtual_memory.limit.let_go(bytes);
+        if let Some(allocation) = allocation {
+            let _ = self.give(device, Gone::new(arena, allocation));
         }
+        Err(error)
     }
 
     /// Adds memory to an arena and counts it; gives its block, which is in no list. The caller holds
     /// the arena's lock.
-    fn attach(
-        &self,
-        arena: &Arena,
-        allocation: Allocation,
-    ) -> std::result::Result<u32, (Allocation, Error)> {
-        let Allocation { address, bytes, oversize, .. } = allocation;
+    fn attach(&self, arena: &Arena, allocation: &mut Option<Allocation>) -> Result<u32> {
+        let Some(Allocation { address, bytes, oversize, .. }) = *allocation else {
+            return Err(NO_ROOM);
+        };
         // What is tcuda's own is another arena's block, or another segment.
         if virtual_memory::device_of(address).is_some() {
-            return Err((allocation, NOT_ITS_OWN));
+            return Err(NOT_ITS_OWN);
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let attached = state.attach(allocation, arena.slot_units())?;
-        let error = match table::add(arena, address, bytes, attached.start) {
-            Ok(true) => None,
-            Ok(false) => Some(NOT_ITS_OWN),
-            Err(error) => Some(error),
-        };
-        if let Some(error) = error {
-            return Err((state.detach(attached.id), error));
+        let added = table::add(arena, address, bytes, attached.start);
+        if !matches!(added, Ok(true)) {
+            *allocation = Some(state.detach(attached.id));
+            return added.and(Err(NOT_ITS_OWN));
         }
         history::segment_of(arena, Action::SegmentAlloc, address, bytes);
         self.with_ledger(Some(arena), |books| {

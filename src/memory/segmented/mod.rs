@@ -174,7 +174,9 @@ impl ArenaState {
         let address = segments.address(block);
         let is_it = |fit: &&Fit| (fit.units, fit.address) == (block.units, address);
         let found: Vec<&Fit> = segments.fits.as_slice().iter().filter(is_it).collect();
-        found.len() == 1 && found[0].id == id && segments.fits.as_slice().is_sorted_by_key(fits::key)
+        found.len() == 1
+            && found[0].id == id
+            && segments.fits.as_slice().is_sorted_by_key(fits::key)
     }
 
     /// Blocks that would be found.
@@ -191,23 +193,21 @@ impl ArenaState {
         segments.fits.remove(block.units, address);
     }
 
-    /// Adds a segment, at units below `limit`. Where it fails nothing changed; where it does not,
-    /// [`ArenaState::occupy`] of its block, which is in no list yet, cannot fail.
+    /// Adds a segment, at units below `limit`. Where it fails nothing changed; where it does not, the
+    /// allocation was taken, and [`ArenaState::occupy`] of its block, which is in no list yet, cannot
+    /// fail.
     pub(super) fn attach(
         &mut self,
-        allocation: Allocation,
+        allocation: &mut Option<Allocation>,
         limit: u64,
-    ) -> std::result::Result<Attached, (Allocation, Error)> {
-        let units = (allocation.bytes / UNIT) as u32;
-        let (index, hole, start) = match self.prepare_attach(units, limit) {
-            Ok(place) => place,
-            Err(error) => return Err((allocation, error)),
-        };
-        let bytes = allocation.bytes;
+    ) -> Result<Attached> {
+        let bytes = allocation.as_ref().map_or(0, |allocation| allocation.bytes);
+        let units = (bytes / UNIT) as u32;
+        let (index, hole, start) = self.prepare_attach(units, limit)?;
         let id = self.new_block(start, units, State::Free);
         self.blocks[id].bin_next = index as u32;
         self.link_between_holes(id, hole);
-        if let Some(segments) = &mut self.segments {
+        if let (Some(segments), Some(allocation)) = (&mut self.segments, allocation.take()) {
             let allocation = Allocation { start, ..allocation };
             match segments.list.get_mut(index) {
                 Some(place) => *place = allocation,
