@@ -31,6 +31,8 @@ pub struct OutOfMemory {
     pub cached: u64,
     /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
     pub rejected: bool,
+    /// The cache has segments that it cannot give back in parts.
+    pub segmented: bool,
 }
 
 /// A failure, with the offending value and what to do about it.

@@ -28,8 +28,8 @@ pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 /// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
 /// (torch.cuda.MemPool)
 ///
-/// @param allocator   where its segments come from, from which it cuts its blocks; stays alive as long
-///                    as the pool and the segments; may be NULL: from the driver
+/// @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
+///                    segments keep it; may be NULL: from the driver
 /// @param flags       TCUDA_MEM_POOL_... combined, or 0
 /// @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
 #[unsafe(no_mangle)]

@@ -32,16 +32,16 @@ impl DeviceMemory {
             Err(error) if is_want(&error) => error,
             other => return other,
         };
-        if self.ask_observers(runtime, device, size) {
+        if self.ask_observers(runtime, device, self.asked(size, arena.segmented)) {
             failure = match self.climb(runtime, device, arena, request) {
                 Err(error) if is_want(&error) => error,
                 other => return other,
             };
         }
         if self.rejects(&failure) {
-            return Err(self.reject(device, size));
+            return Err(self.reject(device, self.asked(size, arena.segmented)));
         }
-        Err(self.refuse_too_large(device, size))
+        Err(self.refuse(device, size, arena.segmented))
     }
 
     /// All steps but the observers.
@@ -187,14 +187,15 @@ impl DeviceMemory {
         taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
     }
 
-    /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
-    pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, bytes: u64) -> bool {
+    /// Asks the host's observers: is there a reason to try again, where so many bytes were asked of the
+    /// driver? The caller holds no lock.
+    pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, wanted: u64) -> bool {
         observers::ask(runtime, || {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
                 device: self.ordinal,
-                wanted: self.asked_of_driver(bytes),
+                wanted,
                 limit: if limit == u64::MAX { total } else { limit },
                 free,
             }
@@ -207,16 +208,16 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn reject(&self, device: &Device, bytes: u64) -> Error {
+    fn reject(&self, device: &Device, wanted: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
-        self.out_of_memory(device, self.asked_of_driver(bytes), true)
+        self.out_of_memory(device, wanted, true)
     }
 
-    /// The failure of a request that no step could serve.
+    /// The failure of a request that no step could serve, in an arena of segments or not.
     #[cold]
-    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
+    pub(super) fn refuse(&self, device: &Device, bytes: u64, segmented: bool) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        let error = self.out_of_memory(device, self.asked_of_driver(bytes), false);
+        let error = self.out_of_memory(device, self.asked(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
             history::out_of_memory(self.ordinal, bytes, free);
@@ -225,9 +226,12 @@ impl DeviceMemory {
     }
 
     /// What the driver is asked for when nothing of a block is there.
-    fn asked_of_driver(&self, bytes: u64) -> u64 {
+    pub(super) fn asked(&self, bytes: u64, segmented: bool) -> u64 {
         let granularity = self.virtual_memory.granularity();
-        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        let wanted = match segmented {
+            true => self.policy.rules(false).segment_bytes(bytes),
+            false => bytes.checked_next_multiple_of(granularity).unwrap_or(bytes),
+        };
         // Rounding alone makes no request absurd.
         if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
     }
@@ -249,6 +253,7 @@ impl DeviceMemory {
             allocated,
             cached: reserved.saturating_sub(allocated),
             rejected,
+            segmented: self.policy.is_segmented(),
         })
     }
 }

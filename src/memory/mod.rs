@@ -218,9 +218,10 @@ impl DeviceMemory {
             }
         }
         if bytes < TOO_LARGE {
-            self.ask_observers(runtime, device, bytes);
+            let wanted = self.asked(bytes, self.policy.is_segmented());
+            self.ask_observers(runtime, device, wanted);
         }
-        Err(self.refuse_too_large(device, bytes))
+        Err(self.refuse(device, bytes, self.policy.is_segmented()))
     }
 
     /// A block of this size for a request.

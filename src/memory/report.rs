@@ -24,12 +24,11 @@ pub struct OutOfMemoryText<'a>(pub &'a OutOfMemory);
 
 impl fmt::Display for OutOfMemoryText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OutOfMemory { device, wanted, total, free, limit, allocated, cached, rejected } =
-            *self.0;
+        let OutOfMemory { device, wanted, total, free, limit, allocated, cached, .. } = *self.0;
         if wanted >= super::TOO_LARGE {
             return write!(f, "CUDA out of memory. Tried to allocate more than 1EB memory.");
         }
-        if rejected {
+        if self.0.rejected {
             return write!(
                 f,
                 "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
@@ -48,7 +47,13 @@ impl fmt::Display for OutOfMemoryText<'_> {
         }
         write!(f, "Of the allocated memory {} is allocated by tcuda, ", Size(allocated))?;
         write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
-        if cached > 0 {
+        if cached > 0 && self.0.segmented {
+            write!(
+                f,
+                " If reserved but unallocated memory is large try setting \
+                 TCUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+            )?;
+        } else if cached > 0 {
             write!(
                 f,
                 " What is reserved lies beside blocks in use, in parts too small to give back."
@@ -90,6 +95,7 @@ mod tests {
             allocated: 3 << 30,
             cached: 0,
             rejected: false,
+            segmented: false,
         };
         assert_eq!(
             OutOfMemoryText(&numbers).to_string(),
@@ -97,6 +103,11 @@ mod tests {
              16.00 GiB of which 2.00 MiB is free. 1024.00 MiB allowed; Of the allocated memory \
              3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
         );
+        let hint = "try setting TCUDA_ALLOC_CONF=expandable_segments:True";
+        let segmented = OutOfMemory { cached: 1 << 20, segmented: true, ..numbers };
+        assert!(OutOfMemoryText(&segmented).to_string().contains(hint));
+        let mapped = OutOfMemory { segmented: false, ..segmented };
+        assert!(!OutOfMemoryText(&mapped).to_string().contains(hint));
         let rejected = OutOfMemory { rejected: true, ..numbers };
         assert_eq!(
             OutOfMemoryText(&rejected).to_string(),
