@@ -744,6 +744,14 @@ typedef struct tcuda_memory_statistics {
     uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
 } tcuda_memory_statistics;
 
+/** A process on a GPU. */
+typedef struct tcuda_process {
+    /** Its number, in the driver's namespace: a container's own numbers are others. */
+    uint64_t pid;
+    /** Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell. */
+    uint64_t used_bytes;
+} tcuda_process;
+
 /**
  * All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
  *
@@ -813,6 +821,26 @@ tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *sta
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/**
+ * The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
+ * number of it, then a line for each. From NVML, which is looked for at the first use, at the path
+ * in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
+ * machine knows this process alone. (torch.cuda.list_gpu_processes)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
+
+/**
+ * The same as a list, in NVML's order.
+ *
+ * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param      capacity   how many there is room for
+ * @param[out] count      how many there are
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes, size_t capacity,
+    size_t *count);
 
 /* ---- Limits and settings ---- */
 
@@ -1258,23 +1286,94 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
 /* ---- Pinned host memory ---- */
 
 /**
+ * How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
+ * others since the totals were.
+ */
+typedef struct tcuda_duration {
+    uint64_t total_us; /**< All together. */
+    uint64_t max_us;   /**< The longest. */
+    uint64_t min_us;   /**< The shortest that took 1 or more. */
+    uint64_t count;    /**< How many. */
+    uint64_t avg_us;   /**< total_us / count. */
+} tcuda_duration;
+
+/** torch.cuda.host_memory_stats(), the same names. */
+typedef struct tcuda_host_memory_statistics {
+    size_t struct_size;      /**< From TCUDA_INIT. */
+    uint64_t num_host_alloc; /**< Times that memory came from the driver. */
+    uint64_t num_host_free;  /**< Times that memory went back to it. */
+    tcuda_stat allocations;  /**< Segments obtained from the driver; blocks are cut out of them. */
+    tcuda_stat allocated_bytes; /**< Their bytes. */
+    tcuda_stat active_requests; /**< Blocks held by the host, and freed ones awaiting streams. */
+    tcuda_stat active_bytes;    /**< Their bytes, rounded up to 64, above 64 KiB to 512. */
+    tcuda_duration host_alloc_time; /**< What num_host_alloc calls took. */
+    tcuda_duration host_free_time;  /**< What num_host_free calls took. */
+} tcuda_host_memory_statistics;
+
+/**
  * Page-locked memory of the host, usable from all devices: copies from and to it run in stream
  * order while the host goes on, so that its bytes must be left alone until the stream got there.
+ * Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
+ * more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
  *
  * @param bytes     any size; 0: NULL and OK
- * @param[out] ptr  the block, aligned to 64 bytes; the caller's, to be freed
+ * @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
 
 /**
- * Gives page-locked memory back, after waiting for work that may still use it. If the driver fails,
- * the block is still the caller's: free it again, or leave it to tcuda_shutdown.
+ * Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
+ * that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
+ * does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
  *
  * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
  */
 TCUDA_API
 tcuda_status tcuda_host_free(void *ptr);
+
+/**
+ * Says that a block is used on `stream`: once freed, it is not reused before what is queued there
+ * then is done. For kernels, callbacks and copies that do not come from this library; its own are
+ * recorded by themselves. A block that is used on a stream while that is captured into a graph may
+ * be used by each launch of it, and is kept until tcuda_shutdown.
+ *
+ * @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
+ * @param stream  NULL: the current stream of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_record(void *ptr, tcuda_stream *stream);
+
+/**
+ * All statistics of pinned memory; zeros before initialisation. Each number is exact; while other
+ * threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats)
+ *
+ * @param[in,out] stats  start from TCUDA_INIT(tcuda_host_memory_statistics)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_stats(tcuda_host_memory_statistics *stats);
+
+/**
+ * Peaks become the current values; the longest and shortest times are measured anew.
+ * (torch.cuda.reset_peak_host_memory_stats)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_reset_peak(void);
+
+/**
+ * Totals become 0: allocated and freed, counts and times of calls.
+ * (torch.cuda.reset_accumulated_host_memory_stats)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_reset_accumulated(void);
+
+/**
+ * Returns pinned memory in which no block is in use to the driver, which waits for the work of the
+ * devices when there is any such memory. Freed blocks that still wait for streams stay. What the
+ * driver refuses stays cached; the first failure is told.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_empty_cache(void);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@ pub mod life;
 pub mod lock;
 pub mod log;
 pub mod memory;
+pub mod monitor;
 pub mod once;
 pub mod rank;
 pub mod reserve;

@@ -40,6 +40,8 @@ ranks! {
     PARKED,
     /// A device's ledger.
     LEDGER,
+    /// Blocks of pinned host memory.
+    HOST,
     /// Objects that wait until nobody can see them.
     RETIRED,
     /// A device's context, retained at its first use.

@@ -118,7 +118,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
     let runtime = try_box(
-        Runtime { devices, host: HostMemory::new(driver), generation, driver },
+        Runtime { devices, host: HostMemory::new(driver, generation), generation, driver },
         "the runtime",
     )?;
     settings::choose(settings);
@@ -333,7 +333,7 @@ fn close(runtime: &Runtime) {
 
 /// Lets go of the backend; nobody uses it any more.
 fn stop_driver(driver: Box<Driver>) {
-    if driver.name() == "sim" {
+    if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
         crate::host_faults::reached(crate::host_faults::Stage::Released);
         power_off();

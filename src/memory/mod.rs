@@ -25,6 +25,7 @@ pub mod observers;
 mod page;
 mod pickle;
 pub mod pluggable;
+mod poison;
 mod policy;
 pub mod pool;
 mod reclaim;
@@ -45,6 +46,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
+mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
@@ -135,21 +137,17 @@ impl DeviceMemory {
         let policy = Policy::new(virtual_memory.slot_bytes());
         let (books, keeper) = (GuardedBooks::new(), segmented::Keeper::new());
         let memory = DeviceMemory { driver, ordinal, total, virtual_memory, books, policy, keeper };
-        memory.follow(settings, false);
+        memory.configure(settings);
         memory
-    }
-
-    fn follow(&self, settings: &Settings, observed: bool) {
-        // Without virtual memory there are only segments.
-        let expandable_segments =
-            settings.expandable_segments && self.virtual_memory.is_supported();
-        let settings = Settings { expandable_segments, ..*settings };
-        self.policy.configure(&settings, self.virtual_memory.slot_bytes(), observed);
     }
 
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
-        observers::while_known(|observed| self.follow(settings, observed));
+        // Without virtual memory there are only segments.
+        let expandable_segments =
+            settings.expandable_segments && self.virtual_memory.is_supported();
+        let settings = Settings { expandable_segments, ..*settings };
+        self.policy.configure(&settings, self.virtual_memory.slot_bytes());
     }
 
     /// Has anything been allocated here?
@@ -188,11 +186,10 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        history::before_allocation(stream);
         // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
-        if bytes <= self.policy.plain() {
+        if bytes <= self.policy.plain() && !watch::is_watched() {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
-            return self.allocate_block(runtime, device, stream, bytes, size);
+            return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
         self.allocate_by_policy(runtime, device, stream, bytes)
     }
@@ -205,6 +202,7 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
+        history::before_allocation(stream);
         observers::check()?;
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {
@@ -214,19 +212,19 @@ impl DeviceMemory {
                     let arena = self.routed_arena(device, stream, size.class())?;
                     return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
                 }
-                return self.allocate_block(runtime, device, stream, bytes, size);
+                return self.allocate_block::<true>(runtime, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
             let wanted = self.asked(bytes, self.policy.is_segmented());
-            self.ask_observers(runtime, device, wanted);
+            self.ask_observers(device, wanted);
         }
         Err(self.refuse(device, bytes, self.policy.is_segmented()))
     }
 
-    /// A block of this size for a request.
+    /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
     #[inline(always)]
-    fn allocate_block(
+    fn allocate_block<const WATCHED: bool>(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -235,7 +233,7 @@ impl DeviceMemory {
         size: policy::Size,
     ) -> Result<u64> {
         let (class, request) = (size.class(), size.request(bytes));
-        let arena = match route::is_routed() {
+        let arena = match WATCHED && route::is_routed() {
             false => self.arena(device, stream, class, false)?,
             true => match self.routed_arena(device, stream, class)? {
                 arena if arena.segmented => {
@@ -248,7 +246,7 @@ impl DeviceMemory {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             if unsafe { arena.state() }.limbo.is_empty() {
-                if let Some(address) = self.take(arena, request, SHORT_WALK)? {
+                if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
             } else if let Some(address) = self.settle_and_take(runtime, arena, request)? {
@@ -260,11 +258,18 @@ impl DeviceMemory {
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
     #[inline]
-    fn take(&self, arena: &Arena, request: Request, walk: usize) -> Result<Option<u64>> {
+    fn take<const WATCHED: bool>(
+        &self,
+        arena: &Arena,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
-        history::allocated(arena, state, id);
+        if WATCHED {
+            history::allocated(arena, state, id);
+        }
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -426,7 +431,20 @@ fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<L
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    if watch::is_watched() {
+        return free_watched(runtime, address);
+    }
+    free_block::<false>(runtime, address)
+}
+
+#[cold]
+fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     history::before_free();
+    free_block::<true>(runtime, address)
+}
+
+#[inline(always)]
+fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
     let Some(found) = virtual_memory::arena_of(address) else {
         return segmented::free(runtime, address);
     };
@@ -438,7 +456,12 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
-    history::freed(block.arena, state, block.id);
+    if WATCHED {
+        history::freed(block.arena, state, block.id);
+        memory.poison(runtime, block.arena, block.id);
+    }
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { block.arena.state() };
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);

@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Policy {
     /// Requests up to this size need no look at the rest of the policy.
     plain: AtomicU64,
-    /// `plain`, when it is not held at 0.
-    usual_plain: AtomicU64,
     /// From here on blocks are oversize.
     oversize: AtomicU64,
     /// Binary logarithms of the divisions, a byte for each interval: a request reads one word.
@@ -58,7 +56,6 @@ impl Policy {
     pub fn new(most: u64) -> Policy {
         Policy {
             plain: AtomicU64::new(most),
-            usual_plain: AtomicU64::new(most),
             oversize: AtomicU64::new(u64::MAX),
             divisions: [AtomicU64::new(0), AtomicU64::new(0)],
             threshold: AtomicU64::new(0),
@@ -69,8 +66,8 @@ impl Policy {
         }
     }
 
-    /// Takes over settings; `held` as for [`Policy::hold`]. One thread at a time.
-    pub fn configure(&self, settings: &Settings, most: u64, held: bool) {
+    /// Takes over settings. One thread at a time.
+    pub fn configure(&self, settings: &Settings, most: u64) {
         let mut words = [0u64; 2];
         for (index, divisions) in settings.roundup_power2_divisions.iter().enumerate() {
             let log2 = divisions.checked_ilog2().unwrap_or(0);
@@ -93,20 +90,13 @@ impl Policy {
             (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
         self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
         self.large_segment.store(large, Ordering::Relaxed);
-        self.usual_plain.store(plain, Ordering::Relaxed);
-        self.hold(held);
+        self.plain.store(plain, Ordering::Relaxed);
     }
 
     /// The largest request that is served as it is.
     #[inline]
     pub fn plain(&self) -> u64 {
         self.plain.load(Ordering::Relaxed)
-    }
-
-    /// Has every request look at the policy, or no longer.
-    pub fn hold(&self, held: bool) {
-        let usual = self.usual_plain.load(Ordering::Relaxed);
-        self.plain.store(if held { 0 } else { usual }, Ordering::Relaxed);
     }
 
     /// The size of the block for a request of at most 2^60 bytes.
@@ -165,7 +155,7 @@ mod tests {
     fn policy(text: &str) -> Policy {
         let policy = Policy::new(1 << 40);
         let settings = Settings::DEFAULT.changed_by(text, "text").unwrap();
-        policy.configure(&settings, 1 << 40, false);
+        policy.configure(&settings, 1 << 40);
         policy
     }
 

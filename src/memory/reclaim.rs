@@ -22,7 +22,7 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         let settled = self.settle(runtime, arena, false);
-        match self.take(arena, request, SHORT_WALK)? {
+        match self.take::<true>(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
@@ -228,20 +228,23 @@ impl DeviceMemory {
                 runtime.device(stream.device())?.events.give_untimed(batch.event);
             }
             for id in batch.blocks {
-                self.pass(arena, id);
+                self.pass(runtime, arena, id);
             }
         }
     }
 
     /// One of the streams that a pending block waits for is done with it. The caller holds the
     /// arena's lock.
-    fn pass(&self, arena: &Arena, id: u32) {
+    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
             history::free_completed(arena, state, id);
+            self.poison(runtime, arena, id);
+            // SAFETY: as above; poisoning has kept no reference.
+            let state = unsafe { arena.state() };
             let mut change = state.free_pending(id, self.now());
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);
@@ -290,7 +293,11 @@ impl DeviceMemory {
 
 /// An event recorded at the present end of a stream; none while it is captured: an event recorded in
 /// a capture would pull its waiters into it. The caller names the stream.
-fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+pub(super) fn record_end(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
     if stream.is_capturing(runtime)? {
         return Ok(None);
@@ -305,6 +312,6 @@ fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Opt
 
 /// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
 /// named by that thread alone; the legacy one comes after it, and after every other that blocks.
-fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
+pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
     if stream.is_per_thread() { device.streams.default() } else { stream }
 }

@@ -6,6 +6,7 @@ use super::bins::WHOLE_WALK;
 use super::pool::{Pool, PoolId};
 use super::segmented::Leaving;
 use super::stats::Class;
+use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -35,6 +36,19 @@ struct Route {
     next: usize,
 }
 
+impl Route {
+    fn new(pool: Pool, device: i32, generation: u64) -> Route {
+        watch::begin(Watcher::Route);
+        Route { pool, device, generation, served: [None; REMEMBERED], next: 0 }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        watch::end(Watcher::Route);
+    }
+}
+
 /// A thread's routes, the innermost last.
 #[derive(Default)]
 pub struct Routes(Vec<Route>);
@@ -56,8 +70,7 @@ pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
     let begun = with_own(|routes| {
         routes.0.retain(|route| route.generation == generation);
         routes.0.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's pools"))?;
-        let served = [None; REMEMBERED];
-        routes.0.push(Route { pool, device, generation, served, next: 0 });
+        routes.0.push(Route::new(pool, device, generation));
         Ok(())
     });
     begun.unwrap_or(Ok(()))

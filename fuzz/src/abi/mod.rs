@@ -141,6 +141,16 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_json", history::json),
     ("tcuda_memory_snapshot_html", history::html),
     ("tcuda_memory_snapshot_save", history::save),
+<<<<<<< HEAD
+    ("tcuda_memory_processes", statistics::processes),
+    ("tcuda_memory_process_list", statistics::process_list),
+=======
+    ("tcuda_host_record", host::record),
+    ("tcuda_host_memory_stats", host::stats),
+    ("tcuda_host_memory_reset_peak", host::reset_peak),
+    ("tcuda_host_memory_reset_accumulated", host::reset_accumulated),
+    ("tcuda_host_memory_empty_cache", host::empty_cache),
+>>>>>>> 8749438
 ];
 
 /// More calls than this make an input slow, not better.

@@ -126,6 +126,9 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         return Ok(());
     }
     history::freed(arena, state, id);
+    memory.poison(runtime, arena, id);
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { arena.state() };
     let mut change = state.free_in_segment(id, memory.now());
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { arena.account() }, &mut change);
@@ -411,6 +414,12 @@ impl ArenaState {
             None => (self.segment.bytes() as i64, self.segment.ranges()),
             Some(segments) => (segments.bytes() as i64, segments.count() as i64),
         }
+    }
+
+    /// Bytes of free blocks, whole segments included.
+    pub(super) fn unused(&self) -> u64 {
+        let idle: u64 = self.idle().map(|fit| u64::from(fit.units) * UNIT).sum();
+        self.free_bytes.max(0) as u64 + idle
     }
 
     /// Blocks that are no holes.
