@@ -1283,6 +1283,99 @@ tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id1);
 
+/* ---- Memory for PyTorch ---- */
+
+/**
+ * Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
+ * the names of this function and tcuda_torch_free; the functions below are set one by one
+ * (docs/pytorch.md).
+ *
+ * PyTorch has no way to hear of a failure and uses what it gets: where memory runs out that is
+ * NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
+ * for errors the first one is written to stderr. On a stream that is captured, the block comes
+ * from the pool that tcuda_torch_begin_allocate_to_pool began.
+ *
+ * @param bytes      0: NULL
+ * @param device     ordinal
+ * @param cu_stream  may be NULL: the device's default stream. A stream must live as long as
+ * tcuda keeps memory that was used on it, as PyTorch's own do
+ * @return           the block, aligned to 512 bytes; NULL: it failed
+ */
+TCUDA_NODISCARD TCUDA_API
+void *tcuda_torch_malloc(ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
+
+/**
+ * Gives a block back, in the order of its stream; after tcuda_shutdown it does nothing.
+ *
+ * @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
+ * @param bytes, device, cu_stream  are not looked at: tcuda knows them
+ */
+TCUDA_API
+void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
+
+/**
+ * For set_init_fn: initialises the library.
+ *
+ * @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
+ */
+TCUDA_API
+void tcuda_torch_init(int32_t device_count);
+
+/** For set_reset_fn: tcuda_memory_empty_cache. (torch.cuda.empty_cache) */
+TCUDA_API
+void tcuda_torch_reset(void);
+
+/**
+ * For set_memory_fraction_fn: tcuda_memory_fraction_set.
+ * (torch.cuda.set_per_process_memory_fraction)
+ */
+TCUDA_API
+void tcuda_torch_memory_fraction(double fraction, int32_t device);
+
+/**
+ * For set_base_alloc_fn: the segment that holds an address.
+ *
+ * @param ptr         any address of a segment; may be NULL: NULL
+ * @param[out] bytes  its length; may be NULL
+ * @return            its first byte; NULL, and bytes untouched: tcuda has no memory there
+ */
+TCUDA_NODISCARD TCUDA_API
+void *tcuda_torch_base_alloc(void *ptr, size_t *bytes);
+
+/**
+ * For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
+ * also used on a stream, of any device. (tcuda_record_stream)
+ *
+ * @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
+ * @param cu_stream  may be NULL: the default stream of the block's device
+ */
+TCUDA_API
+void tcuda_torch_record_stream(void *ptr, struct CUstream_st *cu_stream);
+
+/**
+ * For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
+ * made now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
+ * not 0 and no capture has come, those of this thread.
+ *
+ * @param id0, id1  PyTorch's MempoolId_t, by value
+ * @param filter    PyTorch's std::function, which C cannot call; not looked at, may be NULL
+ */
+TCUDA_API
+void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1,
+    const void *filter);
+
+/** For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays. */
+TCUDA_API
+void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
+
+/**
+ * For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
+ * pool. After the last, memory of the pool that nobody uses goes with the next
+ * tcuda_memory_empty_cache, or when memory is short.
+ */
+TCUDA_API
+void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
+
 /* ---- Pinned host memory ---- */
 
 /**

@@ -15,6 +15,7 @@ pub mod farewell;
 pub mod ffi;
 pub mod file;
 pub mod fill;
+mod foreign;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod kernels;
@@ -31,4 +32,5 @@ pub mod stream;
 pub mod sync;
 pub mod text;
 pub mod thread;
+pub mod torch;
 pub mod turn;

@@ -38,10 +38,8 @@ fn allowed(call: Call) -> &'static [Rank] {
         cuDevicePrimaryCtxRetain => {
             &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
         }
-        // Of a stream that is being added to the list of external ones; of pools that end.
-        cuStreamGetPriority | cuEventDestroy => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF]
-        }
+        // Of pools that end.
+        cuEventDestroy => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF],
         _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST],
     }
 }

@@ -91,6 +91,9 @@ impl PoolId {
 
     /// Whose memory it has, where that is not the driver's.
     pub(super) fn source(self) -> Option<Pluggable> {
+        if self.flags() & FOREIGN == 0 {
+            return None;
+        }
         let source = self.place().source.lock();
         source.as_ref().filter(|_| self.is_alive()).map(Pluggable::share)
     }
@@ -137,7 +140,9 @@ impl Pool {
             let vacant = place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed);
             if vacant.is_ok() {
                 place.flags.store(flags, Ordering::Relaxed);
-                *place.source.lock() = source;
+                if source.is_some() {
+                    *place.source.lock() = source;
+                }
                 place.references.store(1, Ordering::Release);
                 return Ok(Pool(PoolId(id)));
             }
@@ -166,7 +171,8 @@ impl Drop for Pool {
         let place = self.0.place();
         if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
             // It may be the last that keeps a library open: no lock is held when it goes.
-            let source = place.source.lock().take();
+            let is_foreign = self.0.flags() & FOREIGN != 0;
+            let source = if is_foreign { place.source.lock().take() } else { None };
             place.owner.store(0, Ordering::Release);
             drop(source);
         }

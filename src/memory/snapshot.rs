@@ -6,13 +6,13 @@
 //! room in advance, or the list is begun again with more.
 
 use super::arena::Arena;
-use super::block::{NONE, State};
+use super::block::{NONE, State, UNIT};
 use super::dictionary::Sink;
 use super::frames::{self, Stacks};
 use super::pool::PoolId;
 use super::ring::Event;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
-use super::{Books, DeviceMemory, history, json, page, pickle};
+use super::{Books, DeviceMemory, history, json, page, pickle, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::file;
@@ -111,6 +111,18 @@ pub struct Snapshot {
 
 /// Room that a list wants: segments, blocks, events.
 type Room = (usize, usize, usize);
+
+/// Address and length of the segment that holds an address.
+pub fn segment_of(address: u64) -> Result<(u64, u64)> {
+    let Some((arena, offset)) = super::virtual_memory::arena_of(address) else {
+        return segmented::segment_of(address).ok_or_else(|| super::unknown_pointer(address));
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let range = unsafe { arena.state() }.segment.range_of((offset / UNIT) as u32);
+    let (start, units) = range.ok_or_else(|| super::unknown_pointer(address))?;
+    Ok((arena.base + u64::from(start) * UNIT, u64::from(units) * UNIT))
+}
 
 impl Snapshot {
     /// Lists the devices, one after the other, with what was recorded if it is asked for;

@@ -41,6 +41,8 @@ struct Settings {
     bool segments = false;
     // Of the allocators, beside expandable_segments.
     std::string options;
+    // Live blocks; an allocation beyond them frees one.
+    size_t most_blocks = 64;
 };
 
 struct Tally {
@@ -52,6 +54,8 @@ struct Tally {
 
 std::vector<Operation> make_program(const Settings &settings, uint64_t number);
 std::string describe(const Operation &operation);
+// The allocations of a real program, from a file of data/traces that was unpacked.
+std::vector<Operation> read_trace(const char *path);
 // Both sides run it, from nothing to nothing; the first difference is given as a sentence.
 std::optional<std::string> run_program(Side &torch, Side &tcuda, const Settings &settings,
     const std::vector<Operation> &program, Tally &tally);

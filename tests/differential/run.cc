@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr size_t MIB = 1 << 20, MANY_BLOCKS = 64;
+constexpr size_t MIB = 1 << 20;
 
 struct Block {
     void *torch, *tcuda;
@@ -96,7 +96,10 @@ public:
             look_at_all();
         while (!live.empty())
             free(live.size() - 1);
-        empty_cache();
+        // On a GPU only where it must be: it takes milliseconds.
+        const auto is_clear = [](const auto &arenas) { return arenas.empty(); };
+        if (!ON_GPU || !std::all_of(waiting.begin(), waiting.end(), is_clear))
+            empty_cache();
     }
 
     void forget()
@@ -136,6 +139,9 @@ private:
         std::set<size_t> arenas = waiting[device];
         if (settings.segments)
             return;
+        // What was recorded is over by now, so that who looks finds the same.
+        if (!arenas.empty())
+            both([](Side &side) { side.settle(); });
         if (settings.strict || are_held || (arenas.size() == 1 && arenas.contains(but)))
             return;
         for (const size_t one : arenas) {
@@ -197,7 +203,7 @@ private:
         } else if (block.torch != nullptr && block.tcuda != nullptr) {
             tally.blocks++;
             live.push_back(block);
-            if (live.size() > MANY_BLOCKS)
+            if (live.size() > settings.most_blocks)
                 free(operation.pick);
         } else if (block.torch == nullptr && block.tcuda == nullptr) {
             tally.ooms++;

@@ -14,7 +14,7 @@ mod table;
 
 pub use ladder::{Keeper, Leaving};
 pub use rules::Rules;
-pub use table::device_of;
+pub use table::{device_of, segment_of};
 
 use super::arena::{ArenaState, Request, change_of};
 use super::block::{Block, NONE, State, UNIT};

@@ -60,6 +60,11 @@ pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
     Some((unsafe { &*arena }, u64::from(start) * UNIT + (address - first)))
 }
 
+/// Address and length of the segment that holds an address.
+pub fn segment_of(address: u64) -> Option<(u64, u64)> {
+    find(address).map(|entry| (entry.address, entry.bytes))
+}
+
 /// The device whose segment holds an address.
 pub fn device_of(address: u64) -> Option<i32> {
     arena_of(address).map(|(arena, _)| arena.device)
