@@ -193,7 +193,7 @@ fn stream_of(arena: &Arena) -> u64 {
 
 fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u32) {
     let block = &state.blocks[id];
-    let address = arena.base + u64::from(block.start) * super::block::UNIT;
+    let address = state.address(arena.base, id);
     let (bytes, stream) = (block.requested, stream_of(arena));
     let pool = arena.pool().word();
     let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
@@ -264,7 +264,21 @@ pub fn segment(action: Action, address: u64, bytes: u64) {
 
 #[cold]
 fn record_segment(action: Action, address: u64, bytes: u64) {
-    let Some((arena, _)) = arena_of(address) else { return };
+    if let Some((arena, _)) = arena_of(address) {
+        record_segment_of(arena, action, address, bytes);
+    }
+}
+
+/// A segment came to an arena, or left it.
+#[inline(always)]
+pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
+    if is_on() {
+        record_segment_of(arena, action, address, bytes);
+    }
+}
+
+#[cold]
+fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
     let stack = if comes { pending_stack() } else { 0 };
     let stream = stream_of(arena);
