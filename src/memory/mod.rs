@@ -42,6 +42,7 @@ mod sleep;
 pub mod snapshot;
 pub mod source;
 pub mod stats;
+mod suballocations;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -458,7 +459,7 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     if WATCHED {
         history::freed(block.arena, state, block.id);
-        memory.poison(runtime, block.arena, block.id);
+        memory.end_block(runtime, block.arena, block.id);
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { block.arena.state() };
