@@ -40,6 +40,8 @@ ranks! {
     PARKED,
     /// A device's ledger.
     LEDGER,
+    /// A part of the table of blocks that are in no arena.
+    DIRECT,
     /// Objects that wait until nobody can see them.
     RETIRED,
     /// A device's context, retained at its first use.

@@ -238,7 +238,7 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
 pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
     boundary(|call| {
         let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
-        runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+        memory::empty_cache(runtime)
     })
 }
 

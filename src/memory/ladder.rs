@@ -12,7 +12,7 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::runtime::Runtime;
 
 /// Is it want of memory, so that another step may help?
-fn is_want(error: &Error) -> bool {
+pub(super) fn is_want(error: &Error) -> bool {
     matches!(error, Error::DriverOutOfMemory { .. } | Error::OverLimit)
 }
 
@@ -155,12 +155,22 @@ impl DeviceMemory {
 
     /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
     pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, bytes: u64) -> bool {
+        self.ask_observers_for(runtime, device, self.asked_of_driver(bytes))
+    }
+
+    /// The same, where the driver was asked for so many bytes.
+    pub(super) fn ask_observers_for(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        wanted: u64,
+    ) -> bool {
         observers::ask(runtime, || {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
                 device: self.ordinal,
-                wanted: self.asked_of_driver(bytes),
+                wanted,
                 limit: if limit == u64::MAX { total } else { limit },
                 free,
             }
@@ -168,7 +178,7 @@ impl DeviceMemory {
     }
 
     /// Is growth beyond the limit a failure at once?
-    fn rejects(&self, failure: &Error) -> bool {
+    pub(super) fn rejects(&self, failure: &Error) -> bool {
         matches!(failure, Error::OverLimit) && self.policy.rejects()
     }
 
@@ -200,7 +210,7 @@ impl DeviceMemory {
 
     /// The error with its numbers.
     #[cold]
-    fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
+    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;

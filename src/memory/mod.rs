@@ -6,10 +6,14 @@
 
 pub mod arena;
 pub mod arena_lock;
+pub mod backend;
 mod bins;
 pub mod block;
 pub mod books;
 pub mod dictionary;
+pub mod direct;
+mod driver_pool;
+mod figures;
 pub mod frames;
 mod grammar;
 pub mod history;
@@ -36,6 +40,7 @@ pub mod route;
 mod scopes;
 pub mod segment;
 pub mod settings;
+mod shortage;
 mod sleep;
 pub mod snapshot;
 pub mod source;
@@ -47,7 +52,7 @@ pub mod virtual_memory;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
-pub use report::{OutOfMemoryText, Size};
+pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
 
 use crate::device::Device;
@@ -56,16 +61,18 @@ use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::{self, try_box};
+use crate::thread::try_box;
 use arena::{Arena, Request};
+use backend::Server;
 use bins::SHORT_WALK;
 use block::UNIT;
 use books::GuardedBooks;
+use driver_pool::DriverPool;
 use policy::Policy;
 use pool::PoolId;
 use settings::Settings;
-use stats::{Class, Lanes, Statistics};
-use std::sync::atomic::Ordering;
+use stats::{Class, Lanes};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
@@ -81,6 +88,11 @@ pub struct DeviceMemory {
     virtual_memory: VirtualMemory,
     books: GuardedBooks<Arena>,
     policy: Policy,
+    /// [`Server`], its number.
+    server: AtomicU8,
+    /// Was a block allocated that is in no arena?
+    is_direct: AtomicBool,
+    pool: DriverPool,
 }
 
 type Books = books::Books<Arena>;
@@ -132,21 +144,42 @@ impl DeviceMemory {
         let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let most = virtual_memory.slot_bytes();
-        let policy = Policy::new(most);
-        policy.configure(settings, most, false);
-        let books = GuardedBooks::new();
-        DeviceMemory { driver, ordinal, total, virtual_memory, books, policy }
+        let memory = DeviceMemory {
+            driver,
+            ordinal,
+            total,
+            virtual_memory,
+            books: GuardedBooks::new(),
+            policy: Policy::new(most),
+            server: AtomicU8::new(0),
+            is_direct: AtomicBool::new(false),
+            pool: DriverPool::new(driver),
+        };
+        memory.configure_held(settings, backend::server(settings), false);
+        memory
+    }
+
+    fn configure_held(&self, settings: &Settings, server: Server, held: bool) {
+        self.server.store(server as u8, Ordering::Relaxed);
+        self.policy.divert(server != Server::Cache);
+        self.policy.configure(settings, self.virtual_memory.slot_bytes(), held);
+    }
+
+    /// Who serves requests.
+    pub(crate) fn server(&self) -> Server {
+        Server::of(self.server.load(Ordering::Relaxed))
     }
 
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
-        let most = self.virtual_memory.slot_bytes();
-        observers::while_known(|observed| self.policy.configure(settings, most, observed));
+        let server = backend::server(settings);
+        observers::while_known(|observed| self.configure_held(settings, server, observed));
     }
 
     /// Has anything been allocated here?
     pub(crate) fn is_used(&self) -> bool {
-        self.books.with_members(|arenas| !arenas.is_empty())
+        self.is_direct.load(Ordering::Relaxed)
+            || self.books.with_members(|arenas| !arenas.is_empty())
     }
 
     /// The share of the device's memory that may be reserved.
@@ -160,6 +193,9 @@ impl DeviceMemory {
             return Err(Error::Fraction(fraction));
         }
         self.virtual_memory.limit.set(fraction, self.total);
+        if let Some(allocator) = backend::pluggable() {
+            allocator.set_fraction(fraction, self.ordinal);
+        }
         Ok(())
     }
 
@@ -198,6 +234,9 @@ impl DeviceMemory {
         bytes: u64,
     ) -> Result<u64> {
         observers::check()?;
+        if self.server() != Server::Cache && bytes < TOO_LARGE {
+            return self.allocate_direct(runtime, device, stream, bytes);
+        }
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {
             let size = self.policy.size_of(bytes);
@@ -320,48 +359,10 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// All statistics.
-    pub fn statistics(&self) -> Statistics {
-        let statistics = self.with_ledger(None, |books| books.statistics());
-        Statistics { max_split_size: self.policy.max_split_size(), ..statistics }
-    }
-
-    /// Opens a scope of statistics of this thread.
-    pub fn open_scope(&self) -> Result<()> {
-        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
-        if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
-    }
-
-    /// Closes the newest scope of this thread, and gives what happened in it.
-    pub fn close_scope(&self) -> Result<Statistics> {
-        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
-        let statistics = closed.ok_or(Error::InvalidState(
-            "this thread has no open scope of statistics on the device; call \
-             tcuda_memory_stats_push first",
-        ))?;
-        Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
-    }
-
-    /// Every peak becomes its current value.
-    pub fn reset_peak(&self) {
-        self.with_ledger(None, Books::reset_peak);
-    }
-
-    /// Every total becomes 0.
-    pub fn reset_accumulated(&self) {
-        self.with_ledger(None, Books::reset_accumulated);
-    }
-
-    /// Free and total memory as the driver sees them.
-    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.virtual_memory.info()
-    }
-
     /// Gives another device access to all memory of this one, present and future.
-    pub(crate) fn allow_peer(&self, peer: i32) -> Result<()> {
+    pub(crate) fn allow_peer(&self, device: &Device, peer: i32) -> Result<()> {
         self.virtual_memory.add_peer(peer);
+        self.pool.allow_peer(device, peer)?;
         self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
@@ -400,6 +401,7 @@ impl DeviceMemory {
             Ok(())
         });
         self.virtual_memory.close();
+        self.pool.close();
     }
 }
 
@@ -411,6 +413,14 @@ pub fn unknown_pointer(address: u64) -> Error {
     }
 }
 
+/// Gives all unused memory of all devices back to the driver; waits for what may still use it.
+pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+    if let Some(allocator) = backend::pluggable() {
+        allocator.reset();
+    }
+    runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+}
+
 /// The block at a pointer, its arena locked for the life of the guard.
 struct Locked<'a> {
     arena: &'a Arena,
@@ -419,10 +429,7 @@ struct Locked<'a> {
 }
 
 #[inline]
-fn lock_block(address: u64) -> Result<Locked<'static>> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return Err(unknown_pointer(address));
-    };
+fn lock_block(arena: &'static Arena, offset: u64, address: u64) -> Result<Locked<'static>> {
     let guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
     let id = unsafe { arena.state() }.find(offset, address as usize)?;
@@ -433,7 +440,10 @@ fn lock_block(address: u64) -> Result<Locked<'static>> {
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     history::before_free();
-    let block = lock_block(address)?;
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
+        return direct::free(runtime, address);
+    };
+    let block = lock_block(arena, offset, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;
@@ -451,7 +461,10 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
 
 /// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
-    let block = lock_block(address)?;
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
+        return direct::record_stream(address, stream);
+    };
+    let block = lock_block(arena, offset, address)?;
     if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
         return Ok(());
     }
@@ -464,7 +477,10 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
-    let block = lock_block(address)?;
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
+        return direct::find(address);
+    };
+    let block = lock_block(arena, offset, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let found = &unsafe { block.arena.state() }.blocks[block.id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })

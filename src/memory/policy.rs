@@ -19,6 +19,8 @@ pub struct Policy {
     threshold: AtomicU64,
     /// Growth beyond the limit is refused at once.
     rejects: AtomicBool,
+    /// Something else than arenas serves requests, so that all look.
+    diverts: AtomicBool,
 }
 
 /// The block for a request.
@@ -40,6 +42,7 @@ impl Policy {
             divisions: [AtomicU64::new(0), AtomicU64::new(0)],
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
+            diverts: AtomicBool::new(false),
         }
     }
 
@@ -75,7 +78,13 @@ impl Policy {
     /// Has every request look at the policy, or no longer.
     pub fn hold(&self, held: bool) {
         let usual = self.usual_plain.load(Ordering::Relaxed);
-        self.plain.store(if held { 0 } else { usual }, Ordering::Relaxed);
+        let looks = held || self.diverts.load(Ordering::Relaxed);
+        self.plain.store(if looks { 0 } else { usual }, Ordering::Relaxed);
+    }
+
+    /// Says whether something else than arenas serves requests, with the next `configure`.
+    pub fn divert(&self, diverts: bool) {
+        self.diverts.store(diverts, Ordering::Relaxed);
     }
 
     /// The size of the block for a request of at most 2^60 bytes.

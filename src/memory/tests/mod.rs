@@ -12,7 +12,8 @@ mod scopes;
 mod settings;
 mod threads;
 
-use super::{Books, DeviceMemory, stats};
+use super::stats::{self, Class};
+use super::{Books, DeviceMemory};
 use crate::device::Device;
 use crate::driver::{Call, inject, sim};
 use crate::error::{Error, Result};
@@ -126,6 +127,11 @@ impl Books {
             for row in [stats::ALL, arena.class.row()] {
                 mapped[row] += state.segment.bytes() as i64;
             }
+        }
+        for class in [Class::Small, Class::Large] {
+            let bytes = self.ledger.direct[class as usize].current[stats::ALLOCATED_BYTES];
+            mapped[stats::ALL] += bytes;
+            mapped[class.row()] += bytes;
         }
         let statistics = self.statistics();
         let reserved = statistics.reserved_bytes.map(|stat| stat.current);
