@@ -149,11 +149,14 @@ pub fn device_of(address: u64) -> Option<i32> {
 /// Says that a block is also used on `stream`.
 #[cold]
 pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
+    let mut is_own = false;
     let teller = with(address, |block| {
-        let is_own = std::ptr::eq(block.stream, stream);
         match &block.origin {
             Origin::Pluggable(allocator) => return Ok(Some(allocator.share())),
-            Origin::DriverPool { .. } if is_own => return Ok(None),
+            Origin::DriverPool { .. } if std::ptr::eq(block.stream, stream) => {
+                is_own = true;
+                return Ok(None);
+            }
             // The driver waits for all work of the block's device before it takes it back.
             Origin::Driver if stream.device() == block.device => return Ok(None),
             _ => (),
@@ -165,6 +168,15 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
         }
         Ok(None)
     })?;
+    if is_own {
+        log::write(
+            Level::Warning,
+            format_args!(
+                "tcuda_record_stream names the stream on which {address:#x} was allocated: that is \
+                 unnecessary and has no effect"
+            ),
+        );
+    }
     if let Some(allocator) = teller {
         allocator.record_stream(address, stream);
     }
