@@ -132,7 +132,9 @@ fn in_c(all: &Statistics) -> tcuda_memory_statistics {
     }
 }
 
-/// All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+/// All statistics of a device at one moment; zeros before initialisation. Of the backend
+/// "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+/// (torch.cuda.memory_stats)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
 #[unsafe(no_mangle)]

@@ -2,6 +2,7 @@
 //! edges of growing and giving back, and from many threads.
 
 mod check;
+mod direct;
 mod growth;
 mod identity;
 mod ladder;
