@@ -349,7 +349,13 @@ impl DeviceMemory {
         match &block.origin {
             Origin::Driver => {
                 // The driver waits for the work of its own device only.
-                block.uses().try_for_each(|stream| reclaim::wait_for(runtime, stream))?;
+                block.uses().try_for_each(|stream| match reclaim::wait_for(runtime, stream) {
+                    // Freeing wants no memory.
+                    Err(Error::OutOfHostMemory(_)) => {
+                        runtime.device(stream.device())?.synchronize()
+                    }
+                    other => other,
+                })?;
                 DriverSource.free(device, block.stream(), address, block.bytes)
             }
             Origin::DriverPool { .. } => self.free_in_pool(runtime, device, address, block),

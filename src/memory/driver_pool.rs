@@ -44,9 +44,10 @@ struct Ready {
 pub(super) struct DriverPool {
     driver: &'static Driver,
     ready: Once<Ready>,
-    /// Blocks that go when a capture is over.
+    /// Blocks that go when a capture is over; there is room for all that live.
     postponed: Mutex<Vec<(u64, Block)>>,
     postponed_count: AtomicUsize,
+    live: AtomicUsize,
     /// Was it said that frees are postponed?
     has_warned: AtomicBool,
 }
@@ -58,6 +59,7 @@ impl DriverPool {
             ready: Once::new(Rank::ONCE),
             postponed: Mutex::new(Rank::LEAF, Vec::new()),
             postponed_count: AtomicUsize::new(0),
+            live: AtomicUsize::new(0),
             has_warned: AtomicBool::new(false),
         }
     }
@@ -158,13 +160,22 @@ impl DriverPool {
         self.set(ready.pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
-    /// Puts a block aside until a capture is over; what there is no room for comes back.
-    #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
-    fn postpone(&self, address: u64, block: Block) -> Result<(), (Error, Block)> {
+    /// One block more, for which there is room to be put aside: freeing wants no memory.
+    fn expect_one(&self) -> Result<()> {
+        let live = self.live.fetch_add(1, Ordering::Relaxed) + 1;
         let mut postponed = self.postponed.lock();
-        if postponed.try_reserve(1).is_err() {
-            return Err((Error::OutOfHostMemory("what is freed after a capture"), block));
-        }
+        let missing = live.saturating_sub(postponed.len());
+        let no_memory = |_| Error::OutOfHostMemory("what is freed after a capture");
+        postponed.try_reserve(missing).map_err(no_memory).inspect_err(|_| self.one_less())
+    }
+
+    fn one_less(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Puts a block aside until a capture is over.
+    fn put_aside(&self, address: u64, block: Block) {
+        let mut postponed = self.postponed.lock();
         postponed.push((address, block));
         self.postponed_count.store(postponed.len(), Ordering::Relaxed);
         drop(postponed);
@@ -178,21 +189,25 @@ impl DriverPool {
                 ),
             );
         }
-        Ok(())
     }
 
-    fn take_postponed(&self) -> Vec<(u64, Block)> {
-        if self.postponed_count.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        self.postponed_count.store(0, Ordering::Relaxed);
-        std::mem::take(&mut *self.postponed.lock())
+    /// How many blocks are put aside.
+    fn postponed(&self) -> usize {
+        self.postponed_count.load(Ordering::Relaxed)
+    }
+
+    /// Takes the one that was put aside first; its place stays.
+    fn take_postponed(&self) -> Option<(u64, Block)> {
+        let mut postponed = self.postponed.lock();
+        let first = (!postponed.is_empty()).then(|| postponed.remove(0));
+        self.postponed_count.store(postponed.len(), Ordering::Relaxed);
+        first
     }
 
     /// Gives everything back, and the pool its settings, at the end: the context is current.
     pub fn close(&self) {
         let Some(ready) = self.ready.get() else { return };
-        for (address, _) in self.take_postponed() {
+        while let Some((address, _)) = self.take_postponed() {
             // SAFETY: ours, and nobody uses it any more.
             let _ = unsafe { self.driver.cuMemFree(address) };
         }
@@ -247,11 +262,13 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let ready = self.pool.ready(device, self.virtual_memory.peers())?;
         let captured = stream.is_capturing(runtime)?;
+        self.pool.expect_one()?;
         let (pool, mut address) = (ready.pool as CUmemoryPool, 0);
         // SAFETY: `address` is writable, the pool exists, the stream is alive.
-        unsafe {
+        let given = unsafe {
             self.driver.cuMemAllocFromPoolAsync(&mut address, bytes as usize, pool, stream.native())
-        }?;
+        };
+        given.inspect_err(|_| self.pool.one_less())?;
         Ok((address, captured))
     }
 
@@ -289,9 +306,31 @@ impl DeviceMemory {
         {
             return self.free_async(address, own);
         }
-        // A stream of its own comes after all of them, so that none waits for another.
+        match self.free_after_all(runtime, device, address, block) {
+            // Freeing wants no memory: the host waits instead.
+            Err(Error::OutOfHostMemory(_)) => {
+                for stream in std::iter::once(own).chain(block.uses()) {
+                    runtime.device(stream.device())?.synchronize()?;
+                }
+                // SAFETY: from the pool, taken out of the table, and nobody uses it any more.
+                unsafe { self.driver.cuMemFree(address) }?;
+                self.pool.one_less();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// On a stream of its own, which comes after all that use it, so that none waits for another.
+    fn free_after_all(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: &Block,
+    ) -> Result<()> {
         let unifying = device.streams.unifying(device)?;
-        for stream in std::iter::once(own).chain(block.uses()) {
+        for stream in std::iter::once(block.stream()).chain(block.uses()) {
             wait_for_end(runtime, unifying, stream)?;
         }
         self.free_async(address, unifying)
@@ -300,6 +339,7 @@ impl DeviceMemory {
     fn free_async(&self, address: u64, stream: &Stream) -> Result<()> {
         // SAFETY: from the pool, taken out of the table; the stream is alive.
         unsafe { self.driver.cuMemFreeAsync(address, stream.native()) }?;
+        self.pool.one_less();
         Ok(())
     }
 
@@ -317,14 +357,18 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         match must_wait(runtime, &block) {
             Ok(false) => Ok(Some(block)),
-            Ok(true) => self.pool.postpone(address, block).map(|()| None),
+            Ok(true) => {
+                self.pool.put_aside(address, block);
+                Ok(None)
+            }
             Err(error) => Err((error, block)),
         }
     }
 
     /// Frees blocks whose captures are over. What cannot be freed now can be later.
     fn free_postponed(&self, runtime: &Runtime, device: &Device) {
-        for (address, block) in self.pool.take_postponed() {
+        for _ in 0..self.pool.postponed() {
+            let Some((address, block)) = self.pool.take_postponed() else { return };
             match self.postpone(runtime, address, block) {
                 Ok(None) => (),
                 Ok(Some(block)) => drop(self.release_now(runtime, device, address, block)),
