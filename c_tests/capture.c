@@ -262,6 +262,70 @@ static void what_is_recorded_runs_at_each_launch(void)
     CHECK_OK(tcuda_stream_destroy(branch));
 }
 
+static uint64_t active_pinned(void)
+{
+    tcuda_host_memory_statistics stats = TCUDA_INIT(tcuda_host_memory_statistics);
+    CHECK_OK(tcuda_host_memory_stats(&stats));
+    return stats.active_requests.current;
+}
+
+static unsigned char *pinned(size_t bytes)
+{
+    void *ptr = NULL;
+    CHECK_OK(tcuda_host_malloc(bytes, &ptr));
+    return ptr;
+}
+
+/* What a graph reads at each launch is never another's, although it was freed; what was not used in it
+ * is. The capture goes on, whatever the cache of pinned memory does. */
+static void pinned_memory_of_a_graph_is_kept(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *other = create_stream(TCUDA_CURRENT_DEVICE);
+    struct CUstream_st *native = native_of(stream);
+    unsigned char *memory = allocate(100, TCUDA_CURRENT_DEVICE, stream);
+    unsigned char *read = pinned(100), *earlier = pinned(100);
+    memset(read, 5, 100);
+    CHECK_OK(tcuda_host_record(earlier, stream));
+
+    begin(native, GLOBAL);
+    CHECK_OK(tcuda_copy(memory, read, 100, stream));
+    unsigned char *unused = pinned(3 << 20);
+    CHECK_OK(tcuda_host_free(unused));
+    CHECK(pinned(3 << 20) == unused);
+    CHECK_OK(tcuda_host_record(unused, other));
+    CHECK_OK(tcuda_host_free(unused));
+    CHECK_OK(tcuda_host_free(read));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_host_free(read));
+    /* Nothing is recorded on a stream while it is captured: this one waits for the end. */
+    CHECK_OK(tcuda_host_free(earlier));
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    unsigned char *meanwhile = pinned(100);
+    CHECK(meanwhile != earlier && meanwhile != read);
+    graph *made = end(native, 1);
+    CHECK_OK(tcuda_host_free(meanwhile));
+    CHECK_OK(tcuda_stream_synchronize(other));
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    CHECK_EQ(active_pinned(), 1);
+
+    unsigned char *blocks[10];
+    for (int i = 0; i < 10; i++) {
+        blocks[i] = pinned(100);
+        memset(blocks[i], 6, 100);
+    }
+    executable *exec;
+    CHECK_EQ(driver.instantiate(&exec, made, 0), 0);
+    CHECK_EQ(driver.launch(exec, native), 0);
+    CHECK_EQ(count_other_bytes(memory, 5, 100, stream), 0);
+    for (int i = 0; i < 10; i++)
+        CHECK_OK(tcuda_host_free(blocks[i]));
+    CHECK_EQ(driver.destroy_exec(exec), 0);
+    CHECK_EQ(driver.destroy_graph(made), 0);
+    CHECK_OK(tcuda_free(memory));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(other));
+}
+
 /* An external event is a node of its own: recorded and waited for at each launch, and no captured stream
  * follows another by it. Outside of a capture it is as any other. */
 static void external_events_order_graphs(void)
@@ -369,6 +433,7 @@ int main(void)
     a_threads_own_stream_is_not_known_while_it_is_captured();
     illegal_calls_have_a_status_of_their_own();
     what_is_recorded_runs_at_each_launch();
+    pinned_memory_of_a_graph_is_kept();
     external_events_order_graphs();
     copies_between_devices_are_recorded();
     return finish();

@@ -95,9 +95,16 @@ static void what_is_refused_is_not_lost(void)
     void *pinned = NULL;
     CHECK_OK(tcuda_host_malloc(100, &pinned));
     CHECK_OK(tcuda_backend_faults("cuMemFreeHost@1=999"));
-    CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_host_free(pinned));
     CHECK_OK(tcuda_host_free(pinned));
+    CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_host_memory_empty_cache());
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_host_free(pinned));
+    /* It is in the cache as before, and goes when it is asked for once more. */
+    tcuda_host_memory_statistics stats = TCUDA_INIT(tcuda_host_memory_statistics);
+    CHECK_OK(tcuda_host_memory_stats(&stats));
+    CHECK_EQ(stats.allocations.current, 1);
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    CHECK_OK(tcuda_host_memory_stats(&stats));
+    CHECK_EQ(stats.allocations.current, 0);
     /* A shutdown asks for everything once more. */
     CHECK_OK(tcuda_host_malloc(100, &pinned));
     CHECK_OK(tcuda_free(allocate(1000, 0, NULL)));

@@ -1,4 +1,5 @@
-/* Pinned memory: blocks, wrong pointers, copies that run while the host goes on, freeing that waits. */
+/* Pinned memory: blocks, wrong pointers, copies that run while the host goes on, blocks that are not
+ * used again before work is done with them. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"
@@ -70,17 +71,11 @@ static void copies_run_while_the_host_goes_on(int32_t device)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-static void *open_soon(void *argument)
-{
-    sleep_ms(20);
-    gate_open(argument);
-    return NULL;
-}
-
-static void freeing_waits_for_the_work_that_uses_it(void)
+/* The host goes on at once, and the block is another's when the copy is over. */
+static void a_freed_block_waits_for_the_copy_that_uses_it(void)
 {
     tcuda_stream *const stream = create_stream(TCUDA_CURRENT_DEVICE);
-    unsigned char *const source = pinned(BYTES);
+    unsigned char *const source = pinned(BYTES), *const bystander = pinned(BYTES);
     void *const memory = allocate(BYTES, TCUDA_CURRENT_DEVICE, stream);
     fill_bytes(memory, 1, BYTES, stream);
     CHECK_OK(tcuda_stream_synchronize(stream));
@@ -88,13 +83,21 @@ static void freeing_waits_for_the_work_that_uses_it(void)
 
     gate held;
     gate_close(&held, stream);
-    CHECK_OK(tcuda_copy(memory, source, BYTES, stream));
-    pthread_t opener = start_thread(open_soon, &held);
+    CHECK_OK(tcuda_copy(memory, source + 1, BYTES - 1, stream));
     CHECK_OK(tcuda_host_free(source));
-    CHECK(!runs_late() || atomic_load(&held.is_open));
-    join_thread(opener);
-    CHECK_EQ(count_other_bytes(memory, 2, BYTES, stream), 0);
+    is_refused(source);
+    /* A block that nobody uses is there again at once. */
+    CHECK_OK(tcuda_host_free(bystander));
+    unsigned char *const again = pinned(BYTES), *const next = pinned(BYTES);
+    CHECK(again == bystander || !runs_late());
+    CHECK(next != source || !runs_late());
+    memset(again, 3, BYTES);
+    memset(next, 3, BYTES);
+    gate_open(&held);
+    CHECK_EQ(count_other_bytes(memory, 2, BYTES - 1, stream), 0);
 
+    CHECK_OK(tcuda_host_free(again));
+    CHECK_OK(tcuda_host_free(next));
     CHECK_OK(tcuda_free(memory));
     CHECK_OK(tcuda_stream_destroy(stream));
 }
@@ -102,8 +105,16 @@ static void freeing_waits_for_the_work_that_uses_it(void)
 static void failures_leave_no_trace(void)
 {
     void *ptr = &ptr;
-    CHECK_OK(tcuda_backend_inject("cuMemHostAlloc", 1, 2, 0));
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    /* First a segment is asked for, then as much as is needed. */
+    CHECK_OK(tcuda_backend_faults("cuMemHostAlloc@1=2, cuMemHostAlloc@2=2"));
     CHECK_STATUS(TCUDA_STATUS_OUT_OF_HOST_MEMORY, tcuda_host_malloc(BYTES, &ptr));
+    CHECK(strstr(tcuda_last_error(), "tcuda_host_memory_empty_cache") != NULL);
+    CHECK_OK(tcuda_backend_faults("cuMemHostAlloc@1=2"));
+    void *block = pinned(BYTES);
+    CHECK_OK(tcuda_host_free(block));
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    CHECK_OK(tcuda_backend_faults(NULL));
     CHECK_OK(tcuda_backend_inject("cuMemHostAlloc", 1, 999, 0));
     CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_host_malloc(BYTES, &ptr));
     CHECK_EQ(tcuda_last_error_native(), 999);
@@ -151,7 +162,7 @@ int main(void)
     wrong_pointers_are_refused();
     for (int32_t device = 0; device < num_devices() && device < DEVICES; device++)
         copies_run_while_the_host_goes_on(device);
-    freeing_waits_for_the_work_that_uses_it();
+    a_freed_block_waits_for_the_copy_that_uses_it();
     failures_leave_no_trace();
     threads_can_do_it_at_once();
     shutdown_frees_what_is_left();

@@ -73,6 +73,7 @@ static void out_of_memory_says_so(void)
     if (is_simulated())
         CHECK_STR(tcuda_last_error(), "CUDA out of memory. Tried to allocate 2.00 GiB. "
             "GPU 0 has a total capacity of 1024.00 MiB of which 1016.00 MiB is free. "
+            "Including non-tcuda memory, this process has 8.00 MiB memory in use. "
             "Of the allocated memory 8.00 MiB is allocated by tcuda, "
             "and 0 bytes is reserved by tcuda but unallocated.");
     CHECK(statistics().num_ooms == before.num_ooms + 1);

@@ -630,7 +630,8 @@ typedef struct tcuda_allocation tcuda_allocation; /**< A block as an object. */
  * @param bytes     any size; 0: NULL and OK
  * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
  * @param stream    NULL: the current stream of the device
- * @param[out] ptr  the block, aligned to 512 bytes; the caller's, to be freed
+ * @param[out] ptr  the block, aligned to 512 bytes unless another library's allocator gave it; the
+ * caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_malloc(size_t bytes, int32_t device, tcuda_stream *stream, void **ptr);
@@ -744,8 +745,18 @@ typedef struct tcuda_memory_statistics {
     uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
 } tcuda_memory_statistics;
 
+/** A process on a GPU. */
+typedef struct tcuda_process {
+    /** Its number, in the driver's namespace: a container's own numbers are others. */
+    uint64_t pid;
+    /** Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell. */
+    uint64_t used_bytes;
+} tcuda_process;
+
 /**
- * All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+ * All statistics of a device at one moment; zeros before initialisation. Of the backend
+ * "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+ * (torch.cuda.memory_stats)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
  */
@@ -813,6 +824,26 @@ tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *sta
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
     size_t *needed);
+
+/**
+ * The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
+ * number of it, then a line for each. From NVML, which is looked for at the first use, at the path
+ * in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
+ * machine knows this process alone. (torch.cuda.list_gpu_processes)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
+
+/**
+ * The same as a list, in NVML's order.
+ *
+ * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param      capacity   how many there is room for
+ * @param[out] count      how many there are
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes, size_t capacity,
+    size_t *count);
 
 /* ---- Limits and settings ---- */
 
@@ -1290,26 +1321,190 @@ tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id1);
 
+/* ---- Memory for PyTorch ---- */
+
+/**
+ * Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
+ * the names of this function and tcuda_torch_free; the functions below are set one by one
+ * (docs/pytorch.md).
+ *
+ * PyTorch has no way to hear of a failure and uses what it gets: where memory runs out that is
+ * NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
+ * for errors the first one is written to stderr. On a stream that is captured, the block comes
+ * from the pool that tcuda_torch_begin_allocate_to_pool began.
+ *
+ * @param bytes      0: NULL
+ * @param device     ordinal
+ * @param cu_stream  may be NULL: the device's default stream. A stream must live as long as
+ * tcuda keeps memory that was used on it, as PyTorch's own do
+ * @return           the block, aligned to 512 bytes; NULL: it failed
+ */
+TCUDA_NODISCARD TCUDA_API
+void *tcuda_torch_malloc(ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
+
+/**
+ * Gives a block back, in the order of its stream; after tcuda_shutdown it does nothing.
+ *
+ * @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
+ * @param bytes, device, cu_stream  are not looked at: tcuda knows them
+ */
+TCUDA_API
+void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
+
+/**
+ * For set_init_fn: initialises the library.
+ *
+ * @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
+ */
+TCUDA_API
+void tcuda_torch_init(int32_t device_count);
+
+/** For set_reset_fn: tcuda_memory_empty_cache. (torch.cuda.empty_cache) */
+TCUDA_API
+void tcuda_torch_reset(void);
+
+/**
+ * For set_memory_fraction_fn: tcuda_memory_fraction_set.
+ * (torch.cuda.set_per_process_memory_fraction)
+ */
+TCUDA_API
+void tcuda_torch_memory_fraction(double fraction, int32_t device);
+
+/**
+ * For set_base_alloc_fn: the segment that holds an address.
+ *
+ * @param ptr         any address of a segment; may be NULL: NULL
+ * @param[out] bytes  its length; may be NULL
+ * @return            its first byte; NULL, and bytes untouched: tcuda has no memory there
+ */
+TCUDA_NODISCARD TCUDA_API
+void *tcuda_torch_base_alloc(void *ptr, size_t *bytes);
+
+/**
+ * For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
+ * also used on a stream, of any device. (tcuda_record_stream)
+ *
+ * @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
+ * @param cu_stream  may be NULL: the default stream of the block's device
+ */
+TCUDA_API
+void tcuda_torch_record_stream(void *ptr, struct CUstream_st *cu_stream);
+
+/**
+ * For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
+ * made now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
+ * not 0 and no capture has come, those of this thread.
+ *
+ * @param id0, id1  PyTorch's MempoolId_t, by value
+ * @param filter    PyTorch's std::function, which C cannot call; not looked at, may be NULL
+ */
+TCUDA_API
+void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1,
+    const void *filter);
+
+/** For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays. */
+TCUDA_API
+void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
+
+/**
+ * For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
+ * pool. After the last, memory of the pool that nobody uses goes with the next
+ * tcuda_memory_empty_cache, or when memory is short.
+ */
+TCUDA_API
+void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
+
 /* ---- Pinned host memory ---- */
+
+/**
+ * How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
+ * others since the totals were.
+ */
+typedef struct tcuda_duration {
+    uint64_t total_us; /**< All together. */
+    uint64_t max_us;   /**< The longest. */
+    uint64_t min_us;   /**< The shortest that took 1 or more. */
+    uint64_t count;    /**< How many. */
+    uint64_t avg_us;   /**< total_us / count. */
+} tcuda_duration;
+
+/** torch.cuda.host_memory_stats(), the same names. */
+typedef struct tcuda_host_memory_statistics {
+    size_t struct_size;      /**< From TCUDA_INIT. */
+    uint64_t num_host_alloc; /**< Times that memory came from the driver. */
+    uint64_t num_host_free;  /**< Times that memory went back to it. */
+    tcuda_stat allocations;  /**< Segments obtained from the driver; blocks are cut out of them. */
+    tcuda_stat allocated_bytes; /**< Their bytes. */
+    tcuda_stat active_requests; /**< Blocks held by the host, and freed ones awaiting streams. */
+    tcuda_stat active_bytes;    /**< Their bytes, rounded up to 64, above 64 KiB to 512. */
+    tcuda_duration host_alloc_time; /**< What num_host_alloc calls took. */
+    tcuda_duration host_free_time;  /**< What num_host_free calls took. */
+} tcuda_host_memory_statistics;
 
 /**
  * Page-locked memory of the host, usable from all devices: copies from and to it run in stream
  * order while the host goes on, so that its bytes must be left alone until the stream got there.
+ * Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
+ * more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
  *
  * @param bytes     any size; 0: NULL and OK
- * @param[out] ptr  the block, aligned to 64 bytes; the caller's, to be freed
+ * @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
 
 /**
- * Gives page-locked memory back, after waiting for work that may still use it. If the driver fails,
- * the block is still the caller's: free it again, or leave it to tcuda_shutdown.
+ * Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
+ * that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
+ * does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
  *
  * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
  */
 TCUDA_API
 tcuda_status tcuda_host_free(void *ptr);
+
+/**
+ * Says that a block is used on `stream`: once freed, it is not reused before what is queued there
+ * then is done. For kernels, callbacks and copies that do not come from this library; its own are
+ * recorded by themselves. A block that is used on a stream while that is captured into a graph may
+ * be used by each launch of it, and is kept until tcuda_shutdown.
+ *
+ * @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
+ * @param stream  NULL: the current stream of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_record(void *ptr, tcuda_stream *stream);
+
+/**
+ * All statistics of pinned memory; zeros before initialisation. Each number is exact; while other
+ * threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats)
+ *
+ * @param[in,out] stats  start from TCUDA_INIT(tcuda_host_memory_statistics)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_stats(tcuda_host_memory_statistics *stats);
+
+/**
+ * Peaks become the current values; the longest and shortest times are measured anew.
+ * (torch.cuda.reset_peak_host_memory_stats)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_reset_peak(void);
+
+/**
+ * Totals become 0: allocated and freed, counts and times of calls.
+ * (torch.cuda.reset_accumulated_host_memory_stats)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_reset_accumulated(void);
+
+/**
+ * Returns pinned memory in which no block is in use to the driver, which waits for the work of the
+ * devices when there is any such memory. Freed blocks that still wait for streams stay. What the
+ * driver refuses stays cached; the first failure is told.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_memory_empty_cache(void);
 
 #ifdef __cplusplus
 }

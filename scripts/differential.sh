@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# usage: differential.sh [--fetch] [option...]: the same random operations on PyTorch's own allocator
-# and on ours, without a GPU; the statistics must be equal. --fetch gets PyTorch's allocator (530 MB to
-# download) where it is not in target/c10 yet; options are those of tests/differential/main.cc.
+# usage: differential.sh [--fetch] [--traces] [option...]: the same random operations on PyTorch's own
+# allocator and on ours, without a GPU; the statistics must be equal after each of them. --fetch gets
+# PyTorch's allocator (530 MB to download) where it is not in target/c10 yet, --traces adds those of
+# data/traces; options are those of tests/differential/main.cc.
 set -euo pipefail
 source "$(dirname "$0")/tools.sh"
 
@@ -14,12 +15,20 @@ elif [ ! -e "$c10/torch/lib/libc10_cuda.so" ]; then
     echo "skipped: PyTorch's allocator is not in target/c10 (scripts/differential.sh --fetch)"
     exit 0
 fi
+traces=()
+if [ "${1:-}" = --traces ]; then
+    shift
+    python3 scripts/unpack_traces.py data/traces "$root/target/traces"
+    traces=("$root"/target/traces/*.trace)
+fi
 command -v g++ >/dev/null || { echo "skipped: g++ is not installed"; exit 0; }
 include=$(dirname "$(find "$c10/rt" -name cuda_runtime_api.h | head -1)")
 
 cargo build --locked --quiet --release --lib
 out=$root/target/differential
 mkdir -p "$out"
+library=$CARGO_TARGET_DIR/release/libtcuda.so
+ln -sf "$library" "$out/$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')"
 gcc -std=gnu11 -O2 -fPIC -shared -I"$include" benches/c10_without_gpu/cudart.c \
     -o "$out/libcudart.so.13" -Wl,-soname,libcudart.so.13 \
     -Wl,--version-script=benches/c10_without_gpu/v.map -lpthread
@@ -30,11 +39,11 @@ objects=()
 for file in tests/differential/*.cc; do
     object=$out/$(basename "$file" .cc).o
     [ "$object" -nt "$file" ] && [ "$object" -nt include/tcuda.h ] &&
-        [ "$object" -nt tests/differential/side.h ] && [ "$object" -nt tests/differential/program.h ] ||
+        [ -z "$(find tests/differential -name '*.h' -newer "$object")" ] ||
         g++ "${flags[@]}" "${others[@]}" -Iinclude -c "$file" -o "$object"
     objects+=("$object")
 done
-g++ "${objects[@]}" -o "$out/differential" -L "$c10/torch/lib" -L "$out" -L "$CARGO_TARGET_DIR/release" \
-    -lc10 -lc10_cuda -l:libcudart.so.13 -ltcuda -lpthread -Wl,--allow-shlib-undefined \
-    -Wl,--disable-new-dtags,-rpath,"$c10/torch/lib:$out:$CARGO_TARGET_DIR/release"
-exec "$out/differential" "$@"
+g++ "${objects[@]}" -o "$out/differential" -L "$c10/torch/lib" -L "$out" "$library" \
+    -lc10 -lc10_cuda -l:libcudart.so.13 -lpthread -Wl,--allow-shlib-undefined \
+    -Wl,--disable-new-dtags,-rpath,"$c10/torch/lib:$out"
+exec "$out/differential" "$@" "${traces[@]}"

@@ -81,7 +81,7 @@ step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
 step contract cargo test --locked --test contract
 step model model
-step differential scripts/differential.sh --fetch --operations "$(full 1000000 20000)"
+step differential scripts/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
 step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
 step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"

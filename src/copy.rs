@@ -168,7 +168,17 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
             None => unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) },
         }?;
         Ok(())
-    })
+    })?;
+    note_pinned(runtime, [dst, src], stream);
+    Ok(())
+}
+
+/// Pinned memory of ours that work uses is not reused before that is done, although the host frees it.
+#[inline]
+fn note_pinned<const N: usize>(runtime: &Runtime, addresses: [u64; N], stream: &Stream) {
+    for address in addresses {
+        runtime.host.used(runtime, address, stream);
+    }
 }
 
 /// A rectangle of rows in memory.
@@ -206,7 +216,9 @@ pub fn copy_2d(
             Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream),
             None => copy_2d_plain(runtime, dst, src, width, rows, stream),
         }
-    })
+    })?;
+    note_pinned(runtime, [dst.address, src.address], stream);
+    Ok(())
 }
 
 fn copy_2d_plain(
@@ -301,7 +313,9 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
         });
     };
     let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
-    where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))
+    where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
+    note_pinned(runtime, [ptr], stream);
+    Ok(())
 }
 
 fn fill_by(runtime: &Runtime, ptr: u64, plan: FillPlan, stream: &Stream) -> Result<()> {

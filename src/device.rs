@@ -75,6 +75,11 @@ impl Device {
         })
     }
 
+    /// Is it a device of the simulated machine?
+    pub fn is_simulated(&self) -> bool {
+        self.driver.is_simulated()
+    }
+
     /// Its number.
     #[inline]
     pub fn ordinal(&self) -> i32 {

@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code};
+use crate::driver::{CudaError, code, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 
@@ -29,8 +29,25 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Held by the cache and not by the host.
     pub cached: u64,
+    /// Part of `cached`: in private pools, for their users alone.
+    pub pooled: u64,
+    /// Who else has memory of the device, where that is known.
+    pub users: Users,
     /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
     pub rejected: bool,
+}
+
+/// Processes that have memory of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// What this process has, also past the library.
+    pub own_bytes: Option<u64>,
+    /// The first others: an error has no room for all.
+    pub pids: [u32; 2],
+    /// What they have.
+    pub bytes: [u64; 2],
+    /// How many others there are.
+    pub num_others: u32,
 }
 
 /// A failure, with the offending value and what to do about it.
@@ -190,6 +207,9 @@ pub enum Error {
     /// A driver call failed.
     #[error("{}", crate::runtime::CudaErrorText(.0))]
     Cuda(CudaError),
+    /// The driver's management library is not there, or failed.
+    #[error("{0}")]
+    Nvml(crate::driver::nvml::Failure),
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -205,11 +225,21 @@ impl From<CudaError> for Error {
     }
 }
 
+impl From<nvml::Failure> for Error {
+    fn from(failure: nvml::Failure) -> Error {
+        match failure {
+            nvml::Failure::OutOfHostMemory => Error::OutOfHostMemory("a list of processes"),
+            failure => Error::Nvml(failure),
+        }
+    }
+}
+
 impl Error {
-    /// The code behind it: a CUresult, or 0.
+    /// The code behind it: a CUresult, another library's number, or 0.
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
+            Error::Nvml(nvml::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

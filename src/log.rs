@@ -50,6 +50,13 @@ pub fn set_listener(listener: Option<Box<Listener>>) {
     }
 }
 
+/// Does anybody get lines of this level? The caller is inside the library.
+pub fn is_heard(level: Level) -> bool {
+    let listener = LISTENER.load(Ordering::Acquire);
+    // SAFETY: as in `write`.
+    unsafe { listener.as_ref() }.is_some_and(|listener| level as i32 <= listener.level)
+}
+
 /// Writes a line; the caller is inside the library.
 pub fn write(level: Level, line: fmt::Arguments<'_>) {
     let listener = LISTENER.load(Ordering::Acquire);

@@ -42,6 +42,8 @@ ranks! {
     LEDGER,
     /// A part of the table of blocks that are in no arena.
     DIRECT,
+    /// Blocks of pinned host memory.
+    HOST,
     /// Objects that wait until nobody can see them.
     RETIRED,
     /// A device's context, retained at its first use.

@@ -17,6 +17,7 @@ use crate::memory::settings::{self, Settings};
 use crate::rank::Rank;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
+use crate::torch::Pools;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub struct Runtime {
     pub devices: Vec<Device>,
     /// Pinned memory of the host.
     pub host: HostMemory,
+    /// Private pools that PyTorch named.
+    pub torch: Pools,
     /// Counts initialisations, so that what threads remember of an earlier one is not believed.
     pub generation: u64,
     driver: &'static Driver,
@@ -122,7 +125,13 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
     let runtime = try_box(
-        Runtime { devices, host: HostMemory::new(driver), generation, driver },
+        Runtime {
+            devices,
+            host: HostMemory::new(driver, generation),
+            torch: Pools::new(),
+            generation,
+            driver,
+        },
         "the runtime",
     )?;
     settings::choose(settings);
@@ -361,7 +370,7 @@ fn close(runtime: &Runtime) {
 
 /// Lets go of the backend; nobody uses it any more.
 fn stop_driver(driver: Box<Driver>) {
-    if driver.name() == "sim" {
+    if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
         crate::host_faults::reached(crate::host_faults::Stage::Released);
         power_off();

@@ -1,7 +1,7 @@
 //! Streams of the library's own, beside those that hosts use.
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
@@ -35,7 +35,7 @@ impl Streams {
         other: &Stream,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        let device = runtime.device(self.ordinal())?;
+        let device = runtime.device(self.ordinal)?;
         let side = self.sides.work.get_or_try_init(|| self.create(device, 0, 0))?;
         side.wait_stream(runtime, other)?;
         work(side)?;
@@ -45,6 +45,15 @@ impl Streams {
     /// A stream that comes after others, so that none of them waits for another.
     pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
         Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// The streams of others.
+    fn externals(&self) -> Result<Vec<&Stream>> {
+        let (external, mut streams) = (self.external.lock(), Vec::new());
+        let no_memory = |_| Error::OutOfHostMemory("a list of streams");
+        streams.try_reserve_exact(external.len()).map_err(no_memory)?;
+        streams.extend(external.iter().map(|stream| self.lend(stream)));
+        Ok(streams)
     }
 
     /// Runs `body` for each stream that hosts use, or used; stops at the first error.

@@ -13,7 +13,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
 use crate::thread::{self, Block, try_box};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
@@ -22,8 +22,8 @@ pub const MAX_PRIORITIES: usize = 4;
 
 const NON_BLOCKING: u32 = 1;
 /// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
+pub(crate) const LEGACY: usize = 1;
+pub(crate) const PER_THREAD: usize = 2;
 
 /// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
 pub struct Stream {
@@ -32,10 +32,12 @@ pub struct Stream {
     id: i64,
     priority: i32,
     /// The driver's number for it, which is never recycled as handles are.
-    driver_id: u64,
-    external: bool,
+    pub(crate) driver_id: u64,
+    pub(crate) external: bool,
     /// Owned handles; without any the owner of an external stream may destroy it.
-    farewell: Farewell,
+    pub(crate) farewell: Farewell,
+    /// Its owner names it in each call, and so keeps it alive without a handle.
+    pub(crate) is_named: AtomicBool,
     /// Where its small and its large blocks come from; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 2],
     /// The borrowed handle that the door gave out for it; 0: none yet.
@@ -43,7 +45,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn new(device: i32, native: usize, id: i64, priority: i32, driver_id: u64) -> Stream {
+    pub(crate) fn new(
+        device: i32,
+        native: usize,
+        id: i64,
+        priority: i32,
+        driver_id: u64,
+    ) -> Stream {
         Stream {
             device,
             native,
@@ -52,6 +60,7 @@ impl Stream {
             driver_id,
             external: false,
             farewell: Farewell::new(),
+            is_named: AtomicBool::new(false),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             handle: AtomicUsize::new(0),
         }
@@ -229,7 +238,7 @@ impl Stream {
 }
 
 /// Is a stream of the driver's being captured? The question harms no capture.
-fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
+pub(crate) fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
     let mut status: i32 = 0;
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
     // SAFETY: the driver writes an enum of this size; it is read as an integer.
@@ -253,15 +262,15 @@ pub(crate) fn finished(result: crate::driver::CudaResult) -> Result<bool> {
 
 /// The streams of a device.
 pub struct Streams {
-    driver: &'static Driver,
-    ordinal: i32,
+    pub(crate) driver: &'static Driver,
+    pub(crate) ordinal: i32,
     generation: u64,
     default: Stream,
     range: Once<(i32, i32)>,
-    pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
+    pub(crate) pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
     #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
-    external: Mutex<Vec<Box<Stream>>>,
+    pub(crate) external: Mutex<Vec<Box<Stream>>>,
     pub(crate) sides: Sides,
 }
 
@@ -286,23 +295,9 @@ impl Streams {
         self.generation
     }
 
-    /// The device's ordinal.
-    pub(crate) fn ordinal(&self) -> i32 {
-        self.ordinal
-    }
-
     /// Pooled streams that were made.
     pub(crate) fn pooled(&self) -> impl Iterator<Item = &Stream> {
         self.pool.iter().flatten().filter_map(Once::get).map(|stream| &**stream)
-    }
-
-    /// The streams of others.
-    pub(crate) fn externals(&self) -> Result<Vec<&Stream>> {
-        let (external, mut streams) = (self.external.lock(), Vec::new());
-        let no_memory = |_| Error::OutOfHostMemory("a list of streams");
-        streams.try_reserve_exact(external.len()).map_err(no_memory)?;
-        streams.extend(external.iter().map(|stream| self.lend(stream)));
-        Ok(streams)
     }
 
     /// The device's default stream.
@@ -346,88 +341,6 @@ impl Streams {
         stream.native = native as usize;
         stream.driver_id = self.driver_id(native).unwrap_or(native as u64);
         Ok(stream)
-    }
-
-    /// A stream that someone else made: the same object for the same stream.
-    pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
-        if native.is_null() || native as usize == LEGACY {
-            return Ok(&self.default);
-        }
-        let _context = device.enter()?;
-        if native as usize != PER_THREAD {
-            self.check_context(device, native)?;
-        }
-        // Asking a captured stream for its number would break the capture.
-        let driver_id = match is_capturing(self.driver, native)? {
-            true => None,
-            false => Some(self.driver_id(native)?),
-        };
-        let is_it = |stream: &Stream| {
-            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
-            is_same && stream.native == native as usize
-        };
-        for level in &self.pool {
-            if let Some(stream) = level.iter().filter_map(Once::get).find(|s| is_it(s)) {
-                return Ok(stream);
-            }
-        }
-        let mut external = self.external.lock();
-        // Without a number, one that a handle keeps alive is known by its own.
-        let is_alive = |stream: &Stream| {
-            driver_id.is_some() || !stream.is_per_thread() && stream.farewell.has_handle()
-        };
-        if let Some(stream) = external.iter().find(|s| is_it(s) && is_alive(s)) {
-            return Ok(self.lend(stream));
-        }
-        let Some(driver_id) = driver_id else {
-            return Err(Error::InvalidState(
-                "the stream is being captured, and tcuda does not know it yet: call \
-                 tcuda_stream_from_external before the capture begins",
-            ));
-        };
-        let mut priority = 0;
-        // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
-        unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
-        external.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a stream"))?;
-        let mut stream =
-            Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
-        stream.external = true;
-        external.push(try_box(stream, "a stream")?);
-        match external.last() {
-            Some(stream) => Ok(self.lend(stream)),
-            None => Err(Error::OutOfHostMemory("a stream")),
-        }
-    }
-
-    /// A reference that outlives the lock of the list: boxes stay in it until `close`.
-    fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
-        // SAFETY: boxed, and only dropped with `self`.
-        unsafe { &*std::ptr::from_ref(stream) }
-    }
-
-    fn check_context(&self, device: &Device, native: CUstream) -> Result<()> {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the caller's promise that the stream is alive; `context` is writable.
-        unsafe { self.driver.cuStreamGetCtx(native, &mut context) }?;
-        if context == device.context()? {
-            Ok(())
-        } else {
-            Err(Error::Invalid(
-                "cu_stream belongs to another device or is not of its primary context; name the \
-                 stream's own device",
-            ))
-        }
-    }
-
-    /// The driver's number, or the handle where the driver is too old to have numbers.
-    fn driver_id(&self, native: CUstream) -> Result<u64> {
-        let mut id = 0;
-        // SAFETY: the stream is alive, `id` is writable.
-        match unsafe { self.driver.cuStreamGetId(native, &mut id) } {
-            Ok(()) => Ok(id),
-            Err(error) if error.code == CudaError::MISSING => Ok(native as u64),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// This thread's current stream of the device.

@@ -20,7 +20,7 @@ pub struct Block {
     presence: Presence,
     /// Current device, where the thread's context says nothing; see `runtime`.
     pub(crate) device: AtomicU32,
-    /// 1 once the thread is on the list.
+    /// 0 until the thread is on the list; see `share`.
     registered: AtomicU32,
     /// Generation of the runtime to which `streams` belongs.
     pub(crate) generation: AtomicU64,
@@ -289,6 +289,23 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         // SAFETY: from malloc, or NULL, and no longer reachable.
         unsafe { libc::free(message) };
     }
+}
+
+/// A number that this thread has in a life of the library: from 0 on, in the order in which threads ask,
+/// so that neighbours share as little as they can.
+#[inline]
+pub fn share(generation: u64, next: &AtomicU32) -> u32 {
+    let word = block().registered.load(Ordering::Relaxed);
+    // Bit 0: on the list. Bits 1 to 8: the number. The rest: the life, from 1 on.
+    let life = ((generation as u32) & 0x7f_ffff).max(1);
+    if word >> 9 == life { word >> 1 & 0xff } else { choose_share(life, next) }
+}
+
+#[cold]
+fn choose_share(life: u32, next: &AtomicU32) -> u32 {
+    let number = next.fetch_add(1, Ordering::Relaxed) & 0xff;
+    block().registered.store(1 | number << 1 | life << 9, Ordering::Relaxed);
+    number
 }
 
 /// Makes what this thread did visible to all before it looks at where they are.

@@ -2,7 +2,7 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
-use crate::world::World;
+use crate::world::{Mode, World};
 use std::ffi::c_void;
 use tcuda::driver::sys::CUstream_st;
 use tcuda::ffi::event::tcuda_event;
@@ -109,7 +109,9 @@ impl World {
         let others: Vec<usize> = self.blocks.iter().map(|block| block.ptr).collect();
         let mut address = self.handle(input, &live, &others);
         if input.rarely(16) {
-            address = address.wrapping_add(input.one_of(&[1, 64, 4096, 1 << 20]));
+            let by = input.one_of(&[1, 64, 4096, 1 << 20]);
+            // The next block may be another thread's, and live.
+            address = address.wrapping_add(if self.mode == Mode::Threads { 1 } else { by });
         }
         if address != 0 && !live.contains(&address) {
             expect.wrong(status::INVALID_POINTER);

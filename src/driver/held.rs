@@ -36,13 +36,11 @@ fn allowed(call: Call) -> &'static [Rank] {
             &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
         }
         cuDevicePrimaryCtxRetain => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::CONTEXT]
+            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
         }
-        // Of a stream that is being added to the list of external ones; of pools that end.
-        cuStreamGetPriority | cuEventDestroy => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF]
-        }
-        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA],
+        // Of pools that end.
+        cuEventDestroy => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF],
+        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST],
     }
 }
 

@@ -6,6 +6,7 @@ pub mod cuda;
 mod held;
 pub mod inject;
 pub mod library;
+pub mod nvml;
 pub mod sim;
 pub mod table;
 
@@ -33,6 +34,7 @@ pub mod code {
     pub const UNSUPPORTED_PTX_VERSION: i32 = 222;
     pub const ECC_UNCORRECTABLE: i32 = 214;
     pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+    pub const OPERATING_SYSTEM: i32 = 304;
     pub const INVALID_HANDLE: i32 = 400;
     pub const ILLEGAL_STATE: i32 = 401;
     pub const NOT_FOUND: i32 = 500;
@@ -127,6 +129,11 @@ impl Driver {
     /// "cuda" or "sim".
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Is it the simulated machine?
+    pub fn is_simulated(&self) -> bool {
+        self.name == "sim"
     }
 
     /// The address of a call of the table, of an index of [`NAMES`].

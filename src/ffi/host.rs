@@ -1,15 +1,75 @@
 //! Section "Pinned host memory" of the header.
 
-use super::boundary::{boundary, out};
+use super::boundary::{Sized_, boundary, out, struct_out};
+use super::statistics::{stat, tcuda_stat};
 use super::status::tcuda_status;
+use super::stream::{optional, tcuda_stream};
+use crate::device::CURRENT;
 use crate::memory::host;
+use crate::memory::host::stats::{HostStatistics, Times};
 use std::ffi::c_void;
+
+/// How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
+/// others since the totals were.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_duration {
+    /// All together.
+    pub total_us: u64,
+    /// The longest.
+    pub max_us: u64,
+    /// The shortest that took 1 or more.
+    pub min_us: u64,
+    /// How many.
+    pub count: u64,
+    /// total_us / count.
+    pub avg_us: u64,
+}
+
+/// torch.cuda.host_memory_stats(), the same names.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_host_memory_statistics {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// Times that memory came from the driver.
+    pub num_host_alloc: u64,
+    /// Times that memory went back to it.
+    pub num_host_free: u64,
+    /// Segments obtained from the driver; blocks are cut out of them.
+    pub allocations: tcuda_stat,
+    /// Their bytes.
+    pub allocated_bytes: tcuda_stat,
+    /// Blocks held by the host, and freed ones awaiting streams.
+    pub active_requests: tcuda_stat,
+    /// Their bytes, rounded up to 64, above 64 KiB to 512.
+    pub active_bytes: tcuda_stat,
+    /// What num_host_alloc calls took.
+    pub host_alloc_time: tcuda_duration,
+    /// What num_host_free calls took.
+    pub host_free_time: tcuda_duration,
+}
+
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_host_memory_statistics {}
+
+fn duration(times: &Times) -> tcuda_duration {
+    tcuda_duration {
+        total_us: times.total,
+        max_us: times.max,
+        min_us: times.min,
+        count: times.count,
+        avg_us: times.average(),
+    }
+}
 
 /// Page-locked memory of the host, usable from all devices: copies from and to it run in stream
 /// order while the host goes on, so that its bytes must be left alone until the stream got there.
+/// Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
+/// more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
 ///
 /// @param bytes     any size; 0: NULL and OK
-/// @param[out] ptr  the block, aligned to 64 bytes; the caller's, to be freed
+/// @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) -> tcuda_status {
@@ -21,8 +81,9 @@ pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) 
     })
 }
 
-/// Gives page-locked memory back, after waiting for work that may still use it. If the driver fails,
-/// the block is still the caller's: free it again, or leave it to tcuda_shutdown.
+/// Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
+/// that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
+/// does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
 ///
 /// @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -36,5 +97,102 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
             Some(runtime) => runtime.host.free(runtime, ptr as usize),
             None => Err(host::unknown_block(ptr as usize)),
         }
+    })
+}
+
+/// Says that a block is used on `stream`: once freed, it is not reused before what is queued there
+/// then is done. For kernels, callbacks and copies that do not come from this library; its own are
+/// recorded by themselves. A block that is used on a stream while that is captured into a graph may
+/// be used by each launch of it, and is kept until tcuda_shutdown.
+///
+/// @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
+/// @param stream  NULL: the current stream of the current device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_host_record(
+    ptr: *mut c_void,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = optional(stream, call)?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let Some(runtime) = crate::runtime::existing(call.inside()) else {
+            return Err(host::unknown_address(ptr as usize));
+        };
+        let stream = match stream {
+            Some(stream) => stream,
+            None => runtime.device(CURRENT)?.streams.current(),
+        };
+        runtime.host.record(runtime, ptr as usize, stream.on_this_thread(runtime)?)
+    })
+}
+
+/// All statistics of pinned memory; zeros before initialisation. Each number is exact; while other
+/// threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats)
+///
+/// @param[in,out] stats  start from TCUDA_INIT(tcuda_host_memory_statistics)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_host_memory_stats(
+    stats: *mut tcuda_host_memory_statistics,
+) -> tcuda_status {
+    boundary(|call| {
+        let stats = struct_out(stats, "stats")?;
+        let all = match crate::runtime::existing(call.inside()) {
+            Some(runtime) => runtime.host.statistics(),
+            None => HostStatistics::default(),
+        };
+        stats.set(&tcuda_host_memory_statistics {
+            struct_size: size_of::<tcuda_host_memory_statistics>(),
+            num_host_alloc: all.alloc_time.count,
+            num_host_free: all.free_time.count,
+            allocations: stat(&all.allocations),
+            allocated_bytes: stat(&all.allocated_bytes),
+            active_requests: stat(&all.active_requests),
+            active_bytes: stat(&all.active_bytes),
+            host_alloc_time: duration(&all.alloc_time),
+            host_free_time: duration(&all.free_time),
+        });
+        Ok(())
+    })
+}
+
+/// Peaks become the current values; the longest and shortest times are measured anew.
+/// (torch.cuda.reset_peak_host_memory_stats)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_host_memory_reset_peak() -> tcuda_status {
+    boundary(|call| {
+        if let Some(runtime) = crate::runtime::existing(call.inside()) {
+            runtime.host.reset_peak();
+        }
+        Ok(())
+    })
+}
+
+/// Totals become 0: allocated and freed, counts and times of calls.
+/// (torch.cuda.reset_accumulated_host_memory_stats)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_host_memory_reset_accumulated() -> tcuda_status {
+    boundary(|call| {
+        if let Some(runtime) = crate::runtime::existing(call.inside()) {
+            runtime.host.reset_accumulated();
+        }
+        Ok(())
+    })
+}
+
+/// Returns pinned memory in which no block is in use to the driver, which waits for the work of the
+/// devices when there is any such memory. Freed blocks that still wait for streams stay. What the
+/// driver refuses stays cached; the first failure is told.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_host_memory_empty_cache() -> tcuda_status {
+    boundary(|call| {
+        let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
+        runtime.host.empty_cache(runtime)
     })
 }

@@ -21,3 +21,4 @@ pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;
+pub mod torch;

@@ -8,6 +8,7 @@ use crate::memory::stats::{
     REQUESTED_BYTES, Stat, StatRow, Statistics,
 };
 use crate::memory::{Keys, Summary};
+use crate::monitor::{Process, Processes};
 use crate::runtime;
 use crate::text::Text;
 use std::ffi::c_char;
@@ -86,7 +87,8 @@ pub struct tcuda_memory_statistics {
 // SAFETY: repr(C), plain data, struct_size first.
 unsafe impl Sized_ for tcuda_memory_statistics {}
 
-fn stat(stat: &Stat) -> tcuda_stat {
+/// A statistic as C has it.
+pub(super) fn stat(stat: &Stat) -> tcuda_stat {
     let unsigned = |value: i64| value.max(0) as u64;
     tcuda_stat {
         current: unsigned(stat.current),
@@ -297,5 +299,65 @@ pub unsafe extern "C" fn tcuda_memory_summary(
         let device = call.runtime()?.device(device)?;
         let statistics = device.memory.all_statistics()?;
         out.set(Summary { device: device.ordinal(), abbreviated, statistics })
+    })
+}
+
+/// A process on a GPU.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_process {
+    /// Its number, in the driver's namespace: a container's own numbers are others.
+    pub pid: u64,
+    /// Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell.
+    pub used_bytes: u64,
+}
+
+/// The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
+/// number of it, then a line for each. From NVML, which is looked for at the first use, at the path
+/// in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
+/// machine knows this process alone. (torch.cuda.list_gpu_processes)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_processes(
+    device: i32,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        out.set(Processes::of(call.runtime()?.device(device)?)?)
+    })
+}
+
+/// The same as a list, in NVML's order.
+///
+/// @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
+/// @param      capacity   how many there is room for
+/// @param[out] count      how many there are
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_process_list(
+    device: i32,
+    processes: *mut tcuda_process,
+    capacity: usize,
+    count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        if capacity > 0 {
+            out(processes, "processes")?;
+        }
+        let found = Processes::of(call.runtime()?.device(device)?)?;
+        for (index, process) in found.list.iter().take(capacity).enumerate() {
+            let Process { pid, used_bytes } = *process;
+            let used_bytes = used_bytes.unwrap_or(u64::MAX);
+            // SAFETY: the caller has room for `capacity`.
+            let place = unsafe { processes.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(tcuda_process { pid: pid.into(), used_bytes }) };
+        }
+        count.set(found.list.len());
+        Ok(())
     })
 }

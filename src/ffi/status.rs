@@ -1,5 +1,6 @@
 //! Statuses, and the last error of each thread.
 
+use crate::driver::nvml::Failure;
 use crate::error::{self, Error};
 use crate::thread;
 use std::ffi::{CStr, c_char};
@@ -95,6 +96,8 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Library { .. } => S::NoLibrary,
         Error::Forked => S::Forked,
         Error::File { .. } => S::FileError,
+        Error::Nvml(Failure::Library(_) | Failure::Missing(_)) => S::NoLibrary,
+        Error::Nvml(_) => S::NvmlError,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

@@ -7,7 +7,7 @@
 //! with the lock held, a snapshot, which holds the arenas still, finds the events of just what it
 //! shows. A number for each event and sorting would give the first, not the second.
 //!
-//! **Cost.** Off, an operation loads a word and takes a branch. On, the host's function is called
+//! **Cost.** Off, nothing: whether anybody looks is one word ([`super::watch`]). On, the host's function is called
 //! first, on the thread that allocates and with no lock held; what it gave waits in the thread.
 
 use super::arena::{Arena, ArenaState};
@@ -15,6 +15,7 @@ use super::frames::{self, Named};
 use super::pool::PoolId;
 use super::ring::{Action, Event, Ring};
 use super::virtual_memory::arena_of;
+use super::watch::{self, Watcher};
 use crate::device::MAX_DEVICES;
 use crate::error::Result;
 use crate::lock::{Held, Mutex};
@@ -344,7 +345,7 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
         source.is_taken();
     }
     let records = RECORDS.lock();
-    let old = RECORDER.swap(new, Ordering::AcqRel);
+    let old = replace(new);
     if clear {
         clear_rings();
     }
@@ -352,6 +353,16 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     retire(old);
     thread::collect();
     Ok(())
+}
+
+fn replace(new: *mut Recorder) -> *mut Recorder {
+    let old = RECORDER.swap(new, Ordering::AcqRel);
+    match (old.is_null(), new.is_null()) {
+        (true, false) => watch::begin(Watcher::History),
+        (false, true) => watch::end(Watcher::History),
+        _ => {}
+    }
+    old
 }
 
 fn clear_rings() {
@@ -370,7 +381,7 @@ fn retire(old: *mut Recorder) {
 
 /// Stops recording, at the beginning of a shutdown.
 pub(crate) fn stop() {
-    retire(RECORDER.swap(std::ptr::null_mut(), Ordering::AcqRel));
+    retire(replace(std::ptr::null_mut()));
 }
 
 /// Forgets everything, at its end: there are no blocks any more.

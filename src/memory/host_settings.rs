@@ -1,25 +1,24 @@
-//! How pinned memory of the host is to be had.
+//! What can be chosen about pinned memory of the host.
 
-/// Settings of the host's allocator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The choices, as numbers; where they come from is no matter of the allocator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Memory of the host's own that is registered with the driver, instead of memory from it.
+    /// Memory of the system's that is pinned afterwards, instead of the driver's own.
     pub use_host_register: bool,
-    /// Threads that touch the pages of such memory: a power of two, up to 128.
+    /// Threads that touch its pages first.
     pub register_threads: u32,
-    /// Work is done by a thread in the background where that is possible.
+    /// A thread gets the next segment before it is needed.
     pub background_threads: bool,
-    /// Memory that is taken at once and handed out in pieces; 0: none.
+    /// A first range, from which segments are cut as long as it lasts, and which is kept; 0: none.
     pub reserve_segment_bytes: u64,
-    /// Requests up to this size are rounded up to a power of two; 0: none are.
+    /// Requests up to this are rounded to a power of two; 0: none is.
     pub max_round_threshold: u64,
-    /// Larger blocks are given back instead of cached.
+    /// Blocks above this go back to the driver when they are free; `u64::MAX`: none does.
     pub max_cached_bytes: u64,
 }
 
 impl HostSettings {
-    /// What holds unless something else is said. Nothing is rounded to a power of two, which can take
-    /// twice the memory that was asked for.
+    /// Exact sizes, everything cached, nothing ahead.
     pub const DEFAULT: HostSettings = HostSettings {
         use_host_register: false,
         register_threads: 1,

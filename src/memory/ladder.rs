@@ -9,6 +9,7 @@ use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
+use crate::monitor;
 use crate::runtime::Runtime;
 
 /// Is it want of memory, so that another step may help?
@@ -31,7 +32,7 @@ impl DeviceMemory {
             Err(error) if is_want(&error) => error,
             other => return other,
         };
-        if self.ask_observers(runtime, device, size) {
+        if self.ask_observers(device, size) {
             failure = match self.climb(runtime, device, arena, request) {
                 Err(error) if is_want(&error) => error,
                 other => return other,
@@ -93,7 +94,7 @@ impl DeviceMemory {
     /// A block out of what is mapped, wherever it is.
     fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
         let _guard = arena.lock.guard();
-        self.take(arena, request, WHOLE_WALK)
+        self.take::<true>(arena, request, WHOLE_WALK)
     }
 
     /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
@@ -135,7 +136,7 @@ impl DeviceMemory {
         let _guard = arena.lock.guard();
         arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
-        if let Some(address) = self.take(arena, request, WHOLE_WALK)? {
+        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -146,7 +147,7 @@ impl DeviceMemory {
         self.count_segment(arena, before);
         grown?;
         // Taking it counts what is left of it; if that fails, the growth alone is counted.
-        let taken = self.take(arena, request, WHOLE_WALK);
+        let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
             self.count_free(arena);
         }
@@ -154,18 +155,13 @@ impl DeviceMemory {
     }
 
     /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
-    pub(super) fn ask_observers(&self, runtime: &Runtime, device: &Device, bytes: u64) -> bool {
-        self.ask_observers_for(runtime, device, self.asked_of_driver(bytes))
+    pub(super) fn ask_observers(&self, device: &Device, bytes: u64) -> bool {
+        self.ask_observers_for(device, self.asked_of_driver(bytes))
     }
 
     /// The same, where the driver was asked for so many bytes.
-    pub(super) fn ask_observers_for(
-        &self,
-        runtime: &Runtime,
-        device: &Device,
-        wanted: u64,
-    ) -> bool {
-        observers::ask(runtime, || {
+    pub(super) fn ask_observers_for(&self, device: &Device, wanted: u64) -> bool {
+        observers::ask(|| {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
@@ -208,6 +204,15 @@ impl DeviceMemory {
         if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
     }
 
+    /// Free bytes of private pools that are alive.
+    fn pooled_bytes(&self) -> u64 {
+        self.with_ledger(None, |books| {
+            let pooled = books.members.iter().filter(|arena| arena.pool().is_alive());
+            // SAFETY: no state of an arena changes meanwhile.
+            pooled.map(|arena| unsafe { arena.state() }.free_bytes.max(0) as u64).sum()
+        })
+    }
+
     /// The error with its numbers.
     #[cold]
     pub(super) fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
@@ -224,6 +229,8 @@ impl DeviceMemory {
             limit: (limit != u64::MAX).then_some(limit),
             allocated,
             cached: reserved.saturating_sub(allocated),
+            pooled: self.pooled_bytes(),
+            users: monitor::users(device),
             rejected,
         })
     }

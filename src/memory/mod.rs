@@ -29,11 +29,13 @@ pub mod observers;
 mod page;
 mod pickle;
 pub mod pluggable;
+mod poison;
 mod policy;
 pub mod pool;
 mod reclaim;
 mod region;
 pub mod registry;
+mod relaxed;
 mod report;
 pub mod ring;
 pub mod route;
@@ -49,15 +51,17 @@ mod summary;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
+mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
+pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
+use crate::driver::sys::CUdevice;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -111,28 +115,6 @@ pub fn round_size(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(UNIT)
 }
 
-/// Allows driver calls that are "unsafe" during a capture, for the life of the guard: our own cold
-/// paths never touch what is captured.
-pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
-
-impl Relaxed {
-    pub(crate) fn enter(driver: &'static Driver) -> Relaxed {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: `mode` is exchanged with the thread's own.
-        if unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_err() {
-            mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        }
-        Relaxed(driver, mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: gives back the mode that `enter` took.
-        let _ = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
-    }
-}
-
 impl DeviceMemory {
     pub(crate) fn new(
         driver: &'static Driver,
@@ -155,14 +137,8 @@ impl DeviceMemory {
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
         };
-        memory.configure_held(settings, backend::server(settings), false);
+        memory.configure(settings);
         memory
-    }
-
-    fn configure_held(&self, settings: &Settings, server: Server, held: bool) {
-        self.server.store(server as u8, Ordering::Relaxed);
-        self.policy.divert(server != Server::Cache);
-        self.policy.configure(settings, self.virtual_memory.slot_bytes(), held);
     }
 
     /// Who serves requests.
@@ -173,7 +149,9 @@ impl DeviceMemory {
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
         let server = backend::server(settings);
-        observers::while_known(|observed| self.configure_held(settings, server, observed));
+        self.server.store(server as u8, Ordering::Relaxed);
+        self.policy.divert(server != Server::Cache);
+        self.policy.configure(settings, self.virtual_memory.slot_bytes());
     }
 
     /// Has anything been allocated here?
@@ -216,11 +194,10 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        history::before_allocation(stream);
         // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
-        if bytes <= self.policy.plain() {
+        if bytes <= self.policy.plain() && !watch::is_watched() {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
-            return self.allocate_block(runtime, device, stream, bytes, size);
+            return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
         self.allocate_by_policy(runtime, device, stream, bytes)
     }
@@ -233,6 +210,7 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
+        history::before_allocation(stream);
         observers::check()?;
         if self.server() != Server::Cache && bytes < TOO_LARGE {
             return self.allocate_direct(runtime, device, stream, bytes);
@@ -241,18 +219,18 @@ impl DeviceMemory {
         if bytes <= most {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
-                return self.allocate_block(runtime, device, stream, bytes, size);
+                return self.allocate_block::<true>(runtime, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
-            self.ask_observers(runtime, device, bytes);
+            self.ask_observers(device, bytes);
         }
         Err(self.refuse_too_large(device, bytes))
     }
 
-    /// A block of this size for a request.
+    /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
     #[inline(always)]
-    fn allocate_block(
+    fn allocate_block<const WATCHED: bool>(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -261,7 +239,7 @@ impl DeviceMemory {
         policy::Size { bytes: size, oversize }: policy::Size,
     ) -> Result<u64> {
         let class = if size <= SMALL { Class::Small } else { Class::Large };
-        let arena = match route::is_routed() {
+        let arena = match WATCHED && route::is_routed() {
             false => self.arena(device, stream, class)?,
             true => self.routed_arena(device, stream, class)?,
         };
@@ -270,7 +248,7 @@ impl DeviceMemory {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             if unsafe { arena.state() }.limbo.is_empty() {
-                if let Some(address) = self.take(arena, request, SHORT_WALK)? {
+                if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
             } else if let Some(address) = self.settle_and_take(runtime, arena, request)? {
@@ -282,11 +260,18 @@ impl DeviceMemory {
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
     #[inline]
-    fn take(&self, arena: &Arena, request: Request, walk: usize) -> Result<Option<u64>> {
+    fn take<const WATCHED: bool>(
+        &self,
+        arena: &Arena,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
-        history::allocated(arena, state, id);
+        if WATCHED {
+            history::allocated(arena, state, id);
+        }
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
@@ -439,7 +424,20 @@ fn lock_block(arena: &'static Arena, offset: u64, address: u64) -> Result<Locked
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    if watch::is_watched() {
+        return free_watched(runtime, address);
+    }
+    free_block::<false>(runtime, address)
+}
+
+#[cold]
+fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     history::before_free();
+    free_block::<true>(runtime, address)
+}
+
+#[inline(always)]
+fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
     let Some((arena, offset)) = virtual_memory::arena_of(address) else {
         return direct::free(runtime, address);
     };
@@ -451,7 +449,12 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         memory.free_used(block.arena, block.id);
         return Ok(());
     }
-    history::freed(block.arena, state, block.id);
+    if WATCHED {
+        history::freed(block.arena, state, block.id);
+        memory.poison(runtime, block.arena, block.id);
+    }
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { block.arena.state() };
     let mut change = state.free(block.id);
     // SAFETY: the lock is held and we are not parked.
     state.count_free(unsafe { block.arena.account() }, &mut change);

@@ -1,10 +1,10 @@
 //! Who is asked before an allocation fails: observers may free memory, and say so. They run on the
 //! thread that fails, without a lock, and allocate nothing meanwhile: there is no memory.
 
+use super::watch::{self, Watcher};
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::rank::{Rank, before_host_function};
-use crate::runtime::Runtime;
 use crate::thread::{self, try_box};
 
 /// An allocation that is about to fail.
@@ -36,8 +36,6 @@ struct List {
 }
 
 static LIST: Mutex<List> = Mutex::new(Rank::LEAF, List { observers: Vec::new(), last: 0 });
-/// Threads that are in an observer: meanwhile every allocation looks whether it is one of those.
-static OBSERVING: Mutex<u32> = Mutex::new(Rank::LEAF, 0);
 
 /// Adds an observer and gives its number.
 pub fn attach(observer: Box<dyn Observes>) -> Result<u64> {
@@ -69,42 +67,30 @@ pub fn detach_all() {
     }
 }
 
-/// The list and the count, held still while it lives.
+/// The list, held still while it lives.
 pub(crate) struct Still {
     _list: Held<'static, List>,
-    _observing: Held<'static, u32>,
 }
 
-/// Holds the list and the count still, for a fork.
+/// Holds the list still, for a fork.
 pub(crate) fn hold() -> Still {
-    Still { _list: LIST.hold(), _observing: OBSERVING.hold() }
+    Still { _list: LIST.hold() }
 }
 
-/// Runs `body` knowing whether a thread is in an observer, which does not change meanwhile.
-pub(crate) fn while_known<R>(body: impl FnOnce(bool) -> R) -> R {
-    let observing: Held<'_, u32> = OBSERVING.lock();
-    body(*observing > 0)
-}
+/// Says that this thread is in observers, until it is dropped: it may not allocate meanwhile.
+struct Asking;
 
-/// Says that this thread is in observers, until it is dropped.
-struct Asking<'a>(&'a Runtime);
-
-impl<'a> Asking<'a> {
-    fn begin(runtime: &'a Runtime) -> Asking<'a> {
+impl Asking {
+    fn begin() -> Asking {
         thread::observe(true);
-        let mut observing = OBSERVING.lock();
-        *observing += 1;
-        runtime.devices.iter().for_each(|device| device.memory.policy.hold(true));
-        Asking(runtime)
+        watch::begin(Watcher::Observer);
+        Asking
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Asking {
     fn drop(&mut self) {
-        let mut observing = OBSERVING.lock();
-        *observing -= 1;
-        let held = *observing > 0;
-        self.0.devices.iter().for_each(|device| device.memory.policy.hold(held));
+        watch::end(Watcher::Observer);
         thread::observe(false);
     }
 }
@@ -117,10 +103,10 @@ fn before(number: u64) -> Option<(u64, *const Observer)> {
 }
 
 /// Asks every observer, newest first: did any free memory? The caller holds no lock.
-pub(super) fn ask(runtime: &Runtime, shortage: impl FnOnce() -> Shortage) -> bool {
+pub(super) fn ask(shortage: impl FnOnce() -> Shortage) -> bool {
     let Some(mut next) = before(u64::MAX) else { return false };
     let shortage = shortage();
-    let _asking = Asking::begin(runtime);
+    let _asking = Asking::begin();
     let mut freed = false;
     loop {
         before_host_function();

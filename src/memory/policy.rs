@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Policy {
     /// Requests up to this size need no look at the rest of the policy.
     plain: AtomicU64,
-    /// `plain`, when it is not held at 0.
-    usual_plain: AtomicU64,
     /// From here on blocks are oversize.
     oversize: AtomicU64,
     /// Binary logarithms of the divisions, a byte for each interval: a request reads one word.
@@ -37,7 +35,6 @@ impl Policy {
     pub fn new(most: u64) -> Policy {
         Policy {
             plain: AtomicU64::new(most),
-            usual_plain: AtomicU64::new(most),
             oversize: AtomicU64::new(u64::MAX),
             divisions: [AtomicU64::new(0), AtomicU64::new(0)],
             threshold: AtomicU64::new(0),
@@ -46,14 +43,14 @@ impl Policy {
         }
     }
 
-    /// Takes over settings; `held` as for [`Policy::hold`]. One thread at a time.
-    pub fn configure(&self, settings: &Settings, most: u64, held: bool) {
+    /// Takes over settings. One thread at a time.
+    pub fn configure(&self, settings: &Settings, most: u64) {
         let mut words = [0u64; 2];
         for (index, divisions) in settings.roundup_power2_divisions.iter().enumerate() {
             let log2 = divisions.checked_ilog2().unwrap_or(0);
             words[index / 8] |= u64::from(log2) << (index % 8 * 8);
         }
-        let plain = if words != [0, 0] {
+        let plain = if words != [0, 0] || self.diverts.load(Ordering::Relaxed) {
             0
         } else {
             // The largest request whose block is not oversize.
@@ -65,21 +62,13 @@ impl Policy {
         self.oversize.store(settings.max_split_bytes, Ordering::Relaxed);
         self.threshold.store(settings.garbage_collection_threshold.to_bits(), Ordering::Relaxed);
         self.rejects.store(settings.throw_on_cudamalloc_oom, Ordering::Relaxed);
-        self.usual_plain.store(plain, Ordering::Relaxed);
-        self.hold(held);
+        self.plain.store(plain, Ordering::Relaxed);
     }
 
     /// The largest request that is served as it is.
     #[inline]
     pub fn plain(&self) -> u64 {
         self.plain.load(Ordering::Relaxed)
-    }
-
-    /// Has every request look at the policy, or no longer.
-    pub fn hold(&self, held: bool) {
-        let usual = self.usual_plain.load(Ordering::Relaxed);
-        let looks = held || self.diverts.load(Ordering::Relaxed);
-        self.plain.store(if looks { 0 } else { usual }, Ordering::Relaxed);
     }
 
     /// Says whether something else than arenas serves requests, with the next `configure`.
@@ -128,7 +117,7 @@ mod tests {
     fn policy(text: &str) -> Policy {
         let policy = Policy::new(1 << 40);
         let settings = Settings::DEFAULT.changed_by(text, "text").unwrap();
-        policy.configure(&settings, 1 << 40, false);
+        policy.configure(&settings, 1 << 40);
         policy
     }
 

@@ -21,7 +21,7 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         let settled = self.settle(runtime, arena, false);
-        match self.take(arena, request, SHORT_WALK)? {
+        match self.take::<true>(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
@@ -213,20 +213,23 @@ impl DeviceMemory {
                 runtime.device(stream.device())?.events.give_untimed(batch.event);
             }
             for id in batch.blocks {
-                self.pass(arena, id);
+                self.pass(runtime, arena, id);
             }
         }
     }
 
     /// One of the streams that a pending block waits for is done with it. The caller holds the
     /// arena's lock.
-    fn pass(&self, arena: &Arena, id: u32) {
+    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
             history::free_completed(arena, state, id);
+            self.poison(runtime, arena, id);
+            // SAFETY: as above; poisoning has kept no reference.
+            let state = unsafe { arena.state() };
             let mut change = state.free_pending(id);
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);
@@ -275,7 +278,11 @@ impl DeviceMemory {
 
 /// An event recorded at the present end of a stream; none while it is captured: an event recorded in
 /// a capture would pull its waiters into it. The caller names the stream.
-fn record_end(runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Option<CUevent>> {
+pub(super) fn record_end(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
     if stream.is_capturing(runtime)? {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! Sizes and failures in words.
 
-use crate::error::OutOfMemory;
+use crate::error::{OutOfMemory, Users};
 use std::fmt;
 
 /// A size as PyTorch writes it: bytes, KiB, MiB or GiB, two decimals.
@@ -24,8 +24,8 @@ pub struct OutOfMemoryText<'a>(pub &'a OutOfMemory);
 
 impl fmt::Display for OutOfMemoryText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OutOfMemory { device, wanted, total, free, limit, allocated, cached, rejected } =
-            *self.0;
+        let OutOfMemory { device, wanted, total, free, limit, allocated, cached, .. } = *self.0;
+        let OutOfMemory { pooled, users, rejected, .. } = *self.0;
         if wanted >= super::TOO_LARGE {
             return write!(f, "CUDA out of memory. Tried to allocate more than 1EB memory.");
         }
@@ -43,10 +43,15 @@ impl fmt::Display for OutOfMemoryText<'_> {
         write!(f, "CUDA out of memory. Tried to allocate {}. ", Size(wanted))?;
         write!(f, "GPU {device} has a total capacity of {} ", Size(total))?;
         write!(f, "of which {} is free. ", Size(free))?;
+        write_users(f, &users)?;
         if let Some(limit) = limit {
             write!(f, "{} allowed; ", Size(limit))?;
         }
-        write!(f, "Of the allocated memory {} is allocated by tcuda, ", Size(allocated))?;
+        let cached = cached.saturating_sub(pooled);
+        write!(f, "Of the allocated memory {} is allocated by tcuda, ", Size(allocated + pooled))?;
+        if pooled > 0 {
+            write!(f, "with {} free in private pools (e.g., CUDA Graphs), ", Size(pooled))?;
+        }
         write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
         if cached > 0 {
             write!(
@@ -55,6 +60,22 @@ impl fmt::Display for OutOfMemoryText<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+fn write_users(f: &mut fmt::Formatter<'_>, users: &Users) -> fmt::Result {
+    if let Some(bytes) = users.own_bytes {
+        let own = Size(bytes);
+        write!(f, "Including non-tcuda memory, this process has {own} memory in use. ")?;
+    }
+    let named = users.pids.iter().zip(&users.bytes);
+    for (pid, bytes) in named.take(users.num_others as usize) {
+        write!(f, "Process {pid} has {} memory in use. ", Size(*bytes))?;
+    }
+    match (users.num_others as usize).saturating_sub(users.pids.len()) {
+        0 => Ok(()),
+        1 => write!(f, "1 more process uses it. "),
+        more => write!(f, "{more} more processes use it. "),
     }
 }
 
@@ -105,6 +126,8 @@ mod tests {
             limit: Some(1 << 30),
             allocated: 3 << 30,
             cached: 0,
+            pooled: 0,
+            users: Users::default(),
             rejected: false,
         };
         assert_eq!(
@@ -123,6 +146,25 @@ mod tests {
              tcuda limit (set by user-supplied memory fraction)\n\
              \x20                       : 17179869184.00 GiB"
         );
+        let mut users = Users { own_bytes: Some(4 << 30), ..Users::default() };
+        (users.pids, users.bytes) = ([10, 11], [1 << 21; 2]);
+        users.num_others = 2;
+        let crowded = OutOfMemory { users, cached: 3 << 20, pooled: 1 << 21, ..numbers };
+        assert_eq!(
+            OutOfMemoryText(&crowded).to_string(),
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of \
+             16.00 GiB of which 2.00 MiB is free. Including non-tcuda memory, this process has \
+             4.00 GiB memory in use. Process 10 has 2.00 MiB memory in use. Process 11 has \
+             2.00 MiB memory in use. 1024.00 MiB allowed; Of the allocated memory 3.00 GiB is \
+             allocated by tcuda, with 2.00 MiB free in private pools (e.g., CUDA Graphs), and \
+             1024.00 KiB is reserved by tcuda but unallocated. What is reserved lies beside blocks \
+             in use, in parts too small to give back."
+        );
+        users.num_others = 8;
+        let crowded = OutOfMemory { users, ..numbers };
+        assert!(OutOfMemoryText(&crowded).to_string().contains(
+            "Process 11 has 2.00 MiB memory in use. 6 more processes use it. 1024.00 MiB allowed"
+        ));
         let rejected = OutOfMemory { rejected: true, ..numbers };
         assert_eq!(
             OutOfMemoryText(&rejected).to_string(),

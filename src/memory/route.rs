@@ -4,6 +4,7 @@ use super::arena::{Arena, Request};
 use super::bins::WHOLE_WALK;
 use super::pool::{Pool, PoolId};
 use super::stats::Class;
+use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -33,6 +34,19 @@ struct Route {
     next: usize,
 }
 
+impl Route {
+    fn new(pool: Pool, device: i32, generation: u64) -> Route {
+        watch::begin(Watcher::Route);
+        Route { pool, device, generation, served: [None; REMEMBERED], next: 0 }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        watch::end(Watcher::Route);
+    }
+}
+
 /// A thread's routes, the innermost last.
 #[derive(Default)]
 pub struct Routes(Vec<Route>);
@@ -54,8 +68,7 @@ pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
     let begun = with_own(|routes| {
         routes.0.retain(|route| route.generation == generation);
         routes.0.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's pools"))?;
-        let served = [None; REMEMBERED];
-        routes.0.push(Route { pool, device, generation, served, next: 0 });
+        routes.0.push(Route::new(pool, device, generation));
         Ok(())
     });
     begun.unwrap_or(Ok(()))
@@ -218,7 +231,7 @@ impl DeviceMemory {
         self.each_arena(|arena| {
             let lends = arena.class == class && arena.pool().lends() && arena.is_of(stream);
             if found.is_none() && lends {
-                found = self.take(arena, request, WHOLE_WALK)?;
+                found = self.take::<true>(arena, request, WHOLE_WALK)?;
             }
             Ok(())
         })?;

@@ -48,6 +48,21 @@ impl Segment {
         if self.mappings.is_empty() { 0 } else { gaps.count() as i64 + 1 }
     }
 
+    /// The range, first unit and length, that holds a unit.
+    pub(super) fn range_of(&self, unit: u32) -> Option<(u32, u32)> {
+        let (mut start, mut end) = (0, 0);
+        for mapping in &self.mappings {
+            if mapping.start != end {
+                if (start..end).contains(&unit) {
+                    break;
+                }
+                start = mapping.start;
+            }
+            end = mapping.start + mapping.units;
+        }
+        (start..end).contains(&unit).then_some((start, end - start))
+    }
+
     /// The mappings, in address order.
     #[cfg(test)]
     pub(super) fn mappings(&self) -> &[Mapping] {

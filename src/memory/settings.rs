@@ -2,6 +2,7 @@
 
 use super::grammar::{self, ConfigError};
 use super::host_settings::HostSettings;
+use super::poison;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
@@ -54,6 +55,7 @@ pub struct Settings {
     pub per_process_memory_fraction: f64,
     pub throw_on_cudamalloc_oom: bool,
     pub pinned_free_catch_all: bool,
+    pub poison_on_free: bool,
     pub host: HostSettings,
 }
 
@@ -72,6 +74,7 @@ impl Settings {
         per_process_memory_fraction: 1.0,
         throw_on_cudamalloc_oom: false,
         pinned_free_catch_all: false,
+        poison_on_free: false,
         host: HostSettings::DEFAULT,
     };
 
@@ -167,7 +170,12 @@ impl fmt::Display for Settings {
         }
         write!(f, ",pinned_max_round_threshold_mb:{}", host.max_round_threshold / MIB)?;
         write!(f, ",pinned_max_cached_size_mb:{}", host.max_cached_bytes / MIB)?;
-        write!(f, ",pinned_free_catch_all:{}", Bool(self.pinned_free_catch_all))
+        write!(f, ",pinned_free_catch_all:{}", Bool(self.pinned_free_catch_all))?;
+        // PyTorch does not know it: a text that it is to read as well should not have it in vain.
+        if self.poison_on_free {
+            f.write_str(",poison_on_free:True")?;
+        }
+        Ok(())
     }
 }
 
@@ -203,11 +211,13 @@ pub fn current() -> Result<Settings> {
 /// Puts settings in force.
 pub(crate) fn choose(settings: Settings) {
     *CHOSEN.lock() = Some(settings);
+    poison::set(settings.poison_on_free);
 }
 
 /// Forgets them: the environment decides anew.
 pub(crate) fn forget() {
     *CHOSEN.lock() = None;
+    poison::set(false);
 }
 
 /// Holds them still, for a fork.

@@ -113,6 +113,18 @@ pub struct Snapshot {
 /// Room that a list wants: segments, blocks, events.
 type Room = (usize, usize, usize);
 
+/// Address and length of the segment that holds an address.
+pub fn segment_of(address: u64) -> Result<(u64, u64)> {
+    let Some((arena, offset)) = super::virtual_memory::arena_of(address) else {
+        return Err(super::unknown_pointer(address));
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let range = unsafe { arena.state() }.segment.range_of((offset / UNIT) as u32);
+    let (start, units) = range.ok_or_else(|| super::unknown_pointer(address))?;
+    Ok((arena.base + u64::from(start) * UNIT, u64::from(units) * UNIT))
+}
+
 impl Snapshot {
     /// Lists the devices, one after the other, with what was recorded if it is asked for;
     /// `pool`: of this private pool alone.

@@ -33,7 +33,20 @@ size_t choose_bytes(Choice &choice)
     case 11: return choice.between(2 * MIB - 520, 2 * MIB + 520);
     case 12: return choice.between(10 * MIB - 520, 10 * MIB + 520);
     case 13: case 14: return choice.between(MIB, 12 * MIB);
-    default: return choice.between(12 * MIB, 80 * MIB);
+    default: return choice.between(12 * MIB, (ON_GPU ? 20 : 80) * MIB);
+    }
+}
+
+// A GPU's events cannot be held, its memory is shared, and giving it back takes milliseconds.
+Kind as_on_gpu(Choice &choice, Kind kind, bool records)
+{
+    switch (kind) {
+    case Kind::allocate_too_much: return Kind::allocate;
+    case Kind::hold_events: return Kind::free;
+    case Kind::release_events: return Kind::reset_peak;
+    case Kind::record_stream: return records ? kind : Kind::free;
+    case Kind::empty_cache: return choice.once_in(50) ? kind : Kind::allocate;
+    default: return kind;
     }
 }
 
@@ -72,11 +85,14 @@ std::vector<Operation> make_program(const Settings &settings, uint64_t number)
     for (auto &size : sizes)
         size = choice.between(1, 3 * MIB);
     const size_t wave = choice.between(8, 200);
+    const bool records = choice.once_in(2);
     for (size_t i = 0; i < program.size(); i++) {
         Operation &operation = program[i];
         operation.kind = choose_kind(choice);
         if (choice.once_in(3) && operation.kind <= Kind::free)
             operation.kind = i / wave % 2 == 0 ? Kind::allocate : Kind::free;
+        if (ON_GPU)
+            operation.kind = as_on_gpu(choice, operation.kind, records);
         operation.device = int(choice.below(devices));
         operation.stream = choice.once_in(5) ? int(CURRENT_STREAM) : int(choice.below(streams));
         operation.bytes = sizes.empty() ? choose_bytes(choice) : sizes[choice.below(sizes.size())];

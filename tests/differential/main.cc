@@ -1,14 +1,17 @@
-// The same random operations on PyTorch's real allocator and on tcuda's, without a GPU: after each of
-// them the statistics of every device must be equal, value for value.
+// The same operations on PyTorch's real allocator and on tcuda's, random ones and those of real
+// programs: after each of them the statistics of every device must be equal, value for value.
 //
-//   differential [--operations N] [--seed S] [--devices D] [--tight] [--strict]
+//   differential [--operations N] [--seconds N] [--seed S] [--devices D] [--tight] [--strict]
+//                [--json FILE] [TRACE...]
 //
-// A difference is shrunk to a short program. Programs run in children, so that each attempt starts
-// from nothing and a crash is a difference like any other.
+// There are two builds: scripts/differential.sh, without a GPU, and scripts/differential_gpu.sh.
+// Without a GPU a difference is shrunk to a short program. Programs run in children, so that each
+// attempt starts from nothing and a crash is a difference like any other.
 
 #include "program.h"
+#include "table.h"
 
-#include <chrono>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -139,14 +142,17 @@ Program shrink(const Settings &settings, Program program)
     return program;
 }
 
-int fail(const Settings &settings, const Report &report)
+void fail(const Settings &settings, const Report &report)
 {
     std::printf("differential: FAILED, program %ld of --seed %llu: %s\n", report.program,
         static_cast<unsigned long long>(settings.seed), report.wrong.c_str());
+    // Where each attempt takes a second, nobody waits for it.
+    if (ON_GPU)
+        return;
     const Program whole = make_program(settings, uint64_t(report.program));
     if (wrong_with(settings, whole).empty()) {
         std::printf("alone the program agrees: the ones before it are needed\n");
-        return 1;
+        return;
     }
     std::printf("shrinking...\n");
     std::fflush(stdout);
@@ -154,7 +160,6 @@ int fail(const Settings &settings, const Report &report)
     for (size_t i = 0; i < program.size(); i++)
         std::printf("%3zu. %s\n", i, describe(program[i]).c_str());
     std::printf("%s\n", wrong_with(settings, program).c_str());
-    return 1;
 }
 
 // Both stubs and PyTorch's options are read when libraries are loaded.
@@ -174,13 +179,52 @@ void set_environment(const Settings &settings, char **arguments)
     std::exit(2);
 }
 
+// How long it goes on.
+struct Length {
+    long operations = 20000;
+    double seconds = 1e9;
+};
+
+Row run_random(const Settings &settings, const Length &length)
+{
+    const Stopwatch watch;
+    Program program;
+    const Report report = run_in_child(settings, [&](long i, const Tally &tally) {
+        program = make_program(settings, uint64_t(i));
+        const bool is_over
+            = tally.operations >= length.operations || watch.seconds() > length.seconds;
+        return is_over ? nullptr : &program;
+    });
+    const bool agrees = report.is_done && report.wrong.empty();
+    if (!agrees)
+        fail(settings, report);
+    return {"random", report.program + 1, report.tally, watch.seconds(), agrees};
+}
+
+Row run_trace(Settings settings, const std::string &path)
+{
+    const Stopwatch watch;
+    settings.most_blocks = SIZE_MAX;
+    const Program program = read_trace(path.c_str());
+    const auto only = [&](long i, const Tally &) { return i == 0 ? &program : nullptr; };
+    const Report report = run_in_child(settings, only);
+    const bool agrees = report.is_done && report.wrong.empty();
+    std::string name = path.substr(path.rfind('/') + 1);
+    name.resize(std::min(name.size(), name.find('.')));
+    if (!agrees)
+        std::printf("differential: FAILED, %s: %s\n", name.c_str(), report.wrong.c_str());
+    return {name, 1, report.tally, watch.seconds(), agrees};
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
     Settings settings;
     settings.seed = std::random_device()();
-    long operations = 20000;
+    Length length;
+    std::vector<std::string> traces;
+    std::string json;
     for (int i = 1; i < argc; i++) {
         const std::string option = argv[i];
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -189,44 +233,45 @@ int main(int argc, char **argv)
             settings.machine.megabytes = 256;
         } else if (option == "--strict") {
             settings.strict = true;
-        } else if (option == "--operations" || option == "--seed" || option == "--devices") {
+        } else if (option == "--json") {
+            json = value;
+            i++;
+        } else if (option == "--operations" || option == "--seed" || option == "--devices"
+            || option == "--seconds") {
             const unsigned long long number = std::strtoull(value, nullptr, 10);
             if (option == "--operations")
-                operations = long(number);
+                length.operations = long(number);
+            else if (option == "--seconds")
+                length.seconds = double(number);
             else if (option == "--seed")
                 settings.seed = number;
             else
                 settings.machine.devices = int(number);
             i++;
+        } else if (!option.starts_with("--")) {
+            traces.push_back(option);
         } else {
-            std::fprintf(stderr, "usage: differential [--operations N] [--seed S] [--devices D] "
-                                 "[--tight] [--strict]\n");
+            std::fprintf(stderr, "usage: differential [--operations N] [--seconds N] [--seed S] "
+                                 "[--devices D] [--tight] [--strict] [--json FILE] [TRACE...]\n");
             return 2;
         }
     }
+    if (ON_GPU)
+        settings.machine.devices = 1;
+    // The traces are of programs that had a large GPU.
+    if (!traces.empty())
+        settings.machine.megabytes = 131072;
     if (settings.machine.devices < 1 || settings.machine.devices > 16) {
         std::fprintf(stderr, "differential: 1 to 16 devices\n");
         return 2;
     }
     set_environment(settings, argv);
-    const auto start = std::chrono::steady_clock::now();
-    Program program;
-    const Report report = run_in_child(settings, [&](long i, const Tally &tally) {
-        program = make_program(settings, uint64_t(i));
-        return tally.operations < operations ? &program : nullptr;
-    });
-    if (!report.is_done || !report.wrong.empty())
-        return fail(settings, report);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const Tally &tally = report.tally;
-    std::printf("differential: %ld operations in %ld programs agree with PyTorch's allocator: %ld "
-                "blocks, %ld times out of memory, %ld statistics of devices, %.1f s, --seed %llu\n",
-        tally.operations, report.program + 1, tally.blocks, tally.ooms, tally.comparisons,
-        seconds.count(), static_cast<unsigned long long>(settings.seed));
-    if (settings.tight) {
-        std::printf("differential: memory was short: %ld requests only tcuda could serve, %ld only "
-                    "PyTorch; %ld times only tcuda reclaimed first, %ld times only PyTorch\n",
-            tally.only_tcuda, tally.only_torch, tally.retries_of_tcuda, tally.retries_of_torch);
-    }
-    return 0;
+    Table table;
+    table.add(run_random(settings, length));
+    for (const auto &trace : traces)
+        table.add(run_trace(settings, trace));
+    table.print(settings);
+    if (!json.empty() && !table.write_json(json, settings))
+        return 2;
+    return table.agrees() ? 0 : 1;
 }

@@ -37,6 +37,8 @@ struct Settings {
     // are next allocated from, PyTorch at all of the device whenever anything of it is. Without
     // this, what waits is made to be looked at on both sides before it is compared.
     bool strict = false;
+    // Live blocks; an allocation beyond them frees one.
+    size_t most_blocks = 64;
 };
 
 struct Tally {
@@ -48,6 +50,8 @@ struct Tally {
 
 std::vector<Operation> make_program(const Settings &settings, uint64_t number);
 std::string describe(const Operation &operation);
+// The allocations of a real program, from a file of data/traces that was unpacked.
+std::vector<Operation> read_trace(const char *path);
 // Both sides run it, from nothing to nothing; the first difference is given as a sentence.
 std::optional<std::string> run_program(Side &torch, Side &tcuda, const Settings &settings,
     const std::vector<Operation> &program, Tally &tally);

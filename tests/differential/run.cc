@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr size_t MIB = 1 << 20, MANY_BLOCKS = 64;
+constexpr size_t MIB = 1 << 20;
 
 struct Block {
     void *torch, *tcuda;
@@ -88,7 +88,10 @@ public:
         both([](Side &side) { side.hold_events(false); });
         while (!live.empty())
             free(live.size() - 1);
-        empty_cache();
+        // On a GPU only where it must be: it takes milliseconds.
+        const auto is_clear = [](const auto &arenas) { return arenas.empty(); };
+        if (!ON_GPU || !std::all_of(waiting.begin(), waiting.end(), is_clear))
+            empty_cache();
     }
 
     void forget()
@@ -126,6 +129,9 @@ private:
     void look_at_waiting(int device, size_t but)
     {
         std::set<size_t> arenas = waiting[device];
+        // What was recorded is over by now, so that who looks finds the same.
+        if (!arenas.empty())
+            both([](Side &side) { side.settle(); });
         if (settings.strict || are_held || (arenas.size() == 1 && arenas.contains(but)))
             return;
         for (const size_t one : arenas) {
@@ -151,7 +157,7 @@ private:
         } else if (block.torch != nullptr && block.tcuda != nullptr) {
             tally.blocks++;
             live.push_back(block);
-            if (live.size() > MANY_BLOCKS)
+            if (live.size() > settings.most_blocks)
                 free(operation.pick);
         } else if (block.torch == nullptr && block.tcuda == nullptr) {
             tally.ooms++;

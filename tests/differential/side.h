@@ -6,6 +6,14 @@
 #include <cstdint>
 #include <memory>
 
+// On a GPU both work beside each other on the same device; without one, each has a machine of its own
+// that the test rules: it holds events back, and knows when memory is short.
+#ifdef DIFFERENTIAL_ON_GPU
+inline constexpr bool ON_GPU = true;
+#else
+inline constexpr bool ON_GPU = false;
+#endif
+
 struct Stat {
     int64_t current = 0, peak = 0, allocated = 0, freed = 0;
 
@@ -46,6 +54,8 @@ public:
     virtual void set_stream(int device, int stream) = 0;
     // While it holds, no event is found complete; whoever waits for one still gets past it.
     virtual void hold_events(bool held) = 0;
+    // Waits for a GPU, whose events are not complete at once.
+    virtual void settle() = 0;
     virtual Statistics statistics(int device) const = 0;
     virtual const char *name() const = 0;
 };

@@ -1,4 +1,4 @@
-// tcuda's allocator, through its C interface, on the simulated machine.
+// tcuda's allocator, through its C interface, on a GPU or on the simulated machine.
 
 #include "side.h"
 
@@ -29,7 +29,7 @@ public:
     {
         const std::string options = "schedule=immediate,devices=" + std::to_string(machine.devices)
             + ",memory=" + std::to_string(machine.megabytes) + "MiB";
-        CHECK(tcuda_backend_select("sim", options.c_str()));
+        CHECK(tcuda_backend_select(ON_GPU ? "cuda" : "sim", ON_GPU ? nullptr : options.c_str()));
         for (int device = 0; device < machine.devices; device++) {
             auto &known = streams.emplace_back(STREAMS);
             CHECK(tcuda_stream_default(device, &known[0]));
@@ -86,6 +86,9 @@ public:
     {
         CHECK(tcuda_backend_inject("cuEventQuery", held ? 1 : 0, NOT_READY, held));
     }
+
+    // The context is PyTorch's as well, which waits.
+    void settle() override {}
 
     Statistics statistics(int device) const override
     {

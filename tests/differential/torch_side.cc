@@ -1,4 +1,5 @@
-// PyTorch's allocator: its own libc10_cuda.so over the stub runtime of benches/c10_without_gpu.
+// PyTorch's allocator: its own libc10_cuda.so, on a GPU or over the stub runtime of
+// benches/c10_without_gpu.
 
 #include "side.h"
 
@@ -7,11 +8,17 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 namespace c10::cuda::_internal { void setHasPrimaryContext(bool (*function)(c10::DeviceIndex)); }
+#ifdef DIFFERENTIAL_ON_GPU
+static void stub_hold_events(int) {}
+#else
 extern "C" void stub_hold_events(int held);
+#endif
 
 namespace {
 
@@ -19,6 +26,10 @@ class Torch final : public Side {
 public:
     explicit Torch(const Machine &machine)
     {
+        if (ON_GPU && cudaFree(nullptr) != cudaSuccess) { // creates the context
+            std::fprintf(stderr, "differential: no GPU\n");
+            std::exit(2);
+        }
         c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
         allocator::init(machine.devices);
         for (int device = 0; device < machine.devices; device++) {
@@ -65,6 +76,14 @@ public:
     }
 
     void hold_events(bool held) override { stub_hold_events(held); }
+
+    void settle() override
+    {
+        if (ON_GPU && cudaDeviceSynchronize() != cudaSuccess) {
+            std::fprintf(stderr, "differential: the GPU cannot be waited for\n");
+            std::exit(2);
+        }
+    }
 
     Statistics statistics(int device) const override
     {

@@ -23,6 +23,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Snapshots", &["snapshot"]),
     ("- Allocators of other libraries", &["pluggable"]),
     ("- Private pools", &["mem_pool"]),
+    ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
 ];
 

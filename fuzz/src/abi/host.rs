@@ -2,7 +2,8 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
-use crate::outputs::Out;
+use crate::outputs::{Out, StructOut};
+use crate::pinned::Pinned;
 use crate::world::World;
 use crate::{status_of, tell};
 use std::ffi::c_void;
@@ -54,4 +55,40 @@ pub(super) fn free(w: &mut World, i: &mut Input) {
     if status != status::INVALID_POINTER && !ptr.is_null() {
         w.remove_pinned(ptr as usize, ok);
     }
+}
+
+pub(super) fn record(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut ptr = w.pinned_address(i, &mut Expect::default());
+    if let Some(block) = w.pinned.iter().find(|block| block.ptr == ptr as usize) {
+        // Any address inside will do.
+        ptr = ptr.wrapping_byte_add(usize::from(i.u16()) % block.bytes);
+    }
+    let address = ptr as usize;
+    let is_inside = |block: &Pinned| (block.ptr..block.ptr + block.bytes).contains(&address);
+    if !ptr.is_null() && !w.pinned.iter().any(is_inside) {
+        e.wrong(status::INVALID_POINTER);
+    }
+    let stream = w.stream(i, &mut e);
+    tell(format_args!("{ptr:?}, stream {stream:?}"));
+    w.judge(status_of!(tcuda_host_record(ptr, stream)), &e);
+}
+
+pub(super) fn stats(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = StructOut::new(i, &mut e, size_of::<tcuda_host_memory_statistics>());
+    let status = status_of!(tcuda_host_memory_stats(out.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn reset_peak(w: &mut World, _: &mut Input) {
+    w.judge(status_of!(tcuda_host_memory_reset_peak()), &Expect::default());
+}
+
+pub(super) fn reset_accumulated(w: &mut World, _: &mut Input) {
+    w.judge(status_of!(tcuda_host_memory_reset_accumulated()), &Expect::default());
+}
+
+pub(super) fn empty_cache(w: &mut World, _: &mut Input) {
+    w.judge(status_of!(tcuda_host_memory_empty_cache()), &Expect::default());
 }

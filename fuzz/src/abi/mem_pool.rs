@@ -84,8 +84,8 @@ pub(super) fn sleep(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let handle = w.pool(i, &mut e);
     let keep = if i.rarely(8) { w.flag(i, &mut e) } else { 1 };
-    if w.mode != Mode::Strict {
-        // Others may use its blocks, or a fault leave it asleep.
+    if w.mode != Mode::Strict || w.lost {
+        // Others may use its blocks, or a fault or the end of a device leave it asleep.
         return;
     }
     e.also(&[status::OUT_OF_HOST_MEMORY, status::OUT_OF_MEMORY]);

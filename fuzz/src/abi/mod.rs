@@ -13,6 +13,7 @@ mod pluggable;
 pub mod snapshot;
 mod statistics;
 mod stream;
+mod torch;
 
 pub use library::FAILURE_CODES;
 
@@ -142,6 +143,23 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_snapshot_json", history::json),
     ("tcuda_memory_snapshot_html", history::html),
     ("tcuda_memory_snapshot_save", history::save),
+    ("tcuda_memory_processes", statistics::processes),
+    ("tcuda_memory_process_list", statistics::process_list),
+    ("tcuda_host_record", host::record),
+    ("tcuda_host_memory_stats", host::stats),
+    ("tcuda_host_memory_reset_peak", host::reset_peak),
+    ("tcuda_host_memory_reset_accumulated", host::reset_accumulated),
+    ("tcuda_host_memory_empty_cache", host::empty_cache),
+    ("tcuda_torch_malloc", torch::malloc),
+    ("tcuda_torch_free", torch::free),
+    ("tcuda_torch_init", torch::init),
+    ("tcuda_torch_reset", torch::reset),
+    ("tcuda_torch_memory_fraction", torch::memory_fraction),
+    ("tcuda_torch_base_alloc", torch::base_alloc),
+    ("tcuda_torch_record_stream", torch::record_stream),
+    ("tcuda_torch_begin_allocate_to_pool", torch::begin_allocate_to_pool),
+    ("tcuda_torch_end_allocate_to_pool", torch::end_allocate_to_pool),
+    ("tcuda_torch_release_pool", torch::release_pool),
     ("tcuda_pluggable_allocator_load", pluggable::load),
     ("tcuda_pluggable_allocator_create", pluggable::create),
     ("tcuda_pluggable_allocator_destroy", pluggable::destroy),

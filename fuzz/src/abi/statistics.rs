@@ -125,3 +125,28 @@ pub(super) fn summary(w: &mut World, i: &mut Input) {
     }
     assert!(!tcuda_backend_name().is_null());
 }
+
+pub(super) fn processes(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status = status_of!(tcuda_memory_processes(device, buf, len, out.needed.ptr()));
+    if let Some(text) = out.check(w.judge(status, &e)) {
+        assert!(text.starts_with("GPU:") && text.contains("process "), "{text}");
+    }
+}
+
+pub(super) fn process_list(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut process = tcuda_process { pid: 7, used_bytes: 7 };
+    let capacity = i.below(2);
+    let mut count = Out::<usize>::required(i, &mut e);
+    let list = &raw mut process;
+    let status = status_of!(tcuda_memory_process_list(device, list, capacity, count.ptr()));
+    let done = w.judge(status, &e);
+    count.check(done);
+    let pid = if done && capacity > 0 { std::process::id().into() } else { 7 };
+    assert_eq!(process.pid, pid, "{done}");
+}

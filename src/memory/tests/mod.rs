@@ -8,6 +8,8 @@ mod identity;
 mod ladder;
 mod model;
 mod order;
+mod pinned;
+mod pinned_model;
 mod refused;
 mod scopes;
 mod settings;

@@ -12,10 +12,10 @@ use std::sync::{Condvar, Mutex};
 const THREADS: &str = "schedule=threads,memory=1GiB";
 
 /// Holds up a stream until it is opened, or dropped.
-struct Gate(&'static (Mutex<bool>, Condvar));
+pub(super) struct Gate(&'static (Mutex<bool>, Condvar));
 
 impl Gate {
-    fn on(bench: Bench, stream: &Stream) -> Gate {
+    pub(super) fn on(bench: Bench, stream: &Stream) -> Gate {
         // Leaked, because the stream may look at it after a failed test is gone.
         let gate: &'static _ = crate::thread::for_ever((Mutex::new(false), Condvar::new()));
         let user_data = std::ptr::from_ref(gate).cast_mut().cast();
@@ -24,7 +24,7 @@ impl Gate {
         Gate(gate)
     }
 
-    fn open(&self) {
+    pub(super) fn open(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
     }

@@ -1,0 +1,153 @@
+/* Where PyTorch's allocations go while it captures graphs, and while one of its threads uses a pool. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "torch.h"
+
+/* A capture that begins as PyTorch begins one: the pool first, on a stream that tcuda may not know. */
+static void begin_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
+{
+    tcuda_torch_begin_allocate_to_pool(0, id0, id1, NULL);
+    expect_silence();
+    CHECK_EQ(driver.begin(stream, GLOBAL), 0);
+}
+
+static void end_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
+{
+    graph *made = NULL;
+    CHECK_EQ(driver.end(stream, &made), 0);
+    tcuda_torch_end_allocate_to_pool(0, id0, id1);
+    expect_silence();
+    CHECK_EQ(driver.destroy_graph(made), 0);
+}
+
+static void *allocate_and_free(void *stream)
+{
+    void *block = torch_malloc(5 * MIB, 0, stream);
+    torch_free(block);
+    return block;
+}
+
+static void a_capture_has_memory_of_its_own(void)
+{
+    struct CUstream_st *stream = NULL, *other = NULL;
+    CHECK_EQ(driver.create(&stream, 1, 0), 0);
+    CHECK_EQ(driver.create(&other, 1, 0), 0);
+    void *outside = torch_malloc(5 * MIB, 0, other);
+    CHECK_EQ(pool_of(outside), 0);
+
+    begin_capture(stream, 1, 0);
+    void *inside = torch_malloc(5 * MIB, 0, stream);
+    const uint64_t pool = pool_of(inside);
+    CHECK(pool != 0);
+    void *small = torch_malloc(100, 0, stream);
+    CHECK_EQ(pool_of(small), pool);
+    /* What is freed in a capture is there again in it, and for nobody else. */
+    torch_free(inside);
+    void *beside = torch_malloc(5 * MIB, 0, other);
+    CHECK_EQ(pool_of(beside), 0);
+    void *again = torch_malloc(5 * MIB, 0, stream);
+    CHECK(again == inside);
+    /* PyTorch runs backward passes on a thread of its own, on the same stream. */
+    void *block = NULL;
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, allocate_and_free, stream), 0);
+    CHECK_EQ(pthread_join(thread, &block), 0);
+    CHECK_EQ(pool_of(block), pool);
+    end_capture(stream, 1, 0);
+
+    /* After it, the stream's memory is the shared one again; the pool's stays as it is. */
+    void *after = torch_malloc(5 * MIB, 0, stream);
+    CHECK_EQ(pool_of(after), 0);
+    torch_free(again);
+    torch_free(small);
+    torch_free(after);
+    torch_free(beside);
+    torch_free(outside);
+    tcuda_torch_reset();
+    CHECK_EQ(pool_of(inside), pool);
+    CHECK(reserved() >= 7 * MIB);
+
+    /* A second capture into the same pool, and its end. */
+    begin_capture(stream, 1, 0);
+    again = torch_malloc(5 * MIB, 0, stream);
+    CHECK_EQ(pool_of(again), pool);
+    torch_free(again);
+    end_capture(stream, 1, 0);
+    tcuda_torch_release_pool(0, 1, 0);
+    tcuda_torch_reset();
+    CHECK(reserved() >= 7 * MIB);
+    tcuda_torch_release_pool(0, 1, 0);
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), 0);
+    CHECK_EQ(driver.destroy(stream), 0);
+    CHECK_EQ(driver.destroy(other), 0);
+    expect_silence();
+}
+
+/* Each of two captures at a time is known by what it allocates first. */
+static void two_captures_have_two_pools(void)
+{
+    struct CUstream_st *streams[2];
+    void *blocks[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(driver.create(&streams[i], 1, 0), 0);
+        begin_capture(streams[i], 10 + (uint64_t)i, 0);
+        blocks[i] = torch_malloc(1000, 0, streams[i]);
+    }
+    CHECK(pool_of(blocks[0]) != pool_of(blocks[1]));
+    for (int i = 0; i < 2; i++) {
+        void *block = torch_malloc(1000, 0, streams[i]);
+        CHECK_EQ(pool_of(block), pool_of(blocks[i]));
+        torch_free(block);
+        torch_free(blocks[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        end_capture(streams[i], 10 + (uint64_t)i, 0);
+        tcuda_torch_release_pool(0, 10 + (uint64_t)i, 0);
+    }
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(driver.destroy(streams[i]), 0);
+    expect_silence();
+}
+
+static void *allocate_outside(void *unused)
+{
+    (void)unused;
+    void *block = torch_malloc(1000, 0, NULL);
+    CHECK_EQ(pool_of(block), 0);
+    torch_free(block);
+    return NULL;
+}
+
+/* torch.cuda.use_mem_pool: the pool is for the thread. */
+static void a_pool_of_the_host_is_for_its_thread(void)
+{
+    tcuda_torch_begin_allocate_to_pool(0, 0, 7, NULL);
+    void *block = torch_malloc(1000, 0, NULL);
+    CHECK(pool_of(block) != 0);
+    run_on_thread(allocate_outside, NULL);
+    tcuda_torch_begin_allocate_to_pool(0, 0, 7, NULL);
+    expect_line("end it before");
+    tcuda_torch_end_allocate_to_pool(0, 0, 7);
+    allocate_outside(NULL);
+    torch_free(block);
+    tcuda_torch_release_pool(0, 0, 7);
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), 0);
+    expect_silence();
+}
+
+int main(void)
+{
+    SKIP_WITHOUT_GPU();
+    CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_ERROR, take_line, NULL, NULL));
+    CHECK_OK(tcuda_device_set(0));
+    find_driver();
+    a_capture_has_memory_of_its_own();
+    two_captures_have_two_pools();
+    a_pool_of_the_host_is_for_its_thread();
+    CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
+    return finish();
+}

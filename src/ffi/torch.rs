@@ -1,0 +1,218 @@
+//! Section "Memory" of the header: the functions that PyTorch calls for its memory.
+
+use super::boundary::{Call, boundary};
+use super::status::{last_message, tcuda_status, write_text};
+use crate::driver::sys::CUstream_st;
+use crate::error::Result;
+use crate::log::{self, Level};
+use crate::{memory, runtime, torch};
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs the body of a function that has no status: what fails is logged under its name.
+fn answer(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+    let _ = boundary(|call| logged(name, call, body));
+}
+
+/// The same for an allocation, whose failure nobody may miss: PyTorch goes on with NULL.
+fn answer_aloud(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+    let mut is_heard = false;
+    let status = boundary(|call| {
+        is_heard = log::is_heard(Level::Error);
+        logged(name, call, body)
+    });
+    if !is_heard && !matches!(status, tcuda_status::Ok) {
+        tell_once(name);
+    }
+}
+
+fn logged(name: &str, call: &Call, body: impl FnOnce(&Call) -> Result<()>) -> Result<()> {
+    body(call).inspect_err(|error| log::write(Level::Error, format_args!("{name}: {error}")))
+}
+
+/// Writes this thread's last error to stderr, the first time: by then the program is lost.
+#[cold]
+fn tell_once(name: &str) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if IS_TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: a sentence of this thread's, or a constant, that ends in a NUL.
+    let sentence = unsafe { CStr::from_ptr(last_message()) }.to_str().unwrap_or("");
+    let mut line = [0; LINE];
+    write_text(&mut line, format_args!("tcuda: {name}: {sentence}\n"));
+    let bytes = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
+    // Nobody is told where there is no stderr.
+    // SAFETY: so many bytes of the line.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), bytes) };
+}
+
+/// Room for a sentence and its beginning.
+const LINE: usize = 2200;
+
+/// Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
+/// the names of this function and tcuda_torch_free; the functions below are set one by one
+/// (docs/pytorch.md).
+///
+/// PyTorch has no way to hear of a failure and uses what it gets: where memory runs out that is
+/// NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
+/// for errors the first one is written to stderr. On a stream that is captured, the block comes
+/// from the pool that tcuda_torch_begin_allocate_to_pool began.
+///
+/// @param bytes      0: NULL
+/// @param device     ordinal
+/// @param cu_stream  may be NULL: the device's default stream. A stream must live as long as
+///                   tcuda keeps memory that was used on it, as PyTorch's own do
+/// @return           the block, aligned to 512 bytes; NULL: it failed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_torch_malloc(
+    bytes: isize,
+    device: i32,
+    cu_stream: *mut CUstream_st,
+) -> *mut c_void {
+    let mut address = 0;
+    answer_aloud("tcuda_torch_malloc", |call| {
+        address = torch::allocate(call.runtime()?, device, cu_stream, bytes)?;
+        Ok(())
+    });
+    address as *mut c_void
+}
+
+/// Gives a block back, in the order of its stream; after tcuda_shutdown it does nothing.
+///
+/// @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
+/// @param bytes, device, cu_stream  are not looked at: tcuda knows them
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_torch_free(
+    ptr: *mut c_void,
+    bytes: isize,
+    device: i32,
+    cu_stream: *mut CUstream_st,
+) {
+    let _ = (bytes, device, cu_stream);
+    if ptr.is_null() {
+        return;
+    }
+    answer("tcuda_torch_free", |call| match runtime::existing(call.inside()) {
+        Some(runtime) => memory::free(runtime, ptr as u64),
+        None => Err(memory::unknown_pointer(ptr as u64)),
+    });
+}
+
+/// For set_init_fn: initialises the library.
+///
+/// @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_init(device_count: i32) {
+    answer("tcuda_torch_init", |call| {
+        let own = call.runtime()?.devices.len();
+        if usize::try_from(device_count) != Ok(own) {
+            log::write(
+                Level::Warning,
+                format_args!("tcuda_torch_init: PyTorch has {device_count} devices, tcuda {own}"),
+            );
+        }
+        Ok(())
+    });
+}
+
+/// For set_reset_fn: tcuda_memory_empty_cache. (torch.cuda.empty_cache)
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_reset() {
+    answer("tcuda_torch_reset", |call| {
+        let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
+        runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+    });
+}
+
+/// For set_memory_fraction_fn: tcuda_memory_fraction_set.
+/// (torch.cuda.set_per_process_memory_fraction)
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_memory_fraction(fraction: f64, device: i32) {
+    answer("tcuda_torch_memory_fraction", |call| {
+        call.runtime()?.device(device)?.memory.set_fraction(fraction)
+    });
+}
+
+/// For set_base_alloc_fn: the segment that holds an address.
+///
+/// @param ptr         any address of a segment; may be NULL: NULL
+/// @param[out] bytes  its length; may be NULL
+/// @return            its first byte; NULL, and bytes untouched: tcuda has no memory there
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_torch_base_alloc(
+    ptr: *mut c_void,
+    bytes: *mut usize,
+) -> *mut c_void {
+    let mut base = 0;
+    if ptr.is_null() {
+        return std::ptr::null_mut();
+    }
+    answer("tcuda_torch_base_alloc", |_| {
+        let (address, length) = memory::snapshot::segment_of(ptr as u64)?;
+        base = address;
+        if !bytes.is_null() {
+            // SAFETY: not NULL, and writable by the caller's promise.
+            unsafe { bytes.write_unaligned(length as usize) };
+        }
+        Ok(())
+    });
+    base as *mut c_void
+}
+
+/// For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
+/// also used on a stream, of any device. (tcuda_record_stream)
+///
+/// @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
+/// @param cu_stream  may be NULL: the default stream of the block's device
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: *mut CUstream_st) {
+    if ptr.is_null() {
+        return;
+    }
+    answer("tcuda_torch_record_stream", |call| match runtime::existing(call.inside()) {
+        Some(runtime) => torch::record_stream(runtime, ptr as u64, cu_stream),
+        None => Err(memory::unknown_pointer(ptr as u64)),
+    });
+}
+
+/// For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
+/// made now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
+/// not 0 and no capture has come, those of this thread.
+///
+/// @param id0, id1  PyTorch's MempoolId_t, by value
+/// @param filter    PyTorch's std::function, which C cannot call; not looked at, may be NULL
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
+    device: i32,
+    id0: u64,
+    id1: u64,
+    filter: *const c_void,
+) {
+    let _ = filter;
+    answer("tcuda_torch_begin_allocate_to_pool", |call| {
+        torch::begin(call.runtime()?, device, (id0, id1))
+    });
+}
+
+/// For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
+    answer("tcuda_torch_end_allocate_to_pool", |call| {
+        torch::end(call.runtime()?, device, (id0, id1))
+    });
+}
+
+/// For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
+/// pool. After the last, memory of the pool that nobody uses goes with the next
+/// tcuda_memory_empty_cache, or when memory is short.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
+    answer("tcuda_torch_release_pool", |call| {
+        // It may come when the interpreter ends: no reason to initialise again.
+        let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
+        torch::release(runtime, device, (id0, id1))
+    });
+}

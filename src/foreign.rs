@@ -1,0 +1,160 @@
+//! Streams that someone else made: the same object for the same stream.
+//!
+//! A handle of the driver's may be another stream's tomorrow, so that streams are known by the driver's
+//! number for them. While a stream is captured nobody can ask for that number: it would break the
+//! capture. What then counts as the same stream depends on who names it.
+
+use crate::device::Device;
+use crate::driver::CudaError;
+use crate::driver::sys::{CUcontext, CUstream};
+use crate::error::{Error, Result};
+use crate::once::Once;
+use crate::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
+use crate::thread::try_box;
+use std::sync::atomic::Ordering;
+
+/// Stands for the number of a stream that was first seen in a capture: no stream has it.
+const UNNUMBERED: u64 = u64::MAX;
+
+/// How a captured stream is known, whose number cannot be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Captured {
+    /// By a handle of the host's, which keeps it alive.
+    ByHandle,
+    /// By its address: the newest stream that had it, or a new one.
+    ByAddress,
+}
+
+impl Streams {
+    /// A stream that someone else made.
+    pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+        self.known(device, native, Captured::ByHandle)
+    }
+
+    /// A stream whose owner names it in each call and gives no handle, as PyTorch does. While it is
+    /// captured, a stream that was destroyed and one that got its address since cannot be told apart;
+    /// what is allocated then comes from the pool of the capture, whose graph has an order of its own.
+    pub(crate) fn named(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+        let stream = self.known(device, native, Captured::ByAddress)?;
+        // Counts as a handle, so that it goes on when others give back theirs.
+        if stream.is_external() && !stream.is_named.swap(true, Ordering::AcqRel) {
+            stream.add_handle();
+        }
+        Ok(stream)
+    }
+
+    fn known(&self, device: &Device, native: CUstream, captured: Captured) -> Result<&Stream> {
+        if native.is_null() || native as usize == LEGACY {
+            return Ok(self.default());
+        }
+        let _context = device.enter()?;
+        // Asking a captured stream for its number would break the capture, and one whose capture is
+        // broken tells nothing.
+        let is_captured = is_capturing(self.driver, native)?;
+        let by_address = captured == Captured::ByAddress && native as usize != PER_THREAD;
+        if is_captured
+            && by_address
+            && let Some(stream) = self.newest(native, None, true)
+        {
+            return Ok(stream);
+        }
+        if native as usize != PER_THREAD {
+            self.check_context(device, native)?;
+        }
+        let driver_id = match is_captured {
+            true => None,
+            false => Some(self.driver_id(native)?),
+        };
+        if let Some(stream) = self.newest(native, driver_id, false) {
+            return Ok(stream);
+        }
+        let driver_id = match driver_id {
+            Some(id) => id,
+            None if by_address => UNNUMBERED,
+            None => {
+                return Err(Error::InvalidState(
+                    "the stream is being captured, and tcuda does not know it yet: call \
+                     tcuda_stream_from_external before the capture begins",
+                ));
+            }
+        };
+        self.add(native, driver_id)
+    }
+
+    /// The newest stream of this address: with this number, else one that a handle keeps alive, or, with
+    /// `any`, whichever it is.
+    fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
+        let is_it = |stream: &Stream| {
+            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
+            is_same && stream.native() == native
+        };
+        let mut pooled = self.pool.iter().flatten().filter_map(Once::get);
+        if let Some(stream) = pooled.find(|stream| is_it(stream)) {
+            return Some(stream);
+        }
+        let is_alive = |stream: &Stream| {
+            let has_handle = !stream.is_per_thread() && stream.farewell.has_handle();
+            driver_id.is_some() || any || has_handle
+        };
+        let external = self.external.lock();
+        let found = external.iter().rev().find(|stream| is_it(stream) && is_alive(stream));
+        found.map(|stream| self.lend(stream))
+    }
+
+    fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
+        let mut priority = 0;
+        // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
+        unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
+        let mut external = self.external.lock();
+        external.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a stream"))?;
+        let mut stream =
+            Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
+        stream.external = true;
+        // Another thread may have come first.
+        let is_it = |known: &Stream| known.native() == native && known.driver_id == driver_id;
+        if let Some(known) = external.iter().rev().find(|known| is_it(known)) {
+            return Ok(self.lend(known));
+        }
+        external.push(try_box(stream, "a stream")?);
+        match external.last() {
+            Some(stream) => Ok(self.lend(stream)),
+            None => Err(Error::OutOfHostMemory("a stream")),
+        }
+    }
+
+    /// A reference that outlives the lock of the list: boxes stay in it until `close`.
+    pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
+        // SAFETY: boxed, and only dropped with `self`.
+        unsafe { &*std::ptr::from_ref(stream) }
+    }
+
+    fn check_context(&self, device: &Device, native: CUstream) -> Result<()> {
+        if self.context_of(native)? == device.context()? {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "cu_stream belongs to another device or is not of its primary context; name the \
+                 stream's own device",
+            ))
+        }
+    }
+
+    /// The context of a stream, which is none of CUDA's fixed handles.
+    pub(crate) fn context_of(&self, native: CUstream) -> Result<CUcontext> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the caller's promise that the stream is alive; `context` is writable.
+        unsafe { self.driver.cuStreamGetCtx(native, &mut context) }?;
+        Ok(context)
+    }
+
+    /// The driver's number, or the handle where the driver is too old to have numbers.
+    pub(crate) fn driver_id(&self, native: CUstream) -> Result<u64> {
+        let mut id = 0;
+        // SAFETY: the stream is alive, `id` is writable.
+        match unsafe { self.driver.cuStreamGetId(native, &mut id) } {
+            Ok(()) => Ok(id),
+            Err(error) if error.code == CudaError::MISSING => Ok(native as u64),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

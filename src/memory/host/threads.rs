@@ -1,0 +1,142 @@
+//! Threads of the library's own for pinned memory: some that touch pages, and one that gets segments
+//! ahead. Made without host memory of Rust's, whose own threads abort where there is none.
+
+use super::source::PAGE;
+use crate::sync::{self, AtomicU32, Ordering};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// As many threads as can touch pages at once.
+const MOST_THREADS: usize = 128;
+
+type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// A thread that gets no signals of the host's; none if there cannot be one more.
+fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` was filled, `before` is writable.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: the caller's promise that `argument` lives until it joins the thread.
+    let failed =
+        unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), entry, argument) };
+    // SAFETY: `before` was written by the first call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    // SAFETY: written, as it did not fail.
+    (failed == 0).then(|| unsafe { thread.assume_init() })
+}
+
+fn join(thread: libc::pthread_t) {
+    // SAFETY: made by `start`, and joined once.
+    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    base: usize,
+    bytes: usize,
+}
+
+impl Part {
+    fn touch(self) {
+        for offset in (0..self.bytes).step_by(PAGE) {
+            // SAFETY: inside the mapping, which nobody else uses yet.
+            unsafe { ((self.base + offset) as *mut u8).write_volatile(0) };
+        }
+    }
+}
+
+extern "C" fn touch_part(part: *mut c_void) -> *mut c_void {
+    // SAFETY: a part that outlives this thread.
+    unsafe { *part.cast::<Part>() }.touch();
+    std::ptr::null_mut()
+}
+
+/// Touches every page of fresh memory, by several threads where they can be had.
+pub fn touch(base: usize, bytes: usize, num_threads: usize) {
+    let num_threads = num_threads.clamp(1, MOST_THREADS);
+    let share = bytes.div_ceil(num_threads).next_multiple_of(PAGE);
+    let mut parts = [Part { base: 0, bytes: 0 }; MOST_THREADS];
+    for (index, part) in parts.iter_mut().enumerate().take(num_threads) {
+        let from = (index * share).min(bytes);
+        *part = Part { base: base + from, bytes: share.min(bytes - from) };
+    }
+    let mut threads = [None; MOST_THREADS];
+    for index in 1..num_threads {
+        if parts[index].bytes > 0 {
+            let argument = std::ptr::from_mut(&mut parts[index]).cast::<c_void>();
+            threads[index] = start(touch_part, argument);
+        }
+    }
+    for (part, thread) in parts.iter().zip(&threads) {
+        if thread.is_none() {
+            part.touch();
+        }
+    }
+    threads.into_iter().flatten().for_each(join);
+}
+
+/// Says that the thread is to end.
+const END: u32 = 1 << 31;
+
+/// A thread that does what is asked of it, a bit each, one after the other.
+pub struct Helper {
+    wanted: AtomicU32,
+}
+
+/// What the thread is given.
+pub trait Helps: Sync {
+    /// Its helper.
+    fn helper(&self) -> &Helper;
+
+    /// Does what a bit asks for.
+    fn help(&self, bit: u32);
+}
+
+extern "C" fn run<T: Helps>(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: `begin` passed it, and `end` comes before it goes.
+    let owner = unsafe { &*argument.cast::<T>() };
+    let wanted = &owner.helper().wanted;
+    loop {
+        let bits = wanted.fetch_and(END, Ordering::AcqRel);
+        if bits & END != 0 {
+            return std::ptr::null_mut();
+        }
+        if bits == 0 {
+            sync::sleep_while(wanted, 0);
+        }
+        for bit in (0..31).filter(|bit| bits >> bit & 1 == 1) {
+            // What goes wrong ahead goes wrong again when it is needed, and is told then.
+            let _ = catch_unwind(AssertUnwindSafe(|| owner.help(bit)));
+        }
+    }
+}
+
+impl Helper {
+    pub fn new() -> Helper {
+        Helper { wanted: AtomicU32::new(0) }
+    }
+
+    /// Starts the thread for its owner, which stays where it is until `end`.
+    pub fn begin<T: Helps>(owner: &T) -> Option<libc::pthread_t> {
+        start(run::<T>, std::ptr::from_ref(owner).cast_mut().cast())
+    }
+
+    /// Asks for something; once is enough.
+    pub fn ask(&self, bit: u32) {
+        if self.wanted.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0 {
+            sync::wake_one(&self.wanted);
+        }
+    }
+
+    /// Waits until the thread has ended.
+    pub fn end(&self, thread: libc::pthread_t) {
+        self.wanted.fetch_or(END, Ordering::AcqRel);
+        sync::wake_one(&self.wanted);
+        join(thread);
+        self.wanted.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,69 @@
+//! Poison: a debugging mode in which freed memory is overwritten, so that whoever still reads it finds
+//! it out.
+//!
+//! The byte is 0xff: not a number in every floating point type, -1 as an integer, and no address.
+//! It is written in the order of the block's own stream, after the streams that were recorded on the
+//! block, and before anything that is allocated for that stream afterwards. The host does not wait.
+
+use super::arena::Arena;
+use super::block::UNIT;
+use super::reclaim::ordering_stream;
+use super::watch::{self, Watcher};
+use super::{DeviceMemory, Relaxed};
+use crate::error::Result;
+use crate::farewell::Standing;
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What freed memory is filled with.
+const POISON: u8 = 0xff;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Poisons from now on, or no longer.
+pub(super) fn set(on: bool) {
+    match (IS_ON.swap(on, Ordering::Relaxed), on) {
+        (false, true) => watch::begin(Watcher::Debugging),
+        (true, false) => watch::end(Watcher::Debugging),
+        _ => {}
+    }
+}
+
+impl DeviceMemory {
+    /// Poisons a block that is about to be free. The caller holds the arena's lock.
+    pub(super) fn poison(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        if !IS_ON.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let block = &unsafe { arena.state() }.blocks[id];
+        let (address, bytes) = (arena.base + u64::from(block.start) * UNIT, block.bytes());
+        // Freeing does not fail, and a listener of the log is not called with a lock held: what is not
+        // poisoned is as without the mode.
+        let _ = self.fill_with_poison(runtime, arena, address, bytes as usize);
+    }
+
+    fn fill_with_poison(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        address: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let Some(stream) = arena.stream() else { return Ok(()) };
+        let device = runtime.device(arena.device)?;
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        // What the owner of a stream destroyed has no order to write in.
+        let Standing::Alive(_named) = stream.standing() else { return Ok(()) };
+        let stream = ordering_stream(device, stream);
+        // In a capture it would be written again whenever the graph is launched, whoever has the
+        // memory then.
+        if stream.is_capturing(runtime)? {
+            return Ok(());
+        }
+        // SAFETY: memory of a block that its holder gave up; the stream is alive.
+        unsafe { self.driver.cuMemsetD8Async(address, POISON, bytes, stream.native()) }?;
+        Ok(())
+    }
+}

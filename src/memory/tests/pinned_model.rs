@@ -1,0 +1,192 @@
+//! Pinned memory under random programs: whatever the schedule, bytes that queued work reads or writes
+//! are left alone until it is done, and everything is counted.
+
+use super::{Bench, KIB, MIB, on_machine};
+use crate::copy;
+use crate::memory::host_settings::HostSettings;
+use crate::stream::Stream;
+use proptest::prelude::*;
+
+const STREAMS: usize = 3;
+
+/// Numbers that pick a block are taken modulo the number of candidates.
+#[derive(Clone, Debug)]
+enum Op {
+    Malloc {
+        bytes: u64,
+    },
+    Free {
+        pick: usize,
+    },
+    /// To device memory, by the library, which records it.
+    Copy {
+        pick: usize,
+        stream: usize,
+    },
+    /// The same by the driver, recorded by the host somewhere inside.
+    Recorded {
+        pick: usize,
+        stream: usize,
+    },
+    Synchronize {
+        stream: usize,
+    },
+    EmptyCache,
+    Settings {
+        once: bool,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let bytes = prop_oneof![
+        6 => 1..=300u64,
+        3 => 1..=64 * KIB,
+        2 => 60 * KIB..=300 * KIB,
+        1 => MIB..=5 * MIB,
+    ];
+    prop_oneof![
+        10 => bytes.prop_map(|bytes| Op::Malloc { bytes }),
+        8 => any::<usize>().prop_map(|pick| Op::Free { pick }),
+        6 => (any::<usize>(), 0..STREAMS).prop_map(|(pick, stream)| Op::Copy { pick, stream }),
+        3 => (any::<usize>(), 0..STREAMS).prop_map(|(pick, stream)| Op::Recorded { pick, stream }),
+        1 => (0..STREAMS).prop_map(|stream| Op::Synchronize { stream }),
+        1 => Just(Op::EmptyCache),
+        1 => any::<bool>().prop_map(|once| Op::Settings { once }),
+    ]
+}
+
+struct Block {
+    address: usize,
+    bytes: u64,
+    byte: u8,
+}
+
+/// Bytes that are copied at a time.
+const MOST: u64 = 256;
+
+struct World<'a> {
+    bench: Bench<'a>,
+    streams: Vec<&'a Stream>,
+    blocks: Vec<Block>,
+    /// Device memory, and what a copy must have put there.
+    copies: Vec<(u64, u64, u8)>,
+    next: u8,
+}
+
+impl World<'_> {
+    fn fill(block: &Block) {
+        // SAFETY: the host holds it.
+        unsafe {
+            std::ptr::write_bytes(block.address as *mut u8, block.byte, block.bytes as usize);
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        let runtime = self.bench.runtime;
+        let count = self.blocks.len();
+        match *op {
+            Op::Malloc { bytes } => {
+                let address = self.bench.pin(bytes);
+                self.next = self.next.wrapping_add(1);
+                let block = Block { address, bytes, byte: self.next };
+                for other in &self.blocks {
+                    let apart = other.address + other.bytes as usize <= address
+                        || address + bytes as usize <= other.address;
+                    assert!(apart, "two blocks overlap");
+                }
+                // A host that has memory writes it at once.
+                Self::fill(&block);
+                self.blocks.push(block);
+            }
+            Op::Free { pick } if count > 0 => {
+                let block = self.blocks.swap_remove(pick % count);
+                self.bench.unpin(block.address);
+            }
+            Op::Copy { pick, stream } | Op::Recorded { pick, stream } if count > 0 => {
+                let Block { address, bytes, byte } = self.blocks[pick % count];
+                let (stream, bytes) = (self.streams[stream], bytes.min(MOST));
+                let device = self.bench.malloc(stream, bytes);
+                self.copies.push((device, bytes, byte));
+                if matches!(op, Op::Copy { .. }) {
+                    copy::copy(runtime, device, address as u64, bytes, stream).unwrap();
+                } else {
+                    let _context = self.bench.device.enter().unwrap();
+                    // SAFETY: both ranges are alive.
+                    unsafe {
+                        runtime.driver().cuMemcpyAsync(
+                            device,
+                            address as u64,
+                            bytes as usize,
+                            stream.native(),
+                        )
+                    }
+                    .unwrap();
+                    self.bench.use_on(address + bytes as usize - 1, stream);
+                }
+            }
+            Op::Synchronize { stream } => self.streams[stream].synchronize(runtime).unwrap(),
+            Op::EmptyCache => runtime.host.empty_cache(runtime).unwrap(),
+            Op::Settings { once } => {
+                let most = if once { 100_000 } else { u64::MAX };
+                let default = HostSettings::DEFAULT;
+                self.bench.set(HostSettings { max_cached_bytes: most, ..default });
+            }
+            _ => (),
+        }
+        self.bench.check_host();
+        let active = self.bench.host().active_requests.current;
+        assert!(active >= self.blocks.len() as i64, "{active} of {}", self.blocks.len());
+    }
+
+    fn finish(mut self) {
+        let runtime = self.bench.runtime;
+        for stream in &self.streams {
+            stream.synchronize(runtime).unwrap();
+        }
+        let target = [0u8; MOST as usize];
+        for (device, bytes, byte) in self.copies.drain(..) {
+            let to = target.as_ptr() as u64;
+            copy::copy(runtime, to, device, bytes, self.streams[0]).unwrap();
+            self.streams[0].synchronize(runtime).unwrap();
+            // SAFETY: written by the copy, behind the compiler's back.
+            let found = unsafe { target.as_ptr().cast::<[u8; MOST as usize]>().read_volatile() };
+            let right = found[..bytes as usize].iter().all(|found| *found == byte);
+            assert!(right, "{:?} instead of {byte}: reused too early", &found[..8]);
+            self.bench.free(device);
+        }
+        for block in self.blocks.drain(..) {
+            self.bench.unpin(block.address);
+        }
+        // All work is done: whatever was freed is free, and goes back.
+        self.bench.runtime.host.empty_cache(runtime).unwrap();
+        assert_eq!(self.bench.host().active_requests.current, 0);
+        assert_eq!(self.bench.host().allocated_bytes.current, 0);
+        self.bench.check_host();
+    }
+}
+
+fn run(options: &str, ops: &[Op]) {
+    on_machine(options, |bench| {
+        let streams = (0..STREAMS).map(|_| bench.stream()).collect();
+        let (blocks, copies) = (Vec::new(), Vec::new());
+        let mut world = World { bench, streams, blocks, copies, next: 0 };
+        for op in ops {
+            world.apply(op);
+        }
+        world.finish();
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_reused_early(seed in 0u32..1000, ops in prop::collection::vec(op(), 1..150)) {
+        run(&format!("memory=1GiB,schedule=adversarial:{seed}"), &ops);
+    }
+
+    #[test]
+    fn everything_is_counted_at_once(ops in prop::collection::vec(op(), 1..150)) {
+        run("memory=1GiB", &ops);
+    }
+}
