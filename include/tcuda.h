@@ -961,8 +961,8 @@ tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 #define TCUDA_FRAMES_STATE 2 /**< For blocks only. */
 #define TCUDA_FRAMES_NONE 3  /**< No frames. */
 
-#define TCUDA_RECORD_CLEAR 1         /**< Forget the events so far. */
-#define TCUDA_RECORD_HOST 2          /**< Pinned memory too; in this version it has no events. */
+#define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far. */
+#define TCUDA_RECORD_HOST 2  /**< Pinned memory too: blocks in their rounded sizes, and segments. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
 #define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
 
@@ -1237,6 +1237,11 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
  * stream before they fail.
  */
 #define TCUDA_MEM_POOL_USE_ON_OOM 1
+/**
+ * Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
+ * or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+ */
+#define TCUDA_MEM_POOL_NO_SPLIT 2
 
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
@@ -1245,7 +1250,8 @@ typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any devic
  * routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
  * (torch.cuda.MemPool)
  *
- * @param allocator   where its memory comes from; may be NULL: from the driver
+ * @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
+ * segments keep it; may be NULL: from the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
  * @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
  */

@@ -35,6 +35,8 @@ pub struct OutOfMemory {
     pub users: Users,
     /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
     pub rejected: bool,
+    /// The cache has segments that it cannot give back in parts.
+    pub segmented: bool,
 }
 
 /// Processes that have memory of a device.

@@ -74,7 +74,7 @@ impl Pools {
         lists.kept.try_reserve(1).map_err(|_| NO_ROOM)?;
         match lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id)) {
             Some(kept) => kept.uses = kept.uses.saturating_add(1),
-            None => lists.kept.push(Kept { device, id, pool: Pool::new(0)?, uses: 1 }),
+            None => lists.kept.push(Kept { device, id, pool: Pool::new(0, None)?, uses: 1 }),
         }
         lists.begun.push(Begun { device, id, thread: thread::number(), capture: 0 });
         self.routes.store(lists.begun.len(), Ordering::Release);

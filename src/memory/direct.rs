@@ -10,7 +10,8 @@ use super::ring::Action;
 use super::source::{DriverSource, Source};
 use super::stats::{self, Class, LANES, Lanes};
 use super::{
-    DeviceMemory, Found, Relaxed, SMALL, history, reclaim, unknown_pointer, virtual_memory,
+    DeviceMemory, Found, Relaxed, SMALL, history, reclaim, segmented, unknown_pointer,
+    virtual_memory,
 };
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -110,21 +111,20 @@ fn part(address: u64) -> &'static Mutex<Blocks> {
     &TABLE[(mixed >> 60) as usize % PARTS]
 }
 
-fn unknown(address: u64) -> Error {
-    match IS_USED.load(Ordering::Relaxed) {
-        false => unknown_pointer(address),
-        true => Error::InvalidPointer {
-            ptr: address as usize,
-            why: "is no block of tcuda: it was not allocated here, was freed already, or tcuda was \
-                  shut down since",
-        },
-    }
+/// Was there ever such a block?
+pub(super) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+/// Is there one at this address?
+pub(super) fn has(address: u64) -> bool {
+    is_used() && part(address).lock().contains_key(&address)
 }
 
 /// Runs `body` on a live block.
 pub(super) fn with<R>(address: u64, body: impl FnOnce(&mut Block) -> Result<R>) -> Result<R> {
     let mut blocks = part(address).lock();
-    body(blocks.get_mut(&address).ok_or_else(|| unknown(address))?)
+    body(blocks.get_mut(&address).ok_or_else(|| unknown_pointer(address))?)
 }
 
 /// The table, held still: for who holds the books, and takes parts by trying.
@@ -138,9 +138,23 @@ pub(super) fn find(address: u64) -> Result<Found> {
     with(address, |block| Ok(Found { requested: block.bytes, bytes: block.bytes }))
 }
 
+/// The piece of the driver's memory that holds a block, and its length, where that is known.
+pub(super) fn segment_of(address: u64) -> Result<(u64, u64)> {
+    let (bytes, allocator) = with(address, |block| {
+        let allocator = match &block.origin {
+            Origin::Pluggable(allocator) => Some(allocator.share()),
+            _ => None,
+        };
+        Ok((block.bytes, allocator))
+    })?;
+    // Asked with no lock held.
+    let base = allocator.and_then(|allocator| allocator.base_of(address));
+    Ok(base.unwrap_or((address, bytes)))
+}
+
 /// The device of a block that begins at an address.
 pub fn device_of(address: u64) -> Option<i32> {
-    if !IS_USED.load(Ordering::Relaxed) {
+    if !is_used() {
         return None;
     }
     part(address).lock().get(&address).map(|block| block.device)
@@ -188,7 +202,9 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<(), (Error, Block)> {
     IS_USED.store(true, Ordering::Relaxed);
     let mut blocks = part(address).lock();
-    if blocks.contains_key(&address) || virtual_memory::arena_of(address).is_some() {
+    let is_cached =
+        virtual_memory::device_of(address).or_else(|| segmented::device_of(address)).is_some();
+    if blocks.contains_key(&address) || is_cached {
         return Err((GIVEN_TWICE, block));
     }
     if blocks.try_reserve(1).is_err() {
@@ -212,7 +228,7 @@ const GIVEN_TWICE: Error = Error::InvalidState(
 /// Takes a block that is about to go out of the table, and records that.
 fn take(address: u64) -> Result<Block> {
     let mut blocks = part(address).lock();
-    let block = blocks.remove(&address).ok_or_else(|| unknown(address))?;
+    let block = blocks.remove(&address).ok_or_else(|| unknown_pointer(address))?;
     let actions: &[Action] = match block.origin.is_counted() {
         true => &[Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree],
         false => &[Action::FreeRequested, Action::FreeCompleted],
@@ -323,7 +339,7 @@ impl DeviceMemory {
         if let Err((error, block)) = insert(address, block, history::take_frames()) {
             // What is another's block as well stays.
             if matches!(error, Error::OutOfHostMemory(_)) {
-                let _ = self.give_back(runtime, device, address, &block);
+                let _ = self.give_direct_back(runtime, device, address, &block);
             }
             limit.let_go(bytes);
             return Err(error);
@@ -338,7 +354,7 @@ impl DeviceMemory {
     }
 
     /// Gives a block back that is in the table no longer.
-    fn give_back(
+    fn give_direct_back(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -400,7 +416,7 @@ impl DeviceMemory {
                 books.ledger.count_reserved(class, -bytes, -1);
             });
         }
-        if let Err(error) = self.give_back(runtime, device, address, &block) {
+        if let Err(error) = self.give_direct_back(runtime, device, address, &block) {
             if is_counted {
                 self.with_ledger(None, |books| {
                     books.undo_direct(class, &lanes);

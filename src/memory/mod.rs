@@ -41,6 +41,7 @@ pub mod ring;
 pub mod route;
 mod scopes;
 pub mod segment;
+pub mod segmented;
 pub mod settings;
 mod shortage;
 mod sleep;
@@ -65,7 +66,6 @@ use crate::driver::sys::CUdevice;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::try_box;
 use arena::{Arena, Request};
 use backend::Server;
 use bins::SHORT_WALK;
@@ -73,7 +73,6 @@ use block::UNIT;
 use books::GuardedBooks;
 use driver_pool::DriverPool;
 use policy::Policy;
-use pool::PoolId;
 use settings::Settings;
 use stats::{Class, Lanes};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -92,6 +91,7 @@ pub struct DeviceMemory {
     virtual_memory: VirtualMemory,
     books: GuardedBooks<Arena>,
     policy: Policy,
+    keeper: segmented::Keeper,
     /// [`Server`], its number.
     server: AtomicU8,
     /// Was a block allocated that is in no arena?
@@ -125,14 +125,15 @@ impl DeviceMemory {
     ) -> DeviceMemory {
         let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
-        let most = virtual_memory.slot_bytes();
+        let policy = Policy::new(virtual_memory.slot_bytes());
         let memory = DeviceMemory {
             driver,
             ordinal,
             total,
             virtual_memory,
             books: GuardedBooks::new(),
-            policy: Policy::new(most),
+            policy,
+            keeper: segmented::Keeper::new(),
             server: AtomicU8::new(0),
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
@@ -151,7 +152,11 @@ impl DeviceMemory {
         let server = backend::server(settings);
         self.server.store(server as u8, Ordering::Relaxed);
         self.policy.divert(server != Server::Cache);
-        self.policy.configure(settings, self.virtual_memory.slot_bytes());
+        // Without virtual memory there are only segments.
+        let expandable_segments =
+            settings.expandable_segments && self.virtual_memory.is_supported();
+        let settings = Settings { expandable_segments, ..*settings };
+        self.policy.configure(&settings, self.virtual_memory.slot_bytes());
     }
 
     /// Has anything been allocated here?
@@ -219,13 +224,18 @@ impl DeviceMemory {
         if bytes <= most {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
+                if self.policy.is_segmented() {
+                    let arena = self.routed_arena(device, stream, size.class())?;
+                    return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
+                }
                 return self.allocate_block::<true>(runtime, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
-            self.ask_observers(device, bytes);
+            let wanted = self.asked(bytes, self.policy.is_segmented());
+            self.ask_observers(device, wanted);
         }
-        Err(self.refuse_too_large(device, bytes))
+        Err(self.refuse(device, bytes, self.policy.is_segmented()))
     }
 
     /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
@@ -236,14 +246,18 @@ impl DeviceMemory {
         device: &Device,
         stream: &Stream,
         bytes: u64,
-        policy::Size { bytes: size, oversize }: policy::Size,
+        size: policy::Size,
     ) -> Result<u64> {
-        let class = if size <= SMALL { Class::Small } else { Class::Large };
+        let (class, request) = (size.class(), size.request(bytes));
         let arena = match WATCHED && route::is_routed() {
-            false => self.arena(device, stream, class)?,
-            true => self.routed_arena(device, stream, class)?,
+            false => self.arena(device, stream, class, false)?,
+            true => match self.routed_arena(device, stream, class)? {
+                arena if arena.segmented => {
+                    return self.allocate_in_segment(runtime, device, arena, request);
+                }
+                arena => arena,
+            },
         };
-        let request = Request { units: (size / UNIT) as u32, bytes, oversize };
         {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
@@ -292,56 +306,25 @@ impl DeviceMemory {
     }
 
     /// The arena that serves a stream, made now if there is none.
-    #[inline]
-    fn arena<'a>(&'a self, device: &Device, stream: &Stream, class: Class) -> Result<&'a Arena> {
-        if stream.is_per_thread() {
-            let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(device, own, class);
-        }
-        let arena = stream.arenas[class as usize].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        match unsafe { arena.as_ref() } {
-            Some(arena) => Ok(arena),
-            None => self.arena_slowly(device, stream, class),
-        }
-    }
-
-    #[cold]
-    fn arena_slowly<'a>(
+    #[inline(always)]
+    fn arena<'a>(
         &'a self,
         device: &Device,
         stream: &Stream,
         class: Class,
+        segmented: bool,
     ) -> Result<&'a Arena> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.virtual_memory.prepare()?;
-        self.books.with_members(|arenas| {
-            let existing = stream.arenas[class as usize].load(Ordering::Acquire);
-            // SAFETY: NULL or an arena of this device, which lives until shutdown.
-            if let Some(arena) = unsafe { existing.as_ref() } {
-                return Ok(arena);
-            }
-            let address = self.add_arena(arenas, class)?;
-            // SAFETY: just made, boxed, and kept until shutdown.
-            let arena = unsafe { &*address };
-            arena.assign(stream, PoolId::DEFAULT);
-            stream.arenas[class as usize].store(address, Ordering::Release);
-            Ok(arena)
-        })
-    }
-
-    /// A new arena, nobody's yet. The caller holds the ledger.
-    #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
-    fn add_arena(&self, arenas: &mut Vec<Box<Arena>>, class: Class) -> Result<*mut Arena> {
-        arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
-        let slot = self.virtual_memory.take_slot()?;
-        let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
-        let mut arena = try_box(arena, "an arena")?;
-        let address: *mut Arena = &mut *arena;
-        self.virtual_memory.publish(&slot, address);
-        arenas.push(arena);
-        Ok(address)
+        if stream.is_per_thread() {
+            let own = device.streams.external(device, stream.native())?;
+            return self.arena_slowly(device, own, class, segmented);
+        }
+        let place = class as usize + if segmented { 2 } else { 0 };
+        let arena = stream.arenas[place].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        match unsafe { arena.as_ref() } {
+            Some(arena) => Ok(arena),
+            None => self.arena_slowly(device, stream, class, segmented),
+        }
     }
 
     /// Gives another device access to all memory of this one, present and future.
@@ -371,8 +354,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives everything back. Nobody is inside, no work is under way, the context is current.
-    pub(crate) fn close(&self) {
+    /// Gives everything of the device back. Nobody is inside, no work is under way, the context is
+    /// current.
+    pub(crate) fn close(&self, device: &Device) {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
@@ -385,17 +369,20 @@ impl DeviceMemory {
             }
             Ok(())
         });
+        self.close_segments(device);
         self.virtual_memory.close();
         self.pool.close();
     }
 }
 
-/// The error of an address that is in no arena.
+/// The error of an address that is no block.
 pub fn unknown_pointer(address: u64) -> Error {
-    Error::InvalidPointer {
-        ptr: address as usize,
-        why: "was not allocated by tcuda, or tcuda was shut down since",
-    }
+    let why = match direct::is_used() {
+        false => "was not allocated by tcuda, or tcuda was shut down since",
+        // Of these blocks nothing is left once they are freed.
+        true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
+    };
+    Error::InvalidPointer { ptr: address as usize, why }
 }
 
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
@@ -413,8 +400,9 @@ struct Locked<'a> {
     _guard: crate::lock::Guard<'a>,
 }
 
-#[inline]
-fn lock_block(arena: &'static Arena, offset: u64, address: u64) -> Result<Locked<'static>> {
+/// The block at an address of a slot.
+#[inline(always)]
+fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
     let guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
     let id = unsafe { arena.state() }.find(offset, address as usize)?;
@@ -436,12 +424,20 @@ fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     free_block::<true>(runtime, address)
 }
 
+#[cold]
+fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
+    match direct::has(address) {
+        true => direct::free(runtime, address),
+        false => segmented::free(runtime, address),
+    }
+}
+
 #[inline(always)]
 fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return direct::free(runtime, address);
+    let Some(found) = virtual_memory::arena_of(address) else {
+        return free_unmapped(runtime, address);
     };
-    let block = lock_block(arena, offset, address)?;
+    let block = lock_mapped(found, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;
@@ -464,10 +460,11 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
 
 /// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return direct::record_stream(address, stream);
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::record_stream(address, stream),
+        None => segmented::lock_block(address)?,
     };
-    let block = lock_block(arena, offset, address)?;
     if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
         return Ok(());
     }
@@ -480,10 +477,11 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return direct::find(address);
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::find(address),
+        None => segmented::lock_block(address)?,
     };
-    let block = lock_block(arena, offset, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let found = &unsafe { block.arena.state() }.blocks[block.id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })

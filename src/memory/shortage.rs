@@ -22,7 +22,7 @@ impl DeviceMemory {
             Err(error) if is_want(&error) => error,
             other => return other,
         };
-        if self.ask_observers_for(device, bytes) {
+        if self.ask_observers(device, bytes) {
             failure = match self.climb_once(runtime, device, origin, &attempt) {
                 Err(error) if is_want(&error) => error,
                 other => return other,

@@ -12,6 +12,7 @@ mod pinned;
 mod pinned_model;
 mod refused;
 mod scopes;
+mod segments;
 mod settings;
 mod threads;
 
@@ -128,7 +129,7 @@ impl Books {
             let account = unsafe { arena.account() };
             state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
             for row in [stats::ALL, arena.class.row()] {
-                mapped[row] += state.segment.bytes() as i64;
+                mapped[row] += state.reserved().0;
             }
         }
         for class in [Class::Small, Class::Large] {
