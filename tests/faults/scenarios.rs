@@ -1,6 +1,7 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
 mod captures;
+mod direct;
 mod history;
 mod limits;
 mod memory;
@@ -75,6 +76,10 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { resets: true, ..on(ONE, "statistics", memory::statistics) },
     on(SMALL, "limits", limits::limits),
     on(SMALL, "observers", limits::observers),
+    on(SMALL, "uncached", direct::uncached),
+    on(SMALL, "driver_pool", direct::driver_pool),
+    on(LATE, "late_driver_pool", direct::driver_pool),
+    on(SMALL, "pluggable", direct::pluggable),
 ];
 
 fn devices() -> Done {
