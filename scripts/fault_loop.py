@@ -52,7 +52,7 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # begin, or write on their threads to memory that it takes away.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "sandbox", "teardown", "reentry", "capture",
-            "limits", "neighbours", "privileges", "settings", "host_threads"}
+            "limits", "neighbours", "privileges", "settings", "torch_streams", "host_threads"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
