@@ -4,6 +4,7 @@ mod captures;
 mod history;
 mod limits;
 mod memory;
+mod torch;
 mod work;
 
 use crate::host::{CURRENT, Done, Event, Failed, Memory, Stream, call, expect, fill, problem};
@@ -75,6 +76,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { resets: true, ..on(ONE, "statistics", memory::statistics) },
     on(SMALL, "limits", limits::limits),
     on(SMALL, "observers", limits::observers),
+    on(ONE, "torch", torch::blocks_and_graphs),
+    on(LATE, "late_torch", torch::blocks_and_graphs),
 ];
 
 fn devices() -> Done {
