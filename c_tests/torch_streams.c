@@ -13,6 +13,8 @@ static struct {
     int (*begin)(struct CUstream_st *stream, int mode);
     int (*end)(struct CUstream_st *stream, graph **graph);
     int (*destroy_graph)(graph *graph);
+    int (*memset)(unsigned long long address, unsigned char value, size_t bytes,
+        struct CUstream_st *stream);
 } driver;
 
 /* As dlsym, it gives an object pointer, and C has no cast from one to a function. */
@@ -30,6 +32,7 @@ static void find_driver(void)
     find("cuStreamBeginCapture", &driver.begin);
     find("cuStreamEndCapture", &driver.end);
     find("cuGraphDestroy", &driver.destroy_graph);
+    find("cuMemsetD8Async", &driver.memset);
 }
 
 /* Streams that PyTorch makes have memory of their own, the same at each call. */
@@ -49,15 +52,18 @@ static void streams_of_others_are_found_again(void)
     }
     CHECK(first[0] != first[1]);
     CHECK_EQ(stat_of("segment.all.current"), 2);
-    /* A handle of the host's that goes takes nothing along. */
+    /* A handle of the host's that goes takes nothing along: the stream's work is waited for. */
     tcuda_stream *wrapped = NULL;
     CHECK_OK(tcuda_stream_from_external(0, foreign[0], &wrapped));
     CHECK_OK(tcuda_stream_destroy(wrapped));
     void *block = torch_malloc(700, 0, foreign[0]);
     CHECK(block == first[0]);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(driver.memset((uintptr_t)block, 7, 700, foreign[0]), 0);
     torch_free(block);
     tcuda_torch_reset();
     CHECK_EQ(reserved(), 0);
+    CHECK_OK(tcuda_device_synchronize(0));
     for (int i = 0; i < 2; i++)
         CHECK_EQ(driver.destroy(foreign[i]), 0);
     expect_silence();
