@@ -123,14 +123,14 @@ static void the_other_hooks_do_what_they_say(void)
     CHECK(fraction == 0.5);
     tcuda_torch_memory_fraction(1, 0);
 
-    unsigned char *small = torch_malloc(1000, 0, NULL), *large = torch_malloc(3 * MIB, 0, NULL);
+    unsigned char *small = torch_malloc(1000, 0, NULL), *large = torch_malloc(70 * MIB, 0, NULL);
     size_t length = 77;
     unsigned char *base = tcuda_torch_base_alloc(small, &length);
     CHECK(base != NULL && base <= small && small < base + length);
     CHECK_EQ(length, 2 * MIB);
     CHECK(tcuda_torch_base_alloc(base + length - 1, NULL) == base);
-    base = tcuda_torch_base_alloc(large + 3 * MIB - 1, &length);
-    CHECK(base != NULL && base <= large && large + 3 * MIB <= base + length);
+    base = tcuda_torch_base_alloc(large + 70 * MIB - 1, &length);
+    CHECK(base != NULL && base <= large && large + 70 * MIB <= base + length);
     CHECK_EQ(length, reserved() - 2 * MIB);
     expect_silence();
     length = 77;

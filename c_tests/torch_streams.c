@@ -184,8 +184,9 @@ int main(void)
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_ERROR, take_line, NULL, NULL));
     CHECK_OK(tcuda_device_set(0));
     find_driver();
-    streams_of_others_are_found_again();
+    /* First, while the driver has no address of a stream to give out again. */
     a_capture_has_memory_of_its_own();
+    streams_of_others_are_found_again();
     two_captures_have_two_pools();
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
     return finish();
