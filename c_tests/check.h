@@ -65,6 +65,13 @@
         } \
     } while (0)
 
+/* Does memory come in segments of PyTorch's sizes, where blocks above 1 MiB may be larger than asked? */
+static inline bool in_segments(void)
+{
+    const char *settings = getenv("TCUDA_ALLOC_CONF");
+    return settings != NULL && strstr(settings, "expandable_segments:False") != NULL;
+}
+
 static inline void check_failed(const char *file, int line, const char *what, const char *detail)
 {
     recover(what);

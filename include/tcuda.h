@@ -933,8 +933,8 @@ tcuda_status tcuda_allocator_config_set(const char *config);
 #define TCUDA_FRAMES_STATE 2 /**< For blocks only. */
 #define TCUDA_FRAMES_NONE 3  /**< No frames. */
 
-#define TCUDA_RECORD_CLEAR 1         /**< Forget the events so far. */
-#define TCUDA_RECORD_HOST 2          /**< Pinned memory too; in this version it has no events. */
+#define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far. */
+#define TCUDA_RECORD_HOST 2  /**< Pinned memory too: blocks in their rounded sizes, and segments. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
 #define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
 
@@ -1110,6 +1110,82 @@ tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *b
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const char *path);
 
+/* ---- Allocators of other libraries ---- */
+
+/** An allocator of another library. */
+typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
+
+/**
+ * Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
+ * has none. Called on any thread, perhaps on several at once, with the device's context current
+ * and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
+ * the current one.
+ */
+typedef void *(*tcuda_torch_malloc_fn)(ptrdiff_t bytes, int32_t device,
+    struct CUstream_st *cu_stream);
+
+/** Takes memory back: called with what tcuda_torch_malloc_fn gave, and what it was told then. */
+typedef void (*tcuda_torch_free_fn)(void *ptr, ptrdiff_t bytes, int32_t device,
+    struct CUstream_st *cu_stream);
+
+/**
+ * Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and is
+ * left out then. Those that route to pools are absent: they take a C++ std::function.
+ */
+typedef struct tcuda_pluggable_hooks {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    /** Before the first allocation: how many devices there are. */
+    void (*init)(int32_t device_count);
+    void (*reset)(void);                                      /**< tcuda_memory_empty_cache. */
+    void (*memory_fraction)(double fraction, int32_t device); /**< tcuda_memory_fraction_set. */
+    /** The piece of the driver's memory that holds a block, and its length in bytes. */
+    void *(*base_alloc)(void *ptr, size_t *bytes);
+    void (*record_stream)(void *ptr, struct CUstream_st *cu_stream); /**< tcuda_record_stream. */
+} tcuda_pluggable_hooks;
+
+/**
+ * Opens a library made for torch's CUDAPluggableAllocator, as dlopen does with RTLD_NOW and
+ * RTLD_LOCAL. It is closed when the allocator has been destroyed, and everything that came from it
+ * is gone. (torch.cuda.CUDAPluggableAllocator)
+ *
+ * @param path            as dlopen takes it; TCUDA_STATUS_NO_LIBRARY where it cannot be opened
+ * @param alloc_symbol    a function of the form of tcuda_torch_malloc_fn
+ * @param free_symbol     a function of the form of tcuda_torch_free_fn
+ * @param[out] allocator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_pluggable_allocator_load(const char *path, const char *alloc_symbol,
+    const char *free_symbol, tcuda_pluggable_allocator **allocator);
+
+/**
+ * The same from two functions of this process.
+ *
+ * @param alloc_fn        not NULL
+ * @param free_fn         not NULL
+ * @param[out] allocator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_pluggable_allocator_create(tcuda_torch_malloc_fn alloc_fn,
+    tcuda_torch_free_fn free_fn, tcuda_pluggable_allocator **allocator);
+
+/**
+ * Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+ *
+ * @param allocator  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_pluggable_allocator_destroy(tcuda_pluggable_allocator *allocator);
+
+/**
+ * Sets the optional functions; those that were set before and are NULL now are left out again.
+ *
+ * @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
+ * @param hooks      start from TCUDA_INIT(tcuda_pluggable_hooks)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_pluggable_allocator_set_hooks(tcuda_pluggable_allocator *allocator,
+    const tcuda_pluggable_hooks *hooks);
+
 /* ---- Private pools ---- */
 
 /**
@@ -1117,17 +1193,21 @@ tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const c
  * stream before they fail.
  */
 #define TCUDA_MEM_POOL_USE_ON_OOM 1
+/**
+ * Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
+ * or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+ */
+#define TCUDA_MEM_POOL_NO_SPLIT 2
 
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
-/** An allocator of another library. */
-typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
 
 /**
  * A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
  * routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
  * (torch.cuda.MemPool)
  *
- * @param allocator   where its memory comes from; may be NULL: from the driver
+ * @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
+ * segments keep it; may be NULL: from the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
  * @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
  */

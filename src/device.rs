@@ -244,7 +244,7 @@ impl Device {
     /// Its context stays: another device may still hold events of it.
     pub(crate) fn close(&self) {
         let context = if self.has_context() { self.enter().ok() } else { None };
-        self.memory.close();
+        self.memory.close(self);
         self.kernels.close();
         self.events.close();
         self.streams.close();

@@ -35,6 +35,8 @@ pub struct OutOfMemory {
     pub users: Users,
     /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
     pub rejected: bool,
+    /// The cache has segments that it cannot give back in parts.
+    pub segmented: bool,
 }
 
 /// Processes that have memory of a device.
@@ -186,6 +188,14 @@ pub enum Error {
         path: Text,
         /// The system's number.
         code: i32,
+    },
+    /// A library of the host's could not be opened.
+    #[error("{path} cannot be opened: {reason}; name the path of a shared library")]
+    Library {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's explanation.
+        reason: crate::driver::library::Text,
     },
     /// The options of the simulated machine were wrong.
     #[error("{0}")]

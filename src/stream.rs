@@ -37,8 +37,8 @@ pub struct Stream {
     pub(crate) farewell: Farewell,
     /// Its owner names it in each call, and so keeps it alive without a handle.
     pub(crate) is_named: AtomicBool,
-    /// Where its small and its large blocks come from; NULL until the first.
-    pub(crate) arenas: [AtomicPtr<Arena>; 2],
+    /// Where its small and its large blocks come from, then the same in segments; NULL until the first.
+    pub(crate) arenas: [AtomicPtr<Arena>; 4],
     /// The borrowed handle that the door gave out for it; 0: none yet.
     pub handle: AtomicUsize,
 }
@@ -60,7 +60,7 @@ impl Stream {
             external: false,
             farewell: Farewell::new(),
             is_named: AtomicBool::new(false),
-            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
+            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
             handle: AtomicUsize::new(0),
         }
     }

@@ -74,7 +74,7 @@ impl Pools {
         lists.kept.try_reserve(1).map_err(|_| NO_ROOM)?;
         match lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id)) {
             Some(kept) => kept.uses = kept.uses.saturating_add(1),
-            None => lists.kept.push(Kept { device, id, pool: Pool::new(0)?, uses: 1 }),
+            None => lists.kept.push(Kept { device, id, pool: Pool::new(0, None)?, uses: 1 }),
         }
         lists.begun.push(Begun { device, id, thread: thread::number(), capture: 0 });
         self.routes.store(lists.begun.len(), Ordering::Release);
@@ -194,7 +194,9 @@ fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Op
 
 /// Says that a block is also used on a stream of PyTorch's, of whatever device.
 pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Result<()> {
-    let own = memory::virtual_memory::device_of(address)
+    let known = memory::virtual_memory::device_of(address);
+    let own = known
+        .or_else(|| memory::segmented::device_of(address))
         .ok_or_else(|| memory::unknown_pointer(address))?;
     let device = device_of(runtime, native, own)?;
     let stream: &Stream = device.streams.named(device, native)?;

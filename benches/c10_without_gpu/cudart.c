@@ -22,7 +22,9 @@ static const size_t GAP = (size_t)1 << 30;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t total_bytes = (size_t)141 << 30, used_bytes[MAX_DEVICES];
-static size_t next_block = 0x700000000000, next_range = 0x600000000000;
+static const size_t first_block = 0x700000000000;
+static size_t next_range = 0x600000000000;
+/* In the order of their addresses, which are the lowest that are free. */
 static struct { size_t address, bytes; int device; } blocks[MAX_BLOCKS];
 static int num_blocks, num_devices = 1, events_are_held;
 static __thread int current_device;
@@ -133,12 +135,18 @@ cudaError_t cudaMalloc(void **ptr, size_t bytes)
     const int device = current_device;
     const int fits = used_bytes[device] + bytes <= total_bytes && num_blocks < MAX_BLOCKS;
     if (fits) {
-        blocks[num_blocks].address = next_block;
-        blocks[num_blocks].bytes = bytes;
-        blocks[num_blocks].device = device;
+        size_t address = first_block;
+        int at = 0;
+        while (at < num_blocks && blocks[at].address - address < bytes) {
+            address = blocks[at].address + blocks[at].bytes;
+            at++;
+        }
+        memmove(blocks + at + 1, blocks + at, (num_blocks - at) * sizeof *blocks);
+        blocks[at].address = address;
+        blocks[at].bytes = bytes;
+        blocks[at].device = device;
         num_blocks++;
-        *ptr = (void *)next_block;
-        next_block += bytes;
+        *ptr = (void *)address;
         used_bytes[device] += bytes;
     }
     pthread_mutex_unlock(&lock);
@@ -151,7 +159,8 @@ cudaError_t cudaFree(void *ptr)
     for (int i = 0; i < num_blocks; i++) {
         if (blocks[i].address == (size_t)ptr) {
             used_bytes[blocks[i].device] -= blocks[i].bytes;
-            blocks[i] = blocks[--num_blocks];
+            num_blocks--;
+            memmove(blocks + i, blocks + i + 1, (num_blocks - i) * sizeof *blocks);
             break;
         }
     }

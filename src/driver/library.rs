@@ -130,7 +130,7 @@ impl Library {
 }
 
 /// What this thread's last dlopen had to say.
-fn reason() -> Text {
+pub(crate) fn reason() -> Text {
     // SAFETY: dlerror has no preconditions.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {

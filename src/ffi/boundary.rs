@@ -120,6 +120,15 @@ pub fn optional_text<'a>(ptr: *const c_char, name: &'static str) -> Result<Optio
     }
 }
 
+/// A required text for the system, which takes any bytes.
+pub fn terminated<'a>(ptr: *const c_char, name: &'static str) -> Result<&'a CStr> {
+    if ptr.is_null() {
+        return Err(Error::Null { name });
+    }
+    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+    Ok(unsafe { CStr::from_ptr(ptr) })
+}
+
 /// A bool or enum from C: an integer until it is checked.
 pub fn flag(value: i32, name: &'static str) -> Result<bool> {
     match value {
@@ -262,6 +271,15 @@ impl Write for Cursor<'_> {
 /// # Safety
 /// The type is `repr(C)`, its first field is `struct_size: usize`, and it is plain data.
 pub unsafe trait Sized_: Copy {}
+
+/// A required struct of the caller's; what it lacks is that of `value`.
+pub fn struct_in<T: Sized_>(ptr: *const T, mut value: T, name: &'static str) -> Result<T> {
+    let known = struct_out(ptr.cast_mut(), name)?.size.min(size_of::<T>());
+    let to = (&raw mut value).cast::<u8>();
+    // SAFETY: the caller's struct has so many bytes, by its own word, and ours has them.
+    unsafe { std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), to, known) };
+    Ok(value)
+}
 
 /// Where such a struct goes.
 pub struct StructOut<T: Sized_> {

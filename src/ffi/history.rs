@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: recording what the allocator does.
 
-use super::boundary::{boundary, optional_text};
+use super::boundary::{Sized_, boundary, optional_text, struct_in};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub const TCUDA_FRAMES_NONE: i32 = 3;
 
 /// Forget the events so far.
 pub const TCUDA_RECORD_CLEAR: u32 = 1;
-/// Pinned memory too; in this version it has no events.
+/// Pinned memory too: blocks in their rounded sizes, and segments.
 pub const TCUDA_RECORD_HOST: u32 = 2;
 /// Not the memory of devices.
 pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;
@@ -141,9 +141,12 @@ impl Drop for HostSource {
     }
 }
 
+// SAFETY: repr(C), plain data, struct_size first; a NULL function is None.
+unsafe impl Sized_ for tcuda_history_options {}
+
 /// The options as they are meant; what the host's struct lacks is zero.
 fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> {
-    let mut read = tcuda_history_options {
+    let none = tcuda_history_options {
         struct_size: size_of::<tcuda_history_options>(),
         max_entries: 0,
         frames_for: TCUDA_FRAMES_ALL,
@@ -153,24 +156,7 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
         user_data: std::ptr::null_mut(),
         destroy: None,
     };
-    if options.is_null() {
-        return Ok(read);
-    }
-    // SAFETY: not NULL; the caller promises at least a struct_size.
-    let size = unsafe { options.cast::<usize>().read_unaligned() };
-    if !(size_of::<usize>()..=1 << 20).contains(&size) {
-        return Err(Error::OutOfRange {
-            name: "struct_size",
-            value: size as i64,
-            allowed: "start from TCUDA_INIT(type)",
-        });
-    }
-    let known = size.min(size_of::<tcuda_history_options>());
-    // SAFETY: the caller's struct has so many bytes, by its own word, and ours has them.
-    unsafe {
-        std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut read).cast::<u8>(), known);
-    }
-    Ok(read)
+    if options.is_null() { Ok(none) } else { struct_in(options, none, "options") }
 }
 
 /// Starts, changes or stops recording what the allocators do, for all devices, present and future;

@@ -5,6 +5,7 @@ use super::event::EVENTS;
 use super::limits::OBSERVERS;
 use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
+use super::pluggable::ALLOCATORS;
 use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
 use super::stream::STREAMS;
@@ -370,6 +371,7 @@ fn destroy_all_handles(_call: &Call) -> usize {
         + destroy_handles(&OBSERVERS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)
         + destroy_handles(&MEM_POOLS, |_| true)
+        + destroy_handles(&ALLOCATORS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }

@@ -2,9 +2,9 @@
 
 use super::boundary::{boundary, flag, out};
 use super::handle::Table;
+use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
-use crate::error::Error;
 use crate::memory::pool::MemPool;
 use crate::memory::snapshot::Snapshot;
 use crate::runtime;
@@ -14,22 +14,22 @@ pub struct tcuda_mem_pool {
     _private: [u8; 0],
 }
 
-/// An allocator of another library.
-pub struct tcuda_pluggable_allocator {
-    _private: [u8; 0],
-}
-
 pub(super) static MEM_POOLS: Table<MemPool> = Table::new(5, "pool");
 
 /// Flag of tcuda_mem_pool_create: allocations outside of the pool may use its free blocks of their
 /// stream before they fail.
 pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
 
+/// Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
+/// or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
+
 /// A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
 /// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
 /// (torch.cuda.MemPool)
 ///
-/// @param allocator   where its memory comes from; may be NULL: from the driver
+/// @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
+///                    segments keep it; may be NULL: from the driver
 /// @param flags       TCUDA_MEM_POOL_... combined, or 0
 /// @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
 #[unsafe(no_mangle)]
@@ -39,17 +39,13 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
     flags: u32,
     pool: *mut *mut tcuda_mem_pool,
 ) -> tcuda_status {
-    boundary(|_| {
+    boundary(|call| {
         let pool = out(pool, "pool")?;
-        if !allocator.is_null() {
-            return Err(Error::InvalidHandle {
-                name: "allocator",
-                value: allocator as usize,
-                kind: "pluggable allocator",
-                why: "tcuda never gave it out",
-            });
-        }
-        pool.set(MEM_POOLS.insert(MemPool::new(flags)?)? as *mut tcuda_mem_pool);
+        let source = match allocator.is_null() {
+            true => None,
+            false => Some(ALLOCATORS.get(allocator as usize, "allocator", call)?.share()),
+        };
+        pool.set(MEM_POOLS.insert(MemPool::new(flags, source)?)? as *mut tcuda_mem_pool);
         Ok(())
     })
 }

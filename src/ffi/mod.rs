@@ -15,6 +15,7 @@ pub mod library;
 pub mod limits;
 pub mod mem_pool;
 pub mod memory;
+pub mod pluggable;
 pub mod slot;
 pub mod snapshot;
 pub mod statistics;

@@ -93,6 +93,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::NoDriver(_) => S::NoDriver,
         Error::NoDevice(_) => S::NoDevice,
         Error::NotSupported { .. } => S::NotSupported,
+        Error::Library { .. } => S::NoLibrary,
         Error::Forked => S::Forked,
         Error::File { .. } => S::FileError,
         Error::Nvml(Failure::Library(_) | Failure::Missing(_)) => S::NoLibrary,

@@ -13,12 +13,12 @@ use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::region::Region;
 use super::segment::Segment;
+use super::segmented::Segments;
 use super::sleep::Backup;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES,
 };
-use super::virtual_memory::Slot;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
@@ -48,6 +48,8 @@ pub struct Arena {
     slot_bytes: u64,
     /// Small or large.
     pub class: Class,
+    /// Does its memory come in whole segments?
+    pub segmented: bool,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
     /// The private pool that it belongs to. Changes under the ledger's lock.
@@ -80,6 +82,9 @@ pub struct ArenaState {
     pub(super) wilderness: u32,
     /// Memory behind the addresses.
     pub(super) segment: Segment,
+    /// Segments, where those are its memory: then it has no mappings, no bins and no wilderness, and
+    /// the counts of free blocks leave out those that are a whole segment.
+    pub(super) segments: Option<Box<Segments>>,
     /// What blocks held when the pool fell asleep.
     pub(super) backups: Vec<Backup>,
     /// Other streams that use blocks.
@@ -93,24 +98,33 @@ pub struct ArenaState {
 }
 
 impl Arena {
-    /// An empty arena in a slot of `slot_bytes` addresses, for at most `memory` bytes at a time.
-    pub fn new(device: i32, slot: &Slot, memory: u64, class: Class) -> Result<Arena> {
-        let units = (slot.bytes / UNIT) as usize;
+    /// An empty arena with addresses, or units for `segments`, from `base` to `slot_bytes` above it, for
+    /// at most `memory` bytes at a time.
+    pub fn new(
+        device: i32,
+        (base, slot_bytes): (u64, u64),
+        memory: u64,
+        class: Class,
+        segments: Option<Box<Segments>>,
+    ) -> Result<Arena> {
+        let units = (slot_bytes / UNIT) as usize;
         let windows = match class {
             Class::Small => units,
             Class::Large => units >> LARGE_WINDOW_SHIFT,
         };
-        // Blocks in use fill the memory; between two of them is at most one free block or hole.
+        // Blocks in use fill the memory; between two of them is at most one free block or hole, or both
+        // at the edge of a segment.
         let smallest = match class {
             Class::Small => UNIT,
             Class::Large => 1 << 20,
         };
-        let capacity = (memory / smallest * 2 + 1024).min(u64::from(u32::MAX)) as usize;
+        let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
         Ok(Arena {
             device,
-            base: slot.base,
-            slot_bytes: slot.bytes,
+            base,
+            slot_bytes,
             class,
+            segmented: segments.is_some(),
             stream: AtomicPtr::new(std::ptr::null_mut()),
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
             lock: ArenaLock::new(),
@@ -123,6 +137,7 @@ impl Arena {
                 last: NONE,
                 wilderness: NONE,
                 segment: Segment::new(),
+                segments,
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
@@ -162,6 +177,11 @@ impl Arena {
         self.slot_bytes / UNIT
     }
 
+    /// Its size class, and whether its memory comes in segments.
+    pub(super) fn kind(&self) -> (Class, bool) {
+        (self.class, self.segmented)
+    }
+
     /// Its pool.
     #[inline]
     pub fn pool(&self) -> PoolId {
@@ -192,7 +212,8 @@ impl Arena {
         let can = state.active_blocks == 0
             && state.limbo.is_empty()
             && !state.segment.has_sleeping()
-            && (self.is_of(stream) || state.segment.bytes() == 0);
+            // Segments may be of another source than the next pool's.
+            && (self.is_of(stream) && !self.segmented || state.reserved().0 == 0);
         self.lock.let_go();
         can
     }
@@ -225,16 +246,14 @@ impl Member for Arena {
 
 /// A change of one quantity and its bytes.
 #[inline]
-fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
+pub(super) fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
     let mut change = [0; LANES];
     change[ALLOCATION] = count;
     change[ALLOCATED_BYTES] = bytes;
     change[ACTIVE] = count;
     change[ACTIVE_BYTES] = bytes;
     change[REQUESTED_BYTES] = requested;
-    if oversize {
-        change[OVERSIZE] = count;
-    }
+    change[OVERSIZE] = count * i64::from(oversize);
     change
 }
 
@@ -245,6 +264,17 @@ impl ArenaState {
             Class::Small => start as usize,
             Class::Large => (start >> LARGE_WINDOW_SHIFT) as usize,
         }
+    }
+
+    /// Makes sure that a block that starts at a unit can be noted.
+    pub(super) fn prepare_window(&mut self, start: u32) -> Result<()> {
+        self.table.grow(self.window(start) + 1)
+    }
+
+    /// Notes where a block starts.
+    pub(super) fn note_start(&mut self, id: u32) {
+        let window = self.window(self.blocks[id].start);
+        self.table.as_mut_slice()[window] = id;
     }
 
     /// Fills in how the free blocks count now, given what was counted before.
@@ -276,7 +306,8 @@ impl ArenaState {
 
     /// Takes a block out of the mapped memory; none if nothing fits. The change is what the account
     /// must learn.
-    #[inline]
+    // Always: what it gives is written in words and would be read in vectors, which stalls.
+    #[inline(always)]
     pub(super) fn allocate(
         &mut self,
         request: Request,
@@ -372,47 +403,18 @@ impl ArenaState {
         change
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it.
-    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
-        let mut head = self.blocks[id].uses;
-        for stream in self.uses.iter(head) {
-            self.limbo.prepare(stream)?;
-        }
-        let mut waits = 0;
-        while let Some((stream, rest)) = self.uses.pop(head) {
-            head = rest;
-            waits += u16::from(self.limbo.join(stream, id));
-        }
-        self.blocks[id].uses = 0;
-        self.blocks[id].waits = waits;
-        Ok(())
-    }
-
-    /// The same for those that were left out, where there is host memory now.
-    pub(super) fn line_up_the_left_out(&mut self) {
-        let mut id = self.first;
-        while self.limbo.left_out > 0 && id != NONE {
-            let block = &self.blocks[id];
-            let next = block.next;
-            if block.state == State::Pending && block.uses != 0 {
-                if self.line_up(id).is_err() {
-                    return;
-                }
-                self.limbo.left_out -= 1;
-            }
-            id = next;
-        }
-    }
-
     /// The last stream is done with a pending block.
-    pub(super) fn free_pending(&mut self, id: u32) -> Lanes {
+    pub(super) fn free_pending(&mut self, id: u32, now: u64) -> Lanes {
         let block = &self.blocks[id];
         let mut change = [0; LANES];
         change[ACTIVE] = -1;
         change[ACTIVE_BYTES] = -block.bytes();
         change[REQUESTED_BYTES] = -(block.requested as i64);
         self.active_blocks -= 1;
-        self.release(id);
+        match self.segments {
+            None => self.release(id),
+            Some(_) => self.release_in_segment(id, now),
+        }
         change
     }
 

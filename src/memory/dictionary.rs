@@ -123,7 +123,7 @@ fn write_segment(snapshot: &Snapshot, segment: &SegmentView, to: &mut dyn Notati
     to.key("segment_pool_id")?;
     write_pool(segment.pool, to)?;
     to.key("is_expandable")?;
-    to.flag(true)?;
+    to.flag(segment.is_expandable)?;
     to.key("frames")?;
     write_stack(&snapshot.stacks, 0, to)?;
     to.key("blocks")?;

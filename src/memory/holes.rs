@@ -175,7 +175,7 @@ impl ArenaState {
     }
 
     /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
-    fn join_holes(&mut self, id: u32) {
+    pub(super) fn join_holes(&mut self, id: u32) {
         let Block { previous, next, .. } = self.blocks[id];
         for (below, above) in [(previous, id), (id, next)] {
             let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
@@ -193,6 +193,18 @@ impl ArenaState {
 
     /// Forgets holes at the end, so that the last block ends where the memory does.
     fn trim(&mut self) {
+        self.drop_holes_at_end();
+        if self.last != NONE
+            && self.blocks[self.last].state == State::Free
+            && self.wilderness != self.last
+        {
+            self.bins.remove(&mut self.blocks, self.last);
+            self.wilderness = self.last;
+        }
+    }
+
+    /// The same, where there is no wilderness.
+    pub(super) fn drop_holes_at_end(&mut self) {
         while self.last != NONE && self.blocks[self.last].state == State::Hole {
             let hole = self.last;
             self.last = self.blocks[hole].previous;
@@ -201,9 +213,6 @@ impl ArenaState {
         }
         if self.last == NONE {
             self.first = NONE;
-        } else if self.blocks[self.last].state == State::Free && self.wilderness != self.last {
-            self.bins.remove(&mut self.blocks, self.last);
-            self.wilderness = self.last;
         }
     }
 }

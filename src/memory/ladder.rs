@@ -5,6 +5,7 @@ use super::arena::{Arena, Request};
 use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use super::observers::{self, Shortage};
+use super::pool::PoolId;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
@@ -32,16 +33,16 @@ impl DeviceMemory {
             Err(error) if is_want(&error) => error,
             other => return other,
         };
-        if self.ask_observers(device, size) {
+        if self.ask_observers(device, self.asked(size, arena.segmented)) {
             failure = match self.climb(runtime, device, arena, request) {
                 Err(error) if is_want(&error) => error,
                 other => return other,
             };
         }
         if self.rejects(&failure) {
-            return Err(self.reject(device, size));
+            return Err(self.reject(device, self.asked(size, arena.segmented)));
         }
-        Err(self.refuse_too_large(device, size))
+        Err(self.refuse(device, size, arena.segmented))
     }
 
     /// All steps but the observers.
@@ -56,17 +57,25 @@ impl DeviceMemory {
         if let Some(most) = self.policy.collects_above(self.virtual_memory.limit.most())
             && self.virtual_memory.limit.claimed() > most
         {
-            if let Some(address) = self.take_anywhere(arena, request)? {
+            if !arena.segmented
+                && let Some(address) = self.take_anywhere(arena, request)?
+            {
                 return Ok(address);
             }
-            self.collect_garbage(runtime, most);
+            self.collect_garbage(runtime, device, most);
         }
-        match self.grow_and_take(device, arena, request) {
+        match self.grow_and_take(device, arena, request, true) {
             Err(error) if is_want(&error) && !self.rejects(&error) => (),
             other => return other,
         }
-        if self.release_own(runtime, arena, request)? {
-            match self.grow_and_take(device, arena, request) {
+        if let Some(stream) = arena.stream()
+            && arena.pool() == PoolId::DEFAULT
+            && let Some(address) = self.borrow_block(stream, arena.class, request)?
+        {
+            return Ok(address);
+        }
+        if self.release_own(runtime, device, arena, request)? {
+            match self.grow_and_take(device, arena, request, false) {
                 Err(error) if is_want(&error) => (),
                 other => return other,
             }
@@ -78,17 +87,23 @@ impl DeviceMemory {
             });
         });
         let reclaimed = self.reclaim(runtime);
-        let failure = match self.grow_and_take(device, arena, request) {
-            Err(error) if is_want(&error) => error,
-            other => return other,
-        };
-        reclaimed?;
-        if let Some(stream) = arena.stream()
-            && let Some(address) = self.borrow_block(stream, arena.class, request)?
-        {
-            return Ok(address);
+        match self.grow_and_take(device, arena, request, false) {
+            Err(error) if is_want(&error) => reclaimed.and(Err(error)),
+            other => other,
         }
-        Err(failure)
+    }
+
+    /// Takes a block of an arena of whatever kind. The caller holds its lock.
+    pub(super) fn take_of_any(
+        &self,
+        arena: &Arena,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
+        match arena.segmented {
+            true => self.take_in_segment(arena, request),
+            false => self.take::<true>(arena, request, walk),
+        }
     }
 
     /// A block out of what is mapped, wherever it is.
@@ -100,13 +115,14 @@ impl DeviceMemory {
     /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
     /// left that may use it, then where that must be waited for. Failures are no matter: the memory
     /// stays where it is, and the driver is asked for more in any case.
-    fn collect_garbage(&self, runtime: &Runtime, most: u64) {
+    fn collect_garbage(&self, runtime: &Runtime, device: &Device, most: u64) {
+        let _ = self.collect_segments(runtime, device, most);
         for wait in [false, true] {
             let _ = self.each_arena(|arena| {
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);
                 // What is in a live pool is for its users alone, and may be in a graph.
                 let is_shared = !arena.pool().is_alive();
-                if over > 0 && arena.class == Class::Large && is_shared {
+                if over > 0 && arena.kind() == (Class::Large, false) && is_shared {
                     let _ = self.reclaim_arena(runtime, arena, over, wait);
                 }
                 Ok(())
@@ -116,10 +132,19 @@ impl DeviceMemory {
 
     /// With a limit for splitting, the stream's own unused memory goes before that of all streams, if
     /// it is enough. Was some given back?
-    fn release_own(&self, runtime: &Runtime, arena: &Arena, request: Request) -> Result<bool> {
+    fn release_own(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<bool> {
         let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
         if arena.pool().is_alive() {
             return Ok(false);
+        }
+        if arena.segmented {
+            return self.release_oversize(runtime, device, arena, request);
         }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let _guard = arena.lock.guard();
@@ -131,7 +156,16 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    fn grow_and_take(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
+    fn grow_and_take(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+        take_first: bool,
+    ) -> Result<u64> {
+        if arena.segmented {
+            return self.grow_by_segment(device, arena, request, take_first);
+        }
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
         arena.pool().require_awake()?;
@@ -141,7 +175,7 @@ impl DeviceMemory {
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let before = (state.segment.bytes() as i64, state.segment.ranges());
+        let before = state.reserved();
         let limit = arena.slot_units();
         let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
         self.count_segment(arena, before);
@@ -154,14 +188,15 @@ impl DeviceMemory {
         taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
     }
 
-    /// Asks the host's observers: is there a reason to try again? The caller holds no lock.
-    pub(super) fn ask_observers(&self, device: &Device, bytes: u64) -> bool {
+    /// Asks the host's observers: is there a reason to try again, where so many bytes were asked of the
+    /// driver? The caller holds no lock.
+    pub(super) fn ask_observers(&self, device: &Device, wanted: u64) -> bool {
         observers::ask(|| {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
                 device: self.ordinal,
-                wanted: self.asked_of_driver(bytes),
+                wanted,
                 limit: if limit == u64::MAX { total } else { limit },
                 free,
             }
@@ -174,16 +209,16 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn reject(&self, device: &Device, bytes: u64) -> Error {
+    fn reject(&self, device: &Device, wanted: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
-        self.out_of_memory(device, self.asked_of_driver(bytes), true)
+        self.out_of_memory(device, wanted, true)
     }
 
-    /// The failure of a request that no step could serve.
+    /// The failure of a request that no step could serve, in an arena of segments or not.
     #[cold]
-    pub(super) fn refuse_too_large(&self, device: &Device, bytes: u64) -> Error {
+    pub(super) fn refuse(&self, device: &Device, bytes: u64, segmented: bool) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        let error = self.out_of_memory(device, self.asked_of_driver(bytes), false);
+        let error = self.out_of_memory(device, self.asked(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
             history::out_of_memory(self.ordinal, bytes, free);
@@ -192,9 +227,12 @@ impl DeviceMemory {
     }
 
     /// What the driver is asked for when nothing of a block is there.
-    fn asked_of_driver(&self, bytes: u64) -> u64 {
+    pub(super) fn asked(&self, bytes: u64, segmented: bool) -> u64 {
         let granularity = self.virtual_memory.granularity();
-        let wanted = bytes.checked_next_multiple_of(granularity).unwrap_or(bytes);
+        let wanted = match segmented {
+            true => self.policy.rules(false).segment_bytes(bytes),
+            false => bytes.checked_next_multiple_of(granularity).unwrap_or(bytes),
+        };
         // Rounding alone makes no request absurd.
         if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
     }
@@ -204,7 +242,7 @@ impl DeviceMemory {
         self.with_ledger(None, |books| {
             let pooled = books.members.iter().filter(|arena| arena.pool().is_alive());
             // SAFETY: no state of an arena changes meanwhile.
-            pooled.map(|arena| unsafe { arena.state() }.free_bytes.max(0) as u64).sum()
+            pooled.map(|arena| unsafe { arena.state() }.unused()).sum()
         })
     }
 
@@ -227,6 +265,7 @@ impl DeviceMemory {
             pooled: self.pooled_bytes(),
             users: monitor::users(device),
             rejected,
+            segmented: self.policy.is_segmented(),
         })
     }
 }

@@ -4,6 +4,8 @@
 //! is next wanted, each open batch is closed by one event on its stream, so that many frees share one
 //! event, and the blocks of batches whose event has passed become free.
 
+use super::arena::ArenaState;
+use super::block::{NONE, State};
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -129,5 +131,39 @@ impl Limbo {
             .iter_mut()
             .rev()
             .find(|batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream))
+    }
+}
+
+impl ArenaState {
+    /// Puts a block that is freed in line for each of the streams that use it.
+    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
+        let mut head = self.blocks[id].uses;
+        for stream in self.uses.iter(head) {
+            self.limbo.prepare(stream)?;
+        }
+        let mut waits = 0;
+        while let Some((stream, rest)) = self.uses.pop(head) {
+            head = rest;
+            waits += u16::from(self.limbo.join(stream, id));
+        }
+        self.blocks[id].uses = 0;
+        self.blocks[id].waits = waits;
+        Ok(())
+    }
+
+    /// The same for those that were left out, where there is host memory now.
+    pub(super) fn line_up_the_left_out(&mut self) {
+        let mut id = self.first;
+        while self.limbo.left_out > 0 && id != NONE {
+            let block = &self.blocks[id];
+            let next = block.next;
+            if block.state == State::Pending && block.uses != 0 {
+                if self.line_up(id).is_err() {
+                    return;
+                }
+                self.limbo.left_out -= 1;
+            }
+            id = next;
+        }
     }
 }

@@ -24,6 +24,7 @@ mod limit;
 pub mod observers;
 mod page;
 mod pickle;
+pub mod pluggable;
 mod poison;
 mod policy;
 pub mod pool;
@@ -35,9 +36,11 @@ pub mod ring;
 pub mod route;
 mod scopes;
 pub mod segment;
+pub mod segmented;
 pub mod settings;
 mod sleep;
 pub mod snapshot;
+pub mod source;
 pub mod stats;
 mod summary;
 #[cfg(test)]
@@ -56,13 +59,12 @@ use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread::{self, try_box};
+use crate::thread;
 use arena::{Arena, Request};
 use bins::SHORT_WALK;
 use block::UNIT;
 use books::GuardedBooks;
 use policy::Policy;
-use pool::PoolId;
 use settings::Settings;
 use stats::{Class, Lanes, Statistics};
 use std::sync::atomic::Ordering;
@@ -81,6 +83,7 @@ pub struct DeviceMemory {
     virtual_memory: VirtualMemory,
     books: GuardedBooks<Arena>,
     policy: Policy,
+    keeper: segmented::Keeper,
 }
 
 type Books = books::Books<Arena>;
@@ -131,17 +134,20 @@ impl DeviceMemory {
     ) -> DeviceMemory {
         let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
-        let most = virtual_memory.slot_bytes();
-        let policy = Policy::new(most);
-        policy.configure(settings, most);
-        let books = GuardedBooks::new();
-        DeviceMemory { driver, ordinal, total, virtual_memory, books, policy }
+        let policy = Policy::new(virtual_memory.slot_bytes());
+        let (books, keeper) = (GuardedBooks::new(), segmented::Keeper::new());
+        let memory = DeviceMemory { driver, ordinal, total, virtual_memory, books, policy, keeper };
+        memory.configure(settings);
+        memory
     }
 
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
-        let most = self.virtual_memory.slot_bytes();
-        self.policy.configure(settings, most);
+        // Without virtual memory there are only segments.
+        let expandable_segments =
+            settings.expandable_segments && self.virtual_memory.is_supported();
+        let settings = Settings { expandable_segments, ..*settings };
+        self.policy.configure(&settings, self.virtual_memory.slot_bytes());
     }
 
     /// Has anything been allocated here?
@@ -202,13 +208,18 @@ impl DeviceMemory {
         if bytes <= most {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
+                if self.policy.is_segmented() {
+                    let arena = self.routed_arena(device, stream, size.class())?;
+                    return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
+                }
                 return self.allocate_block::<true>(runtime, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
-            self.ask_observers(device, bytes);
+            let wanted = self.asked(bytes, self.policy.is_segmented());
+            self.ask_observers(device, wanted);
         }
-        Err(self.refuse_too_large(device, bytes))
+        Err(self.refuse(device, bytes, self.policy.is_segmented()))
     }
 
     /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
@@ -219,14 +230,18 @@ impl DeviceMemory {
         device: &Device,
         stream: &Stream,
         bytes: u64,
-        policy::Size { bytes: size, oversize }: policy::Size,
+        size: policy::Size,
     ) -> Result<u64> {
-        let class = if size <= SMALL { Class::Small } else { Class::Large };
+        let (class, request) = (size.class(), size.request(bytes));
         let arena = match WATCHED && route::is_routed() {
-            false => self.arena(device, stream, class)?,
-            true => self.routed_arena(device, stream, class)?,
+            false => self.arena(device, stream, class, false)?,
+            true => match self.routed_arena(device, stream, class)? {
+                arena if arena.segmented => {
+                    return self.allocate_in_segment(runtime, device, arena, request);
+                }
+                arena => arena,
+            },
         };
-        let request = Request { units: (size / UNIT) as u32, bytes, oversize };
         {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
@@ -275,56 +290,25 @@ impl DeviceMemory {
     }
 
     /// The arena that serves a stream, made now if there is none.
-    #[inline]
-    fn arena<'a>(&'a self, device: &Device, stream: &Stream, class: Class) -> Result<&'a Arena> {
-        if stream.is_per_thread() {
-            let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(device, own, class);
-        }
-        let arena = stream.arenas[class as usize].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        match unsafe { arena.as_ref() } {
-            Some(arena) => Ok(arena),
-            None => self.arena_slowly(device, stream, class),
-        }
-    }
-
-    #[cold]
-    fn arena_slowly<'a>(
+    #[inline(always)]
+    fn arena<'a>(
         &'a self,
         device: &Device,
         stream: &Stream,
         class: Class,
+        segmented: bool,
     ) -> Result<&'a Arena> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.virtual_memory.prepare()?;
-        self.books.with_members(|arenas| {
-            let existing = stream.arenas[class as usize].load(Ordering::Acquire);
-            // SAFETY: NULL or an arena of this device, which lives until shutdown.
-            if let Some(arena) = unsafe { existing.as_ref() } {
-                return Ok(arena);
-            }
-            let address = self.add_arena(arenas, class)?;
-            // SAFETY: just made, boxed, and kept until shutdown.
-            let arena = unsafe { &*address };
-            arena.assign(stream, PoolId::DEFAULT);
-            stream.arenas[class as usize].store(address, Ordering::Release);
-            Ok(arena)
-        })
-    }
-
-    /// A new arena, nobody's yet. The caller holds the ledger.
-    #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
-    fn add_arena(&self, arenas: &mut Vec<Box<Arena>>, class: Class) -> Result<*mut Arena> {
-        arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
-        let slot = self.virtual_memory.take_slot()?;
-        let arena = Arena::new(self.ordinal, &slot, self.total, class)?;
-        let mut arena = try_box(arena, "an arena")?;
-        let address: *mut Arena = &mut *arena;
-        self.virtual_memory.publish(&slot, address);
-        arenas.push(arena);
-        Ok(address)
+        if stream.is_per_thread() {
+            let own = device.streams.external(device, stream.native())?;
+            return self.arena_slowly(device, own, class, segmented);
+        }
+        let place = class as usize + if segmented { 2 } else { 0 };
+        let arena = stream.arenas[place].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        match unsafe { arena.as_ref() } {
+            Some(arena) => Ok(arena),
+            None => self.arena_slowly(device, stream, class, segmented),
+        }
     }
 
     /// All statistics.
@@ -392,8 +376,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives everything back. Nobody is inside, no work is under way, the context is current.
-    pub(crate) fn close(&self) {
+    /// Gives everything of the device back. Nobody is inside, no work is under way, the context is
+    /// current.
+    pub(crate) fn close(&self, device: &Device) {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
@@ -406,6 +391,7 @@ impl DeviceMemory {
             }
             Ok(())
         });
+        self.close_segments(device);
         self.virtual_memory.close();
     }
 }
@@ -427,9 +413,15 @@ struct Locked<'a> {
 
 #[inline]
 fn lock_block(address: u64) -> Result<Locked<'static>> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else {
-        return Err(unknown_pointer(address));
-    };
+    match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address),
+        None => segmented::lock_block(address),
+    }
+}
+
+/// The block at an address of a slot.
+#[inline(always)]
+fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
     let guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
     let id = unsafe { arena.state() }.find(offset, address as usize)?;
@@ -453,7 +445,10 @@ fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
 
 #[inline(always)]
 fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
-    let block = lock_block(address)?;
+    let Some(found) = virtual_memory::arena_of(address) else {
+        return segmented::free(runtime, address);
+    };
+    let block = lock_mapped(found, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;

@@ -6,7 +6,6 @@
 //! block, and before anything that is allocated for that stream afterwards. The host does not wait.
 
 use super::arena::Arena;
-use super::block::UNIT;
 use super::reclaim::ordering_stream;
 use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed};
@@ -36,8 +35,8 @@ impl DeviceMemory {
             return;
         }
         // SAFETY: the lock is held, and this is the only reference.
-        let block = &unsafe { arena.state() }.blocks[id];
-        let (address, bytes) = (arena.base + u64::from(block.start) * UNIT, block.bytes());
+        let state = unsafe { arena.state() };
+        let (address, bytes) = (state.address(arena.base, id), state.blocks[id].bytes());
         // Freeing does not fail, and a listener of the log is not called with a lock held: what is not
         // poisoned is as without the mode.
         let _ = self.fill_with_poison(runtime, arena, address, bytes as usize);

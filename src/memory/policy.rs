@@ -1,8 +1,12 @@
 //! What the settings mean for the requests of one device, in words that every request can read. The
 //! default needs none but the largest request that is served as it is, which is compared in any case.
 
+use super::SMALL;
+use super::arena::Request;
 use super::block::UNIT;
+use super::segmented::Rules;
 use super::settings::{INTERVALS, Settings};
+use super::stats::Class;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The policy of a device.
@@ -17,6 +21,11 @@ pub struct Policy {
     threshold: AtomicU64,
     /// Growth beyond the limit is refused at once.
     rejects: AtomicBool,
+    /// Memory comes in segments instead of being mapped.
+    segmented: AtomicBool,
+    /// What the rules of segments need besides.
+    max_non_split_rounding: AtomicU64,
+    large_segment: AtomicU64,
 }
 
 /// The block for a request.
@@ -28,6 +37,20 @@ pub struct Size {
     pub oversize: bool,
 }
 
+impl Size {
+    /// Its size class.
+    #[inline(always)]
+    pub fn class(self) -> Class {
+        if self.bytes <= SMALL { Class::Small } else { Class::Large }
+    }
+
+    /// The block that is asked for, where the host wants so many bytes.
+    #[inline(always)]
+    pub fn request(self, bytes: u64) -> Request {
+        Request { units: (self.bytes / UNIT) as u32, bytes, oversize: self.oversize }
+    }
+}
+
 impl Policy {
     /// The default for a device whose arenas have `most` bytes of addresses.
     pub fn new(most: u64) -> Policy {
@@ -37,6 +60,9 @@ impl Policy {
             divisions: [AtomicU64::new(0), AtomicU64::new(0)],
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
+            segmented: AtomicBool::new(false),
+            max_non_split_rounding: AtomicU64::new(0),
+            large_segment: AtomicU64::new(0),
         }
     }
 
@@ -47,7 +73,7 @@ impl Policy {
             let log2 = divisions.checked_ilog2().unwrap_or(0);
             words[index / 8] |= u64::from(log2) << (index % 8 * 8);
         }
-        let plain = if words != [0, 0] {
+        let plain = if words != [0, 0] || !settings.expandable_segments {
             0
         } else {
             // The largest request whose block is not oversize.
@@ -59,6 +85,11 @@ impl Policy {
         self.oversize.store(settings.max_split_bytes, Ordering::Relaxed);
         self.threshold.store(settings.garbage_collection_threshold.to_bits(), Ordering::Relaxed);
         self.rejects.store(settings.throw_on_cudamalloc_oom, Ordering::Relaxed);
+        self.segmented.store(!settings.expandable_segments, Ordering::Relaxed);
+        let (rounding, large) =
+            (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
+        self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
+        self.large_segment.store(large, Ordering::Relaxed);
         self.plain.store(plain, Ordering::Relaxed);
     }
 
@@ -94,6 +125,21 @@ impl Policy {
     pub fn collects_above(&self, limit: u64) -> Option<u64> {
         let threshold = f64::from_bits(self.threshold.load(Ordering::Relaxed));
         (threshold > 0.0 && limit != u64::MAX).then_some((threshold * limit as f64) as u64)
+    }
+
+    /// Does memory come in segments?
+    pub fn is_segmented(&self) -> bool {
+        self.segmented.load(Ordering::Relaxed)
+    }
+
+    /// The rules of segments; `whole`: of those of which nothing is split.
+    pub fn rules(&self, whole: bool) -> Rules {
+        Rules {
+            max_split: self.oversize.load(Ordering::Relaxed),
+            max_non_split_rounding: self.max_non_split_rounding.load(Ordering::Relaxed),
+            large_segment: self.large_segment.load(Ordering::Relaxed),
+            whole,
+        }
     }
 
     /// Is growth beyond the limit refused at once?

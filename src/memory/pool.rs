@@ -5,6 +5,7 @@
 //! nobody's, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
 //! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
 
+use super::pluggable::Pluggable;
 use super::{route, sleep};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -20,6 +21,11 @@ const PLACE_BITS: u32 = MAX_POOLS.ilog2();
 /// Flag of a pool: others may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
 
+/// Flag of a pool: its blocks are whole segments.
+pub const NO_SPLIT: u32 = 2;
+
+/// Flag of a pool, its own: its segments come from an allocator of its own.
+const FOREIGN: u32 = 1 << 30;
 /// Flag of a pool, its own: it sleeps.
 const ASLEEP: u32 = 1 << 31;
 
@@ -33,10 +39,17 @@ struct Place {
     /// 0: it is dead, or not yet born.
     references: AtomicU32,
     flags: AtomicU32,
+    /// Where its segments come from; none: from the driver.
+    source: Mutex<Option<Pluggable>>,
 }
 
 static PLACES: [Place; MAX_POOLS] = [const {
-    Place { owner: AtomicU64::new(0), references: AtomicU32::new(0), flags: AtomicU32::new(0) }
+    Place {
+        owner: AtomicU64::new(0),
+        references: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+        source: Mutex::new(Rank::LEAF, None),
+    }
 }; MAX_POOLS];
 
 impl PoolId {
@@ -76,6 +89,25 @@ impl PoolId {
         self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
     }
 
+    /// Whose memory it has, where that is not the driver's.
+    pub(super) fn source(self) -> Option<Pluggable> {
+        if self.flags() & FOREIGN == 0 {
+            return None;
+        }
+        let source = self.place().source.lock();
+        source.as_ref().filter(|_| self.is_alive()).map(Pluggable::share)
+    }
+
+    /// Does its memory come in segments, whatever the settings say?
+    pub(super) fn wants_segments(self) -> bool {
+        self.is_alive() && self.flags() & (NO_SPLIT | FOREIGN) != 0
+    }
+
+    /// Are its blocks whole segments?
+    pub fn keeps_whole(self) -> bool {
+        self.is_alive() && self.flags() & NO_SPLIT != 0
+    }
+
     fn flags(self) -> u32 {
         self.place().flags.load(Ordering::Acquire)
     }
@@ -96,8 +128,9 @@ impl PoolId {
 pub struct Pool(PoolId);
 
 impl Pool {
-    /// A new pool with some flags.
-    pub fn new(flags: u32) -> Result<Pool> {
+    /// A new pool with some flags, and perhaps a source of memory.
+    pub fn new(flags: u32, source: Option<Pluggable>) -> Result<Pool> {
+        let flags = flags | if source.is_some() { FOREIGN } else { 0 };
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         for turn in 0..MAX_POOLS as u64 {
@@ -107,6 +140,9 @@ impl Pool {
             let vacant = place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed);
             if vacant.is_ok() {
                 place.flags.store(flags, Ordering::Relaxed);
+                if source.is_some() {
+                    *place.source.lock() = source;
+                }
                 place.references.store(1, Ordering::Release);
                 return Ok(Pool(PoolId(id)));
             }
@@ -134,7 +170,11 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let place = self.0.place();
         if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // It may be the last that keeps a library open: no lock is held when it goes.
+            let is_foreign = self.0.flags() & FOREIGN != 0;
+            let source = if is_foreign { place.source.lock().take() } else { None };
             place.owner.store(0, Ordering::Release);
+            drop(source);
         }
     }
 }
@@ -151,16 +191,19 @@ pub struct MemPool {
 const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
 
 impl MemPool {
-    /// A new pool.
-    pub fn new(flags: u32) -> Result<MemPool> {
-        if flags & !USE_ON_OOM != 0 {
+    /// A new pool, with memory from a source or, without one, from the driver.
+    pub fn new(flags: u32, source: Option<Pluggable>) -> Result<MemPool> {
+        if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
             return Err(Error::OutOfRange {
                 name: "flags",
                 value: flags.into(),
-                allowed: "use TCUDA_MEM_POOL_USE_ON_OOM, or 0",
+                allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and TCUDA_MEM_POOL_NO_SPLIT, or use 0",
             });
         }
-        let pool = Pool::new(flags)?;
+        if let Some(source) = &source {
+            source.begin_use();
+        }
+        let pool = Pool::new(flags, source)?;
         Ok(MemPool {
             id: pool.id(),
             own: Mutex::new(Rank::LEAF, Some(pool)),
@@ -222,7 +265,8 @@ impl MemPool {
 
     /// Lets go of it: nobody can begin to use it any more.
     pub fn close(&self) {
-        drop(self.own.lock().take());
+        let own = self.own.lock().take();
+        drop(own);
     }
 }
 
@@ -245,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_pool_lives_as_long_as_a_reference() {
-        let pool = Pool::new(USE_ON_OOM).unwrap();
+        let pool = Pool::new(USE_ON_OOM, None).unwrap();
         let id = pool.id();
         assert!(id.is_alive() && id.lends());
         assert_eq!(id.pair().0, 0);
@@ -258,9 +302,9 @@ mod tests {
 
     #[test]
     fn places_are_used_again_and_numbers_are_not() {
-        let mut last = Pool::new(0).unwrap().id();
+        let mut last = Pool::new(0, None).unwrap().id();
         for _ in 0..2 * MAX_POOLS {
-            let pool = Pool::new(0).unwrap();
+            let pool = Pool::new(0, None).unwrap();
             assert!(pool.id().pair().1 > last.pair().1 && !last.is_alive());
             last = pool.id();
         }

@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
+use super::segmented::Leaving;
 use super::stats::LANES;
 use super::{DeviceMemory, Relaxed, history};
 use crate::device::Device;
@@ -42,8 +43,8 @@ impl DeviceMemory {
     pub(super) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let bytes = state.segment.bytes() as i64 - bytes;
-        let ranges = state.segment.ranges() - ranges;
+        let now = state.reserved();
+        let (bytes, ranges) = (now.0 - bytes, now.1 - ranges);
         if bytes == 0 {
             return;
         }
@@ -61,19 +62,34 @@ impl DeviceMemory {
 
     /// Gives back what is unused in every arena; gives the first failure after trying them all.
     pub(super) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
-        let mut outcome = Ok(());
-        self.each_arena(|arena| {
+        let (mut outcome, mut leaving) = (Ok(()), Leaving::new());
+        let all = self.each_arena(|arena| {
             // What is in a live pool is for its users alone, and may be in a graph.
             if arena.pool().is_alive() {
                 return Ok(());
             }
-            let released = self.reclaim_arena(runtime, arena, u64::MAX, true);
+            let released = self.unload(runtime, arena, &mut leaving);
             if outcome.is_ok() {
                 outcome = released;
             }
             Ok(())
-        })?;
-        outcome
+        });
+        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        all.and(outcome).and(given)
+    }
+
+    /// Takes all that is unused away from an arena, after the work that may use it: mapped memory is
+    /// given back at once, segments are left to the caller, who holds the arena's lock.
+    pub(super) fn unload(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        leaving: &mut Leaving,
+    ) -> Result<()> {
+        match arena.segmented {
+            true => self.detach_all_idle(runtime, arena, leaving),
+            false => self.reclaim_arena(runtime, arena, u64::MAX, true),
+        }
     }
 
     /// Gives back what is unused in an arena, until that is `wanted` bytes or more. With `wait` it
@@ -101,7 +117,7 @@ impl DeviceMemory {
         }
         // SAFETY: `each_arena` holds the lock, and the wait is over.
         let state = unsafe { arena.state() };
-        let before = (state.segment.bytes() as i64, state.segment.ranges());
+        let before = state.reserved();
         let outcome = state.release_idle(&self.virtual_memory, arena.base, wanted);
         self.count_segment(arena, before);
         self.count_free(arena);
@@ -110,7 +126,7 @@ impl DeviceMemory {
 
     /// Is what a stream holds now over? Waits for it if it may; false too when the stream is captured
     /// and must be left alone. The caller holds the arena's lock.
-    fn is_over(
+    pub(super) fn is_over(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -229,7 +245,7 @@ impl DeviceMemory {
             self.poison(runtime, arena, id);
             // SAFETY: as above; poisoning has kept no reference.
             let state = unsafe { arena.state() };
-            let mut change = state.free_pending(id);
+            let mut change = state.free_pending(id, self.now());
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);
             self.count(arena, &change);

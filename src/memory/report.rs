@@ -53,7 +53,13 @@ impl fmt::Display for OutOfMemoryText<'_> {
             write!(f, "with {} free in private pools (e.g., CUDA Graphs), ", Size(pooled))?;
         }
         write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
-        if cached > 0 {
+        if cached > 0 && self.0.segmented {
+            write!(
+                f,
+                " If reserved but unallocated memory is large try setting \
+                 TCUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+            )?;
+        } else if cached > 0 {
             write!(
                 f,
                 " What is reserved lies beside blocks in use, in parts too small to give back."
@@ -113,6 +119,7 @@ mod tests {
             pooled: 0,
             users: Users::default(),
             rejected: false,
+            segmented: false,
         };
         assert_eq!(
             OutOfMemoryText(&numbers).to_string(),
@@ -120,6 +127,11 @@ mod tests {
              16.00 GiB of which 2.00 MiB is free. 1024.00 MiB allowed; Of the allocated memory \
              3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
         );
+        let hint = "try setting TCUDA_ALLOC_CONF=expandable_segments:True";
+        let segmented = OutOfMemory { cached: 1 << 20, segmented: true, ..numbers };
+        assert!(OutOfMemoryText(&segmented).to_string().contains(hint));
+        let mapped = OutOfMemory { segmented: false, ..segmented };
+        assert!(!OutOfMemoryText(&mapped).to_string().contains(hint));
         let mut users = Users { own_bytes: Some(4 << 30), ..Users::default() };
         (users.pids, users.bytes) = ([10, 11], [1 << 21; 2]);
         users.num_others = 2;

@@ -1,11 +1,13 @@
-//! Where the allocations of a thread go: the private pools that it has begun to use, for each device.
+//! Where the allocations of a thread go: to the arena of their stream and class, in the private pools
+//! that the thread has begun to use, for each device.
 
 use super::arena::{Arena, Request};
 use super::bins::WHOLE_WALK;
 use super::pool::{Pool, PoolId};
+use super::segmented::Leaving;
 use super::stats::Class;
 use super::watch::{self, Watcher};
-use super::{DeviceMemory, Relaxed};
+use super::{DeviceMemory, Relaxed, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
@@ -126,12 +128,13 @@ pub fn pool(device: i32, generation: u64) -> PoolId {
     found.flatten().unwrap_or(PoolId::DEFAULT)
 }
 
-/// The arena that this thread's innermost route on a device remembers for a stream.
+/// The arena that this thread's innermost route on a device remembers for a stream; of a class, and in
+/// segments or not.
 pub fn recall<'a>(
     device: i32,
     generation: u64,
     stream: &Stream,
-    class: Class,
+    kind: (Class, bool),
 ) -> Option<&'a Arena> {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
@@ -139,7 +142,8 @@ pub fn recall<'a>(
         route.served.iter().flatten().find_map(|served| {
             // SAFETY: arenas live as long as the runtime of this generation, which is there.
             let arena = unsafe { &*served.arena };
-            (std::ptr::eq(served.stream, stream) && arena.class == class).then_some(arena)
+            let is_it = std::ptr::eq(served.stream, stream) && arena.kind() == kind;
+            is_it.then_some(arena)
         })
     });
     found.flatten()
@@ -157,6 +161,65 @@ pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
 }
 
 impl DeviceMemory {
+    #[cold]
+    pub(super) fn arena_slowly<'a>(
+        &'a self,
+        device: &Device,
+        stream: &Stream,
+        class: Class,
+        segmented: bool,
+    ) -> Result<&'a Arena> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        self.prepare(segmented)?;
+        let place = class as usize + if segmented { 2 } else { 0 };
+        self.books.with_members(|arenas| {
+            let existing = stream.arenas[place].load(Ordering::Acquire);
+            // SAFETY: NULL or an arena of this device, which lives until shutdown.
+            if let Some(arena) = unsafe { existing.as_ref() } {
+                return Ok(arena);
+            }
+            let address = self.add_arena(arenas, class, segmented)?;
+            // SAFETY: just made, boxed, and kept until shutdown.
+            let arena = unsafe { &*address };
+            arena.assign(stream, PoolId::DEFAULT);
+            stream.arenas[place].store(address, Ordering::Release);
+            Ok(arena)
+        })
+    }
+
+    /// Before the first arena of a kind: segments need nothing of the driver.
+    fn prepare(&self, segmented: bool) -> Result<()> {
+        if segmented { Ok(()) } else { self.virtual_memory.prepare() }
+    }
+
+    /// A new arena, nobody's yet. The caller holds the ledger.
+    #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
+    fn add_arena(
+        &self,
+        arenas: &mut Vec<Box<Arena>>,
+        class: Class,
+        segmented: bool,
+    ) -> Result<*mut Arena> {
+        arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
+        let (slot, range, segments) = if segmented {
+            let segments = try_box(segmented::Segments::new(), "an arena's segments")?;
+            (None, segmented::units_for(self.virtual_memory.slot_bytes()), Some(segments))
+        } else {
+            let slot = self.virtual_memory.take_slot()?;
+            let range = (slot.base, slot.bytes);
+            (Some(slot), range, None)
+        };
+        let arena = Arena::new(self.ordinal, range, self.total, class, segments)?;
+        let mut arena = try_box(arena, "an arena")?;
+        let address: *mut Arena = &mut *arena;
+        if let Some(slot) = slot {
+            self.virtual_memory.publish(&slot, address);
+        }
+        arenas.push(arena);
+        Ok(address)
+    }
+
     /// The arena that serves a stream for this thread, which uses private pools.
     #[cold]
     pub(super) fn routed_arena<'a>(
@@ -167,18 +230,19 @@ impl DeviceMemory {
     ) -> Result<&'a Arena> {
         let generation = device.streams.generation();
         let pool = pool(self.ordinal, generation);
+        let segmented = self.policy.is_segmented() || pool.wants_segments();
         if pool == PoolId::DEFAULT {
-            return self.arena(device, stream, class);
+            return self.arena(device, stream, class, segmented);
         }
         let own = match stream.is_per_thread() {
             true => device.streams.external(device, stream.native())?,
             false => stream,
         };
         pool.require_awake()?;
-        if let Some(arena) = recall(self.ordinal, generation, own, class) {
+        if let Some(arena) = recall(self.ordinal, generation, own, (class, segmented)) {
             return Ok(arena);
         }
-        let arena = self.arena_of_pool(device, own, class, pool)?;
+        let arena = self.arena_of_pool(device, own, (class, segmented), pool)?;
         remember(self.ordinal, generation, own, arena);
         Ok(arena)
     }
@@ -188,25 +252,25 @@ impl DeviceMemory {
         &'a self,
         device: &Device,
         stream: &Stream,
-        class: Class,
+        kind: (Class, bool),
         pool: PoolId,
     ) -> Result<&'a Arena> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        self.virtual_memory.prepare()?;
+        self.prepare(kind.1)?;
         self.books.with_members(|arenas| {
-            let of_class =
-                || arenas.iter().map(|arena| &**arena).filter(|arena| arena.class == class);
+            let of_kind =
+                || arenas.iter().map(|arena| &**arena).filter(|arena| arena.kind() == kind);
             let serves = |arena: &&Arena| arena.pool() == pool && arena.is_of(stream);
-            let found = of_class().find(serves).or_else(|| {
+            let found = of_kind().find(serves).or_else(|| {
                 // What has memory of this stream is better than what has none.
-                let vacant = of_class().filter(|arena| arena.can_serve(stream));
+                let vacant = of_kind().filter(|arena| arena.can_serve(stream));
                 vacant.max_by_key(|arena| arena.is_of(stream))
             });
             let found = found.map(std::ptr::from_ref);
             let address = match found {
                 Some(address) => address,
-                None => self.add_arena(arenas, class)?.cast_const(),
+                None => self.add_arena(arenas, kind.0, kind.1)?.cast_const(),
             };
             // SAFETY: boxed, and kept until shutdown.
             let arena = unsafe { &*address };
@@ -218,10 +282,13 @@ impl DeviceMemory {
     /// Gives back what is unused in the arenas of a pool that is dead; waits for what may still use it.
     pub fn release_pool(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
-            true => self.reclaim_arena(runtime, arena, u64::MAX, true),
+        let mut leaving = Leaving::new();
+        let released = self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
+            true => self.unload(runtime, arena, &mut leaving),
             false => Ok(()),
-        })
+        });
+        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        released.and(given)
     }
 
     /// A block of a pool that lends its own, for a stream that it has served.
@@ -235,7 +302,7 @@ impl DeviceMemory {
         self.each_arena(|arena| {
             let lends = arena.class == class && arena.pool().lends() && arena.is_of(stream);
             if found.is_none() && lends {
-                found = self.take::<true>(arena, request, WHOLE_WALK)?;
+                found = self.take_of_any(arena, request, WHOLE_WALK)?;
             }
             Ok(())
         })?;

@@ -2,7 +2,7 @@
 //! into them are good again when they wake.
 
 use super::arena::Arena;
-use super::block::{NONE, State, UNIT};
+use super::block::{NONE, State};
 use super::pool::PoolId;
 use super::{DeviceMemory, Relaxed};
 use crate::device::Device;
@@ -31,6 +31,7 @@ pub(super) fn put_to_sleep(runtime: &Runtime, pool: PoolId, keep: bool) -> Resul
     let mut kept = Vec::new();
     kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
     for device in runtime.devices.iter().filter(|device| device.memory.has_arena_of(pool)) {
+        device.memory.require_mapped(pool)?;
         device.synchronize()?;
         kept.push((
             device,
@@ -54,6 +55,19 @@ pub(super) fn wake(runtime: &Runtime, pool: PoolId) -> Result<()> {
 impl DeviceMemory {
     fn has_arena_of(&self, pool: PoolId) -> bool {
         self.books.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
+    }
+
+    /// An error where a pool has memory that is not mapped.
+    fn require_mapped(&self, pool: PoolId) -> Result<()> {
+        let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
+        if self.books.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
+            return Ok(());
+        }
+        Err(Error::InvalidState(
+            "the private pool has segments from cuMemAlloc or another allocator, which cannot keep \
+             their addresses without memory; use expandable_segments:True and a pool without \
+             TCUDA_MEM_POOL_NO_SPLIT",
+        ))
     }
 
     fn back_up(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<Vec<Contents>> {
@@ -92,7 +106,7 @@ impl DeviceMemory {
             if let Some(own) = own.filter(|own| !own.blocks.is_empty()) {
                 state.backups = std::mem::take(&mut own.blocks);
             }
-            let before = (state.segment.bytes() as i64, state.segment.ranges());
+            let before = state.reserved();
             let outcome = state.segment.sleep(&self.virtual_memory, arena.base);
             self.count_segment(arena, before);
             outcome
@@ -108,7 +122,7 @@ impl DeviceMemory {
             }
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
-            let before = (state.segment.bytes() as i64, state.segment.ranges());
+            let before = state.reserved();
             let outcome = state.segment.wake(&self.virtual_memory, arena.base);
             self.count_segment(arena, before);
             outcome?;
@@ -152,7 +166,7 @@ fn blocks_of(arena: &Arena) -> Result<Vec<Backup>> {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(block.bytes() as usize).map_err(|_| NO_ROOM)?;
             bytes.resize(block.bytes() as usize, 0);
-            blocks.push(Backup { address: arena.base + u64::from(block.start) * UNIT, bytes });
+            blocks.push(Backup { address: state.address(arena.base, id), bytes });
         }
         id = block.next;
     }

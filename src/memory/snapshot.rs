@@ -12,7 +12,7 @@ use super::frames::{self, Stacks};
 use super::pool::PoolId;
 use super::ring::Event;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
-use super::{Books, DeviceMemory, history, json, page, pickle};
+use super::{Books, DeviceMemory, history, json, page, pickle, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::file;
@@ -52,6 +52,8 @@ pub struct SegmentView {
     pub pool: PoolId,
     /// Size class.
     pub class: Class,
+    /// Is it mapped, and so can grow?
+    pub is_expandable: bool,
     /// Index of its first block.
     pub first_block: usize,
     /// Number of its blocks.
@@ -113,7 +115,7 @@ type Room = (usize, usize, usize);
 /// Address and length of the segment that holds an address.
 pub fn segment_of(address: u64) -> Result<(u64, u64)> {
     let Some((arena, offset)) = super::virtual_memory::arena_of(address) else {
-        return Err(super::unknown_pointer(address));
+        return segmented::segment_of(address).ok_or_else(|| super::unknown_pointer(address));
     };
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
@@ -235,8 +237,7 @@ impl Snapshot {
                 State::Hole | State::Vacant => None,
             };
             if let Some(kind) = kind {
-                let (address, bytes) =
-                    (arena.base + u64::from(block.start) * UNIT, block.bytes() as u64);
+                let (address, bytes) = (state.address(arena.base, id), block.bytes() as u64);
                 if !joins {
                     self.segments.push(SegmentView {
                         device: arena.device,
@@ -249,6 +250,7 @@ impl Snapshot {
                         stream_id: stream.map_or(0, |stream| stream.id()),
                         pool: arena.pool(),
                         class: arena.class,
+                        is_expandable: !arena.segmented,
                         first_block: self.blocks.len(),
                         blocks: 0,
                     });
@@ -316,8 +318,8 @@ impl Books {
         for arena in chosen() {
             // SAFETY: the ledger holds all arenas still, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
-            wanted.0 += state.segment.ranges() as usize;
-            wanted.1 += (state.active_blocks + state.free_blocks) as usize;
+            wanted.0 += state.reserved().1 as usize;
+            wanted.1 += state.listed();
         }
         if with_history {
             // This snapshot is an event as well.

@@ -279,6 +279,14 @@ impl Ledger {
         });
     }
 
+    /// Counts a segment that came, or went if its bytes are negative.
+    pub fn count_segment(&mut self, class: Class, bytes: i64, oversize: bool) {
+        self.count_reserved(class, bytes, bytes.signum());
+        if oversize {
+            self.count(|counted| counted.oversize_segments.change(bytes.signum()));
+        }
+    }
+
     /// Counts something, for the device and for every scope.
     pub fn count(&mut self, body: impl Fn(&mut Statistics)) {
         body(&mut self.counted);

@@ -62,6 +62,7 @@ pub struct VirtualMemory {
     ordinal: i32,
     device: CUdevice,
     slot_bytes: u64,
+    is_supported: bool,
     offer: Once<Offer>,
     /// How much may be mapped at a time.
     pub(super) limit: Limit,
@@ -86,16 +87,20 @@ impl VirtualMemory {
         let peers = AtomicU64::new(0);
         let slot_bytes = (total.max(SMALLEST) / 2 * 3).next_power_of_two();
         let unreleased = [const { AtomicU64::new(0) }; UNRELEASED];
-        VirtualMemory {
+        let mut memory = VirtualMemory {
             driver,
             ordinal,
             device,
             slot_bytes,
+            is_supported: true,
             offer: Once::new(Rank::ONCE),
             limit: Limit::new(),
             peers,
             unreleased,
-        }
+        };
+        let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
+        memory.is_supported = memory.attribute(asked).unwrap_or(true);
+        memory
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
@@ -106,6 +111,11 @@ impl VirtualMemory {
             Err(error) if error.code == code::INVALID_VALUE => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Does the device have it? A driver that would not say is asked again when it is needed.
+    pub(super) fn is_supported(&self) -> bool {
+        self.is_supported
     }
 
     /// Asks once what the device offers; an error where it has no virtual memory.

@@ -2,7 +2,10 @@
 // programs: after each of them the statistics of every device must be equal, value for value.
 //
 //   differential [--operations N] [--seconds N] [--seed S] [--devices D] [--tight] [--strict]
-//                [--json FILE] [TRACE...]
+//                [--segments] [--options TEXT] [--fraction F] [--json FILE] [TRACE...]
+//
+// --segments: with expandable_segments:False, where every statistic is compared; TEXT is more of
+// PYTORCH_CUDA_ALLOC_CONF, F the share of the memory that may be reserved.
 //
 // There are two builds: scripts/differential.sh, without a GPU, and scripts/differential_gpu.sh.
 // Without a GPU a difference is shrunk to a short program. Programs run in children, so that each
@@ -170,7 +173,11 @@ void set_environment(const Settings &settings, char **arguments)
     setenv("TCUDA_DIFFERENTIAL", "1", 1);
     setenv("STUB_DEVICES", std::to_string(settings.machine.devices).c_str(), 1);
     setenv("STUB_TOTAL_MB", std::to_string(settings.machine.megabytes).c_str(), 1);
-    setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1);
+    const std::string options = std::string("expandable_segments:")
+        + (settings.segments ? "False" : "True")
+        + (settings.options.empty() ? "" : "," + settings.options);
+    setenv("PYTORCH_CUDA_ALLOC_CONF", options.c_str(), 1);
+    setenv("TCUDA_ALLOC_CONF", options.c_str(), 1);
     for (const char *name : {"PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TCUDA_SIM",
              "TCUDA_BACKEND", "TCUDA_FAULTS"})
         unsetenv(name);
@@ -233,6 +240,14 @@ int main(int argc, char **argv)
             settings.machine.megabytes = 256;
         } else if (option == "--strict") {
             settings.strict = true;
+        } else if (option == "--segments") {
+            settings.segments = true;
+        } else if (option == "--options") {
+            settings.options = value;
+            i++;
+        } else if (option == "--fraction") {
+            settings.machine.fraction = std::strtod(value, nullptr);
+            i++;
         } else if (option == "--json") {
             json = value;
             i++;
@@ -251,8 +266,10 @@ int main(int argc, char **argv)
         } else if (!option.starts_with("--")) {
             traces.push_back(option);
         } else {
-            std::fprintf(stderr, "usage: differential [--operations N] [--seconds N] [--seed S] "
-                                 "[--devices D] [--tight] [--strict] [--json FILE] [TRACE...]\n");
+            std::fprintf(stderr,
+                "usage: differential [--operations N] [--seconds N] [--seed S] [--devices D] "
+                "[--tight] [--strict] [--segments] [--options TEXT] [--fraction F] [--json FILE] "
+                "[TRACE...]\n");
             return 2;
         }
     }

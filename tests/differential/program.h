@@ -37,6 +37,10 @@ struct Settings {
     // are next allocated from, PyTorch at all of the device whenever anything of it is. Without
     // this, what waits is made to be looked at on both sides before it is compared.
     bool strict = false;
+    // Both have segments of cudaMalloc, so that every statistic has one right value.
+    bool segments = false;
+    // Of the allocators, beside expandable_segments.
+    std::string options;
     // Live blocks; an allocation beyond them frees one.
     size_t most_blocks = 64;
 };

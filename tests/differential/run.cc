@@ -48,8 +48,10 @@ public:
             break;
         case Kind::hold_events:
         case Kind::release_events:
-            are_held = operation.kind == Kind::hold_events;
+            are_held = operation.kind == Kind::hold_events && !ages_count();
             both([&](Side &side) { side.hold_events(are_held); });
+            if (settings.segments && !are_held)
+                look_at_all();
             break;
         case Kind::set_stream: {
             const int stream = std::max(operation.stream, 0);
@@ -74,7 +76,11 @@ public:
     std::optional<std::string> compare()
     {
         for (int device = 0; device < settings.machine.devices; device++) {
-            const Statistics wanted = torch.statistics(device), found = tcuda.statistics(device);
+            Statistics wanted = torch.statistics(device), found = tcuda.statistics(device);
+            if (!settings.segments) {
+                wanted = wanted.everywhere();
+                found = found.everywhere();
+            }
             tally.comparisons++;
             if (!(wanted == found))
                 return difference(device, wanted, found);
@@ -86,6 +92,8 @@ public:
     {
         are_held = false;
         both([](Side &side) { side.hold_events(false); });
+        if (settings.segments)
+            look_at_all();
         while (!live.empty())
             free(live.size() - 1);
         // On a GPU only where it must be: it takes milliseconds.
@@ -129,6 +137,8 @@ private:
     void look_at_waiting(int device, size_t but)
     {
         std::set<size_t> arenas = waiting[device];
+        if (settings.segments)
+            return;
         // What was recorded is over by now, so that who looks finds the same.
         if (!arenas.empty())
             both([](Side &side) { side.settle(); });
@@ -141,15 +151,51 @@ private:
         waiting[device].clear();
     }
 
+    // In segments more depends on when blocks that waited become free: what the free blocks beside
+    // them count in between. So one is looked at as soon as it waits, and where several did, what
+    // they came to on the way is forgotten.
+    void look_at_all()
+    {
+        for (int device = 0; device < settings.machine.devices; device++) {
+            for (const size_t one : waiting[device]) {
+                const size_t bytes = one % 2 == 0 ? 1 : MIB + 1;
+                both([&](Side &side) { give_back(side, side.allocate(bytes, device, int(one / 2))); });
+            }
+            note_order(device);
+        }
+    }
+
+    // Garbage is older where a block that waited became free earlier.
+    bool ages_count() const
+    {
+        return settings.options.find("garbage_collection_threshold") != std::string::npos;
+    }
+
+    static void give_back(Side &side, void *block)
+    {
+        if (block != nullptr)
+            side.free(block);
+    }
+
+    // What waited on a device does so no longer, and in whatever order it ceased to.
+    void note_order(int device)
+    {
+        const bool any = !waiting[device].empty();
+        waiting[device].clear();
+        if (any && settings.segments)
+            forget();
+    }
+
     void allocate(const Operation &operation, size_t bytes)
     {
         const int device = operation.device, stream = resolve(device, operation.stream);
         if (bytes != 0)
             look_at_waiting(device, arena(stream, bytes));
-        const int64_t retries = settings.tight ? torch.statistics(device).num_alloc_retries : 0;
+        const bool counts = settings.tight || settings.segments;
+        const int64_t retries = counts ? torch.statistics(device).num_alloc_retries : 0;
         Block block{torch.allocate(bytes, device, operation.stream),
             tcuda.allocate(bytes, device, operation.stream), bytes, device, stream, false};
-        if (!are_held && bytes != 0)
+        if (!are_held && bytes != 0 && !settings.segments)
             waiting[device].erase(arena(stream, bytes));
         if (bytes == 0) {
             if (block.torch != nullptr || block.tcuda != nullptr)
@@ -162,11 +208,14 @@ private:
         } else if (block.torch == nullptr && block.tcuda == nullptr) {
             tally.ooms++;
             // What waited was waited for.
-            waiting[device].clear();
+            if (settings.segments && are_held)
+                note_order(device);
+            else
+                waiting[device].clear();
         } else {
             disagree(block);
         }
-        if (settings.tight)
+        if (counts)
             note_retries(device, retries);
     }
 
@@ -176,7 +225,9 @@ private:
         const int64_t theirs = torch.statistics(device).num_alloc_retries,
                       ours = tcuda.statistics(device).num_alloc_retries;
         if (theirs == ours) {
-            if (theirs != before)
+            if (theirs != before && settings.segments)
+                note_order(device);
+            else if (theirs != before)
                 waiting[device].clear();
             return;
         }
@@ -187,7 +238,10 @@ private:
 
     void disagree(const Block &block)
     {
-        if (!settings.tight) {
+        // In segments the two fail together, unless what waited lay beside what was free: tcuda looks
+        // there once more.
+        const bool is_known = settings.segments && are_held && block.tcuda != nullptr;
+        if (settings.segments ? !is_known : !settings.tight) {
             complaint = std::to_string(block.bytes) + " bytes of device "
                 + std::to_string(block.device) + " could be had from "
                 + (block.torch != nullptr ? torch.name() : tcuda.name()) + " only";
@@ -211,8 +265,16 @@ private:
         live.pop_back();
         torch.free(block.torch);
         tcuda.free(block.tcuda);
-        if (block.is_recorded)
-            waiting[block.device].insert(arena(block.stream, block.bytes));
+        if (!block.is_recorded)
+            return;
+        waiting[block.device].insert(arena(block.stream, block.bytes));
+        if (settings.segments && !are_held) {
+            const size_t bytes = block.bytes > MIB ? MIB + 1 : 1;
+            both([&](Side &side) {
+                give_back(side, side.allocate(bytes, block.device, block.stream));
+            });
+            waiting[block.device].clear();
+        }
     }
 
     void record_stream(const Operation &operation)
@@ -233,8 +295,8 @@ private:
     void empty_cache()
     {
         both([](Side &side) { side.empty_cache(); });
-        for (auto &arenas : waiting)
-            arenas.clear();
+        for (int device = 0; device < settings.machine.devices; device++)
+            note_order(device);
     }
 
     static std::string difference(int device, const Statistics &wanted, const Statistics &found)
@@ -256,6 +318,15 @@ private:
         }
         add("num_ooms", wanted.num_ooms, found.num_ooms);
         add("num_alloc_retries", wanted.num_alloc_retries, found.num_alloc_retries);
+        add("num_sync_all_streams", wanted.num_sync_all_streams, found.num_sync_all_streams);
+        add("num_device_alloc", wanted.num_device_alloc, found.num_device_alloc);
+        add("num_device_free", wanted.num_device_free, found.num_device_free);
+        add("max_split_size", wanted.max_split_size, found.max_split_size);
+        add("oversize_allocations", wanted.oversize_allocations.current,
+            found.oversize_allocations.current);
+        add("oversize_allocations.peak", wanted.oversize_allocations.peak,
+            found.oversize_allocations.peak);
+        add("oversize_segments", wanted.oversize_segments.current, found.oversize_segments.current);
         return text;
     }
 

@@ -1,6 +1,7 @@
 // What the two allocators have in common: PyTorch's own and tcuda's, behind one interface.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,21 +21,36 @@ struct Stat {
     bool operator==(const Stat &) const = default;
 };
 
-inline constexpr const char *stat_names[]
-    = {"allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes"};
+// The first five do not depend on the layout of memory, the others do.
+inline constexpr const char *stat_names[] = {"allocation", "allocated_bytes", "active", "active_bytes",
+    "requested_bytes", "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes"};
+enum { EVERYWHERE = 5, STATS = 9 };
 inline constexpr const char *pool_names[] = {"all", "small_pool", "large_pool"};
 
-// The statistics of a device that have one right value for the same calls.
+// The statistics of a device.
 struct Statistics {
-    std::array<std::array<Stat, 3>, 5> stats;
-    int64_t num_ooms = 0, num_alloc_retries = 0;
+    std::array<std::array<Stat, 3>, STATS> stats;
+    Stat oversize_allocations, oversize_segments;
+    int64_t num_ooms = 0, num_alloc_retries = 0, num_sync_all_streams = 0, num_device_alloc = 0,
+            num_device_free = 0, max_split_size = 0;
 
     bool operator==(const Statistics &) const = default;
+
+    // Those that have one right value for the same calls, however memory is laid out.
+    Statistics everywhere() const
+    {
+        Statistics result;
+        std::copy_n(stats.begin(), EVERYWHERE, result.stats.begin());
+        result.num_ooms = num_ooms;
+        result.num_alloc_retries = num_alloc_retries;
+        return result;
+    }
 };
 
 struct Machine {
     int devices;
     size_t megabytes;
+    double fraction = 1; // of its memory, which both may reserve
 };
 
 enum { STREAMS = 6, CURRENT_STREAM = -1 };

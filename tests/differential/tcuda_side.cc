@@ -31,6 +31,7 @@ public:
             + ",memory=" + std::to_string(machine.megabytes) + "MiB";
         CHECK(tcuda_backend_select(ON_GPU ? "cuda" : "sim", ON_GPU ? nullptr : options.c_str()));
         for (int device = 0; device < machine.devices; device++) {
+            CHECK(tcuda_memory_fraction_set(device, machine.fraction));
             auto &known = streams.emplace_back(STREAMS);
             CHECK(tcuda_stream_default(device, &known[0]));
             for (int i = 1; i < STREAMS; i++)
@@ -95,25 +96,35 @@ public:
         tcuda_memory_statistics found = TCUDA_INIT(tcuda_memory_statistics);
         CHECK(tcuda_memory_stats(device, &found));
         const tcuda_stat_by_pool *const sources[] = {&found.allocation, &found.allocated_bytes,
-            &found.active, &found.active_bytes, &found.requested_bytes};
+            &found.active, &found.active_bytes, &found.requested_bytes, &found.segment,
+            &found.reserved_bytes, &found.inactive_split, &found.inactive_split_bytes};
         Statistics result;
         for (size_t i = 0; i < result.stats.size(); i++) {
             const tcuda_stat *const pools[]
                 = {&sources[i]->all, &sources[i]->small_pool, &sources[i]->large_pool};
-            for (size_t pool = 0; pool < 3; pool++) {
-                const tcuda_stat &stat = *pools[pool];
-                result.stats[i][pool] = {int64_t(stat.current), int64_t(stat.peak),
-                    int64_t(stat.allocated), int64_t(stat.freed)};
-            }
+            for (size_t pool = 0; pool < 3; pool++)
+                result.stats[i][pool] = convert(*pools[pool]);
         }
+        result.oversize_allocations = convert(found.oversize_allocations);
+        result.oversize_segments = convert(found.oversize_segments);
         result.num_ooms = int64_t(found.num_ooms);
         result.num_alloc_retries = int64_t(found.num_alloc_retries);
+        result.num_sync_all_streams = int64_t(found.num_sync_all_streams);
+        result.num_device_alloc = int64_t(found.num_device_alloc);
+        result.num_device_free = int64_t(found.num_device_free);
+        result.max_split_size = int64_t(found.max_split_size);
         return result;
     }
 
     const char *name() const override { return "tcuda"; }
 
 private:
+    static Stat convert(const tcuda_stat &stat)
+    {
+        return {int64_t(stat.current), int64_t(stat.peak), int64_t(stat.allocated),
+            int64_t(stat.freed)};
+    }
+
     tcuda_stream *find(int device, int stream)
     {
         return stream == CURRENT_STREAM ? nullptr : streams[device][stream];

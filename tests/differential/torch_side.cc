@@ -33,6 +33,8 @@ public:
         c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
         allocator::init(machine.devices);
         for (int device = 0; device < machine.devices; device++) {
+            if (machine.fraction < 1)
+                allocator::setMemoryFraction(machine.fraction, c10::DeviceIndex(device));
             auto &known = streams.emplace_back();
             known.push_back(c10::cuda::getDefaultCUDAStream(device));
             while (known.size() < STREAMS)
@@ -89,22 +91,33 @@ public:
     {
         const auto found = allocator::getDeviceStats(device);
         const c10::CachingAllocator::StatArray *const sources[] = {&found.allocation,
-            &found.allocated_bytes, &found.active, &found.active_bytes, &found.requested_bytes};
+            &found.allocated_bytes, &found.active, &found.active_bytes, &found.requested_bytes,
+            &found.segment, &found.reserved_bytes, &found.inactive_split,
+            &found.inactive_split_bytes};
         Statistics result;
         for (size_t i = 0; i < result.stats.size(); i++) {
-            for (size_t pool = 0; pool < 3; pool++) {
-                const auto &stat = (*sources[i])[pool];
-                result.stats[i][pool] = {stat.current, stat.peak, stat.allocated, stat.freed};
-            }
+            for (size_t pool = 0; pool < 3; pool++)
+                result.stats[i][pool] = convert((*sources[i])[pool]);
         }
+        result.oversize_allocations = convert(found.oversize_allocations);
+        result.oversize_segments = convert(found.oversize_segments);
         result.num_ooms = found.num_ooms;
         result.num_alloc_retries = found.num_alloc_retries;
+        result.num_sync_all_streams = found.num_sync_all_streams;
+        result.num_device_alloc = found.num_device_alloc;
+        result.num_device_free = found.num_device_free;
+        result.max_split_size = found.max_split_size;
         return result;
     }
 
     const char *name() const override { return "torch"; }
 
 private:
+    static Stat convert(const c10::CachingAllocator::Stat &stat)
+    {
+        return {stat.current, stat.peak, stat.allocated, stat.freed};
+    }
+
     std::vector<std::vector<c10::cuda::CUDAStream>> streams;
 };
 

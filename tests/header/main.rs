@@ -21,6 +21,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Limits and settings", &["limits"]),
     ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
+    ("- Allocators of other libraries", &["pluggable"]),
     ("- Private pools", &["mem_pool"]),
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),

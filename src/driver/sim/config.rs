@@ -71,6 +71,8 @@ pub struct Config {
     pub name: Cow<'static, str>,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
+    /// Do devices have virtual memory (`cuMemMap`), which old drivers lack?
+    pub virtual_memory: bool,
 }
 
 impl Default for Config {
@@ -86,6 +88,7 @@ impl Default for Config {
             multiprocessors: 132,
             name: Cow::Borrowed("Simulated GPU"),
             compute_capability: (9, 0),
+            virtual_memory: true,
         }
     }
 }
@@ -130,7 +133,7 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, peers, multiprocessors, compute_capability and name"
+         late, trace, leaks, peers, virtual_memory, multiprocessors, compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
@@ -237,6 +240,13 @@ impl Config {
                     _ => return Err(bad("peers", "full, none, pairs")),
                 };
             }
+            "virtual_memory" => {
+                self.virtual_memory = match value {
+                    "full" => true,
+                    "none" => false,
+                    _ => return Err(bad("virtual_memory", "full, none")),
+                };
+            }
             "multiprocessors" => {
                 self.multiprocessors = number(value, 1, 1024)
                     .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
@@ -312,7 +322,7 @@ mod tests {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
             " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
-             compute_capability=8.6,name=Test GPU,",
+             compute_capability=8.6,virtual_memory=none,name=Test GPU,",
         )
         .unwrap();
         assert_eq!(config.devices, 4);
@@ -322,6 +332,7 @@ mod tests {
         assert_eq!(config.multiprocessors, 8);
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
+        assert!(!config.virtual_memory && Config::default().virtual_memory);
         assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
     }
 
@@ -354,6 +365,7 @@ mod tests {
         assert!(message("late=3+").contains("3+17+42"));
         assert!(message("late=0").contains("3+17+42"));
         assert!(message("trace=").contains("path"));
+        assert!(message("virtual_memory=off").contains("full, none"));
         assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(EXCERPT - 1));
         assert!(message(&format!("{long}=1")).contains("..."));

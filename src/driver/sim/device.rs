@@ -171,7 +171,7 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         98 => 0,
         99 => 1, // register host memory
         100 | 101 => 0,
-        102 => 1, // virtual memory
+        102 => c_int::from(config.virtual_memory),
         103 => 1, // as file descriptors
         104 | 105 => 0,
         107 => 0, // compressible memory

@@ -87,6 +87,7 @@ pub(super) unsafe extern "C" fn reserve(
     flags: c_ulonglong,
 ) -> c_int {
     entry(|machine| {
+        require(machine.config.virtual_memory, code::NOT_SUPPORTED)?;
         require(!ptr.is_null() && flags == 0, code::INVALID_VALUE)?;
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
         require(alignment == 0 || alignment.is_power_of_two(), code::INVALID_VALUE)?;
@@ -114,6 +115,7 @@ pub(super) unsafe extern "C" fn create(
     flags: c_ulonglong,
 ) -> c_int {
     entry(|machine| {
+        require(machine.config.virtual_memory, code::NOT_SUPPORTED)?;
         require(!handle.is_null() && flags == 0, code::INVALID_VALUE)?;
         let properties = peek!(properties)?;
         let device = owner(machine, &properties)?;

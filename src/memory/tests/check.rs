@@ -13,6 +13,9 @@ use super::{MIB, on_machine};
 impl ArenaState {
     /// Checks every invariant; gives the first that does not hold.
     pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
+        if self.segments.is_some() {
+            return self.check_segments(account);
+        }
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
         while id != NONE {

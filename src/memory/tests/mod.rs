@@ -11,6 +11,7 @@ mod pinned;
 mod pinned_model;
 mod refused;
 mod scopes;
+mod segments;
 mod settings;
 mod threads;
 
@@ -126,7 +127,7 @@ impl Books {
             let account = unsafe { arena.account() };
             state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
             for row in [stats::ALL, arena.class.row()] {
-                mapped[row] += state.segment.bytes() as i64;
+                mapped[row] += state.reserved().0;
             }
         }
         let statistics = self.statistics();

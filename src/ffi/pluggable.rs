@@ -1,0 +1,150 @@
+//! Section "Memory" of the header: allocators of other libraries.
+
+use super::boundary::{Sized_, boundary, out, struct_in, terminated};
+use super::handle::Table;
+use super::status::tcuda_status;
+use crate::driver::sys::CUstream_st;
+use crate::error::Error;
+use crate::memory::pluggable::{Hooks, Pluggable};
+use crate::thread;
+use std::ffi::{c_char, c_void};
+
+/// An allocator of another library.
+pub struct tcuda_pluggable_allocator {
+    _private: [u8; 0],
+}
+
+pub(super) static ALLOCATORS: Table<Pluggable> = Table::new(7, "pluggable allocator");
+
+/// Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
+/// has none. Called on any thread, perhaps on several at once, with the device's context current
+/// and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
+/// the current one.
+pub type tcuda_torch_malloc_fn = Option<
+    unsafe extern "C" fn(bytes: isize, device: i32, cu_stream: *mut CUstream_st) -> *mut c_void,
+>;
+
+/// Takes memory back: called with what tcuda_torch_malloc_fn gave, and what it was told then.
+pub type tcuda_torch_free_fn = Option<
+    unsafe extern "C" fn(ptr: *mut c_void, bytes: isize, device: i32, cu_stream: *mut CUstream_st),
+>;
+
+/// Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and is
+/// left out then. Those that route to pools are absent: they take a C++ std::function.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_pluggable_hooks {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// Before the first allocation: how many devices there are.
+    pub init: Option<unsafe extern "C" fn(device_count: i32)>,
+    /// tcuda_memory_empty_cache.
+    pub reset: Option<unsafe extern "C" fn()>,
+    /// tcuda_memory_fraction_set.
+    pub memory_fraction: Option<unsafe extern "C" fn(fraction: f64, device: i32)>,
+    /// The piece of the driver's memory that holds a block, and its length in bytes.
+    pub base_alloc:
+        Option<unsafe extern "C" fn(ptr: *mut c_void, bytes: *mut usize) -> *mut c_void>,
+    /// tcuda_record_stream.
+    pub record_stream: Option<unsafe extern "C" fn(ptr: *mut c_void, cu_stream: *mut CUstream_st)>,
+}
+
+// SAFETY: repr(C), plain data, struct_size first; NULL functions are None.
+unsafe impl Sized_ for tcuda_pluggable_hooks {}
+
+/// Opens a library made for torch's CUDAPluggableAllocator, as dlopen does with RTLD_NOW and
+/// RTLD_LOCAL. It is closed when the allocator has been destroyed, and everything that came from it
+/// is gone. (torch.cuda.CUDAPluggableAllocator)
+///
+/// @param path            as dlopen takes it; TCUDA_STATUS_NO_LIBRARY where it cannot be opened
+/// @param alloc_symbol    a function of the form of tcuda_torch_malloc_fn
+/// @param free_symbol     a function of the form of tcuda_torch_free_fn
+/// @param[out] allocator  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_pluggable_allocator_load(
+    path: *const c_char,
+    alloc_symbol: *const c_char,
+    free_symbol: *const c_char,
+    allocator: *mut *mut tcuda_pluggable_allocator,
+) -> tcuda_status {
+    boundary(|_| {
+        let path = terminated(path, "path")?;
+        let malloc = terminated(alloc_symbol, "alloc_symbol")?;
+        let free = terminated(free_symbol, "free_symbol")?;
+        let allocator = out(allocator, "allocator")?;
+        let handle = ALLOCATORS.insert(Pluggable::load(path, malloc, free)?)?;
+        allocator.set(handle as *mut tcuda_pluggable_allocator);
+        Ok(())
+    })
+}
+
+/// The same from two functions of this process.
+///
+/// @param alloc_fn        not NULL
+/// @param free_fn         not NULL
+/// @param[out] allocator  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_pluggable_allocator_create(
+    alloc_fn: tcuda_torch_malloc_fn,
+    free_fn: tcuda_torch_free_fn,
+    allocator: *mut *mut tcuda_pluggable_allocator,
+) -> tcuda_status {
+    boundary(|_| {
+        let malloc = alloc_fn.ok_or(Error::Null { name: "alloc_fn" })?;
+        let free = free_fn.ok_or(Error::Null { name: "free_fn" })?;
+        let allocator = out(allocator, "allocator")?;
+        let handle = ALLOCATORS.insert(Pluggable::new(malloc, free)?)?;
+        allocator.set(handle as *mut tcuda_pluggable_allocator);
+        Ok(())
+    })
+}
+
+/// Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+///
+/// @param allocator  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_pluggable_allocator_destroy(
+    allocator: *mut tcuda_pluggable_allocator,
+) -> tcuda_status {
+    boundary(|_| {
+        if allocator.is_null() {
+            return Ok(());
+        }
+        ALLOCATORS.remove(allocator as usize, "allocator")?;
+        thread::collect();
+        Ok(())
+    })
+}
+
+/// Sets the optional functions; those that were set before and are NULL now are left out again.
+///
+/// @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
+/// @param hooks      start from TCUDA_INIT(tcuda_pluggable_hooks)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_pluggable_allocator_set_hooks(
+    allocator: *mut tcuda_pluggable_allocator,
+    hooks: *const tcuda_pluggable_hooks,
+) -> tcuda_status {
+    boundary(|call| {
+        let allocator = ALLOCATORS.get(allocator as usize, "allocator", call)?;
+        let none = tcuda_pluggable_hooks {
+            struct_size: size_of::<tcuda_pluggable_hooks>(),
+            init: None,
+            reset: None,
+            memory_fraction: None,
+            base_alloc: None,
+            record_stream: None,
+        };
+        let hooks = struct_in(hooks, none, "hooks")?;
+        allocator.set_hooks(Hooks {
+            init: hooks.init,
+            reset: hooks.reset,
+            memory_fraction: hooks.memory_fraction,
+            base_alloc: hooks.base_alloc,
+            record_stream: hooks.record_stream,
+        })
+    })
+}
