@@ -5,6 +5,7 @@ mod direct;
 mod history;
 mod limits;
 mod memory;
+mod torch;
 mod work;
 
 use crate::host::{CURRENT, Done, Event, Failed, Memory, Stream, call, expect, fill, problem};
@@ -80,6 +81,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(SMALL, "driver_pool", direct::driver_pool),
     on(LATE, "late_driver_pool", direct::driver_pool),
     on(SMALL, "pluggable", direct::pluggable),
+    on(ONE, "torch", torch::blocks_and_graphs),
+    on(LATE, "late_torch", torch::blocks_and_graphs),
 ];
 
 fn devices() -> Done {
