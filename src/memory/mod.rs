@@ -396,6 +396,11 @@ impl DeviceMemory {
     }
 }
 
+/// The device whose cache has an address.
+pub fn device_of(address: u64) -> Option<i32> {
+    virtual_memory::device_of(address).or_else(|| segmented::device_of(address))
+}
+
 /// The error of an address that is in no arena.
 pub fn unknown_pointer(address: u64) -> Error {
     Error::InvalidPointer {
