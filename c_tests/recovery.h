@@ -47,6 +47,12 @@ static inline const char *recovery_file(void)
     return getenv("TCUDA_TEST_RECOVERY");
 }
 
+/* May threads touch memory of the library? Not where another one's recovery could take it from them. */
+static inline bool threads_keep_memory(void)
+{
+    return recovery_file() == NULL;
+}
+
 static inline void recovery_report(const char *kind, const char *what, const char *detail)
 {
     FILE *const file = fopen(recovery_file(), "a");

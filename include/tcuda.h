@@ -933,8 +933,8 @@ tcuda_status tcuda_allocator_config_set(const char *config);
 #define TCUDA_FRAMES_STATE 2 /**< For blocks only. */
 #define TCUDA_FRAMES_NONE 3  /**< No frames. */
 
-#define TCUDA_RECORD_CLEAR 1         /**< Forget the events so far. */
-#define TCUDA_RECORD_HOST 2          /**< Pinned memory too; in this version it has no events. */
+#define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far. */
+#define TCUDA_RECORD_HOST 2  /**< Pinned memory too: blocks in their rounded sizes, and segments. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
 #define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
 

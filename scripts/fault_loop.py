@@ -48,15 +48,15 @@ KINDS = [f"*@{{}}={effect}" for effect in DRIVER] + [
 SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc *@{}=fail!"]
 
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
-# wrong, make driver objects of their own, check inside callbacks and captures, where recovery cannot
-# begin, or write on their threads to memory that it takes away.
+# wrong, make driver objects of their own, or check inside callbacks and captures, where recovery
+# cannot begin.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "sandbox", "teardown", "reentry", "capture",
-            "limits", "neighbours", "privileges", "settings", "host_threads"}
+            "limits", "neighbours", "privileges", "settings"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
-LATE = ["stream", "event", "copy", "host", "snapshot"]
+LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
 TWO = ["device", "memory"]
 OPTIONS = "leaks=report"
 

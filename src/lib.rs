@@ -24,6 +24,7 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod monitor;
+pub mod nvtx;
 pub mod once;
 pub mod rank;
 pub mod reserve;

@@ -120,16 +120,11 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     for ordinal in 0..count {
         devices.push(Device::new(driver, ordinal, generation, &settings)?);
     }
-    let runtime = try_box(
-        Runtime {
-            devices,
-            host: HostMemory::new(driver, generation),
-            torch: Pools::new(),
-            generation,
-            driver,
-        },
-        "the runtime",
-    )?;
+    let host = HostMemory::new(driver, generation);
+    host.set_settings(&settings.host);
+    let torch = Pools::new();
+    let runtime = Runtime { devices, host, torch, generation, driver };
+    let runtime = try_box(runtime, "the runtime")?;
     settings::choose(settings);
     settings.warn();
     LIFE.begin(&held, runtime);
@@ -142,7 +137,8 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     let _held = LIFE.hold()?;
     let before = settings::current()?;
     let settings = before.changed_by(text, "config")?;
-    let devices = existing(inside).map_or(&[][..], |runtime| &runtime.devices);
+    let runtime = existing(inside);
+    let devices = runtime.map_or(&[][..], |runtime| &runtime.devices);
     if settings.backend != before.backend && devices.iter().any(|device| device.memory.is_used()) {
         return Err(Error::InvalidState(
             "the allocator's backend cannot change after the first allocation; choose it before, \
@@ -150,6 +146,9 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
         ));
     }
     settings::choose(settings);
+    if let Some(runtime) = runtime {
+        runtime.host.set_settings(&settings.host);
+    }
     let fraction = settings.per_process_memory_fraction;
     for device in devices {
         device.memory.configure(&settings);
@@ -321,7 +320,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         inject::clear();
         stop_driver(driver);
     });
-    inject::clear();
+    inject::forget();
     settings::forget();
     history::forget();
     crate::stream::forget_current(thread::block());

@@ -33,7 +33,7 @@ pub const TCUDA_FRAMES_NONE: i32 = 3;
 
 /// Forget the events so far.
 pub const TCUDA_RECORD_CLEAR: u32 = 1;
-/// Pinned memory too; in this version it has no events.
+/// Pinned memory too: blocks in their rounded sizes, and segments.
 pub const TCUDA_RECORD_HOST: u32 = 2;
 /// Not the memory of devices.
 pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;

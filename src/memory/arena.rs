@@ -253,9 +253,7 @@ pub(super) fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) 
     change[ACTIVE] = count;
     change[ACTIVE_BYTES] = bytes;
     change[REQUESTED_BYTES] = requested;
-    if oversize {
-        change[OVERSIZE] = count;
-    }
+    change[OVERSIZE] = count * i64::from(oversize);
     change
 }
 
@@ -308,7 +306,8 @@ impl ArenaState {
 
     /// Takes a block out of the mapped memory; none if nothing fits. The change is what the account
     /// must learn.
-    #[inline]
+    // Always: what it gives is written in words and would be read in vectors, which stalls.
+    #[inline(always)]
     pub(super) fn allocate(
         &mut self,
         request: Request,

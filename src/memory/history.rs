@@ -115,6 +115,14 @@ pub fn before_allocation(stream: &Stream) {
     }
 }
 
+/// The same of pinned memory, which is no stream's.
+#[inline(always)]
+pub fn before_host_allocation() {
+    if is_on() {
+        gather(FramesFor::State, 0);
+    }
+}
+
 /// Before a block is freed.
 #[inline(always)]
 pub fn before_free() {
@@ -149,8 +157,13 @@ fn gather(needed: FramesFor, stream: u64) {
     PENDING.set(Pending { stack, stream });
 }
 
+/// What `gather` found, for a segment that comes before its block.
+pub(super) fn pending_stack() -> u32 {
+    PENDING.get().stack
+}
+
 /// Takes what `gather` found.
-fn take_stack() -> u32 {
+pub(super) fn take_stack() -> u32 {
     let Pending { stack, .. } = PENDING.replace(Pending { stack: 0, stream: 0 });
     stack
 }
@@ -267,7 +280,7 @@ pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
 #[cold]
 fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
-    let stack = if comes { PENDING.get().stack } else { 0 };
+    let stack = if comes { pending_stack() } else { 0 };
     let stream = stream_of(arena);
     let pool = arena.pool().word();
     let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
@@ -296,15 +309,10 @@ pub(super) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     }
 }
 
-/// Something happened to pinned memory; what changes it is held still by the caller. Frames are those
-/// of the last [`before_allocation`] or [`before_free`] of this thread.
-#[inline(always)]
-pub fn host_event(action: Action, address: u64, bytes: u64, stream: u64) {
-    if is_on() {
-        let stack = take_stack();
-        let pool = PoolId::DEFAULT.word();
-        push(HOST, Event { address, bytes, stream, pool, time_us: 0, stack, action });
-    }
+/// Something happened to pinned memory; what changes it is held still by the caller.
+pub(super) fn host_event(action: Action, address: u64, bytes: u64, stack: u32) {
+    let pool = PoolId::DEFAULT.word();
+    push(HOST, Event { address, bytes, stream: 0, pool, time_us: 0, stack, action });
 }
 
 /// The events of a device, or of pinned memory, held still.

@@ -129,13 +129,19 @@ pub fn is_empty() -> bool {
     state(|state| state.rules.iter().all(Option::is_none))
 }
 
-/// Removes all rules, and lost devices work again: the library's life ends.
+/// Removes all rules, and lost devices work again: the library's life ends. What was refused is known
+/// until [`forget`], since the backend says what is alive at its end.
 pub fn clear() {
     state(|state| {
         state.rules = [None; MAX_RULES];
         state.lost.clear();
     });
     set_host_memory(0, false);
+}
+
+/// The same, after the end of the backend.
+pub fn forget() {
+    clear();
     REFUSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 

@@ -6,6 +6,7 @@
 //! whole windows of its own, so that a position leads to its segment.
 
 use super::marks::Marks;
+use super::past;
 use super::source::Origin;
 use crate::error::{Error, Result};
 use crate::memory::bins::Bins;
@@ -148,6 +149,8 @@ impl Heap {
         block.requested = requested;
         block.uses = 0;
         block.waits = 0;
+        // What the bin left there is no stack.
+        block.set_stack(0);
         let bytes = self.bytes_of(id);
         self.free_bytes -= bytes;
         self.allocated[0] += 1;
@@ -157,7 +160,18 @@ impl Heap {
         let unit = (start - segment.first) as usize;
         segment.starts.as_mut_slice()[unit] = id;
         segment.marks.set(unit);
-        segment.base + (unit << shift)
+        let address = segment.base + (unit << shift);
+        past::allocated(self, id);
+        address
+    }
+
+    /// First address of a block.
+    pub fn address_of(&self, id: u32) -> usize {
+        let start = self.blocks[id].start;
+        let index = self.segment_at(start).map(|index| index as usize);
+        let segment = index.and_then(|index| self.segments.get(index)?.as_ref());
+        segment
+            .map_or(0, |segment| segment.base + (((start - segment.first) as usize) << self.shift))
     }
 
     /// The block that the host holds at just this address of a segment.
@@ -281,6 +295,7 @@ impl Heap {
         });
         self.bytes += bytes as u64;
         self.free_bytes += bytes as u64;
+        past::segment_came(base, bytes);
         Ok(index as u32)
     }
 
@@ -309,6 +324,7 @@ impl Heap {
             }
             segment.leaving = true;
             let Segment { base, bytes, origin, .. } = *segment;
+            past::segment_goes(base, bytes);
             return Some(Leaving { segment: index as u32, base, bytes, origin });
         }
         None
@@ -319,6 +335,7 @@ impl Heap {
         if let Some(segment) = self.segments[index as usize].as_mut() {
             segment.leaving = false;
             segment.once = false;
+            past::segment_came(segment.base, segment.bytes);
             self.blocks[segment.block].state = State::Free;
             self.bins.insert(&mut self.blocks, segment.block);
         }
@@ -328,6 +345,7 @@ impl Heap {
     pub fn withdraw(&mut self, index: u32) {
         if let Some(segment) = self.segments[index as usize].as_ref() {
             self.bins.remove(&mut self.blocks, segment.block);
+            past::segment_goes(segment.base, segment.bytes);
             self.gone(index);
         }
     }

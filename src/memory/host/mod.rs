@@ -10,6 +10,7 @@ mod ahead;
 mod directory;
 mod heap;
 mod marks;
+mod past;
 mod settle;
 mod source;
 pub mod stats;
@@ -19,7 +20,8 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::memory::bins::{SHORT_WALK, WHOLE_WALK};
-use crate::memory::block::State;
+use crate::memory::block::{Block, State};
+use crate::memory::history;
 use crate::memory::host_settings::HostSettings;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
@@ -166,6 +168,7 @@ impl HostMemory {
         if bytes == 0 {
             return Ok(0);
         }
+        history::before_host_allocation();
         let wanted = self.wanted(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = wanted.class * SHARDS + shard;
@@ -330,19 +333,20 @@ impl HostMemory {
     /// Gives a block back. It is free when the streams that use it have done what they hold now.
     #[inline]
     pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
+        history::before_free();
         let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
         let (index, id) = (found.index, found.id);
         let Some(heap) = found.heap() else { return Err(unknown_block(address)) };
         heap.unmark(id);
-        let block = &mut heap.blocks[id];
-        if block.waits == KEPT {
-            block.state = State::Pending;
-        } else if block.uses != 0 {
-            block.state = State::Pending;
-            if heap.line_up(id).is_err() {
+        let Block { uses, waits, .. } = heap.blocks[id];
+        if uses != 0 || waits == KEPT {
+            past::free_requested(heap, id);
+            heap.blocks[id].state = State::Pending;
+            if waits != KEPT && heap.line_up(id).is_err() {
                 heap.limbo.left_out += 1;
             }
         } else {
+            past::freed(heap, id);
             self.counts.no_block(heap.release(id));
         }
         let unwanted = heap.unwanted;

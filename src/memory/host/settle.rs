@@ -2,6 +2,7 @@
 
 use super::HostMemory;
 use super::heap::{Heap, Leaving};
+use super::past;
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -59,6 +60,7 @@ impl HostMemory {
             let block = &mut heap.blocks[id];
             block.waits = block.waits.saturating_sub(1);
             if block.waits == 0 {
+                past::free_completed(heap, id);
                 self.counts.no_block(heap.release(id));
             }
         }

@@ -52,6 +52,14 @@ pub fn no_memory() -> Error {
     )
 }
 
+/// The same of the reserve.
+fn no_reserve() -> Error {
+    Error::OutOfHostMemory(
+        "the reserve of pinned memory; ask for a smaller pinned_reserve_segment_size_mb by \
+         tcuda_allocator_config_set",
+    )
+}
+
 /// A context in which memory can be pinned: one that exists already, so that none is made on a device
 /// that the host does not use.
 fn enter(runtime: &Runtime) -> Result<ContextGuard> {
@@ -97,16 +105,23 @@ impl Source {
         least: usize,
         bytes: usize,
     ) -> Result<Option<(usize, usize)>> {
-        let whole = (settings.reserve_segment_bytes as usize).checked_next_multiple_of(PAGE);
-        let Some(whole) = whole.filter(|whole| *whole > 0) else { return Ok(None) };
+        let whole = settings.reserve_segment_bytes as usize;
+        if whole == 0 {
+            return Ok(None);
+        }
         if self.reserve.lock().is_none() {
-            let (base, origin) = self.pin(counts, settings, whole)?;
+            let whole = whole.checked_next_multiple_of(PAGE).ok_or_else(no_reserve)?;
+            let (base, origin) =
+                self.pin(counts, settings, whole).map_err(|error| match error {
+                    Error::OutOfHostMemory(_) => no_reserve(),
+                    other => other,
+                })?;
             let mut reserve = self.reserve.lock();
             if reserve.is_none() {
                 *reserve = Some(Reserve { base, bytes: whole, used: 0, origin });
             } else {
                 drop(reserve);
-                self.unpin(counts, base, whole, origin)?;
+                self.close_segment(counts, base, whole, origin);
             }
         }
         let mut reserve = self.reserve.lock();
@@ -201,8 +216,8 @@ impl Source {
         Ok(())
     }
 
-    /// Gives a segment back at the end, once more where it is refused: a failure that passes leaves
-    /// nothing behind. A context is current.
+    /// Gives back what nobody knows any more, once more where it is refused: a failure that passes
+    /// leaves nothing behind. A context is current.
     pub fn close_segment(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) {
         if self.unpin(counts, base, bytes, origin).is_err() {
             let _ = self.unpin(counts, base, bytes, origin);
