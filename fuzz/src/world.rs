@@ -61,7 +61,7 @@ pub struct Block {
 }
 
 /// The options that a program can select; the first ones are right.
-pub const OPTIONS: [&CStr; 13] = [
+pub const OPTIONS: [&CStr; 12] = [
     c"devices=1,memory=64MiB",
     c"devices=2,memory=64MiB",
     c"devices=3,memory=64MiB,peers=pairs",
@@ -70,14 +70,13 @@ pub const OPTIONS: [&CStr; 13] = [
     c"devices=2,memory=64MiB,schedule=threads",
     c"devices=1,memory=64MiB,schedule=adversarial:0",
     c"devices=2,memory=64MiB,schedule=adversarial:18446744073709551615,late=3+1+17",
-    c"devices=2,memory=64MiB,virtual_memory=none",
     c"devices=0",
     c"schedule=\xff",
     c"memory=",
     c"schedule=adversarial:",
 ];
 /// So many of them are right.
-pub const RIGHT_OPTIONS: usize = 9;
+pub const RIGHT_OPTIONS: usize = 8;
 
 /// The first of those in which operations run as late as they may.
 const FIRST_HOSTILE: usize = 6;
