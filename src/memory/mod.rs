@@ -131,14 +131,14 @@ impl DeviceMemory {
         device: CUdevice,
         total: u64,
         settings: &Settings,
-    ) -> DeviceMemory {
-        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
+    ) -> Result<DeviceMemory> {
+        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total)?;
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let policy = Policy::new(virtual_memory.slot_bytes());
         let (books, keeper) = (GuardedBooks::new(), segmented::Keeper::new());
         let memory = DeviceMemory { driver, ordinal, total, virtual_memory, books, policy, keeper };
         memory.configure(settings);
-        memory
+        Ok(memory)
     }
 
     /// Takes over settings that were changed.
