@@ -123,8 +123,8 @@ impl DeviceMemory {
         device: CUdevice,
         total: u64,
         settings: &Settings,
-    ) -> DeviceMemory {
-        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
+    ) -> Result<DeviceMemory> {
+        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total)?;
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let policy = Policy::new(virtual_memory.slot_bytes());
         let memory = DeviceMemory {
@@ -140,7 +140,7 @@ impl DeviceMemory {
             pool: DriverPool::new(driver),
         };
         memory.configure(settings);
-        memory
+        Ok(memory)
     }
 
     /// Who serves requests.
@@ -374,6 +374,12 @@ impl DeviceMemory {
         self.virtual_memory.close();
         self.pool.close();
     }
+}
+
+/// The device on which an address is, if it is memory of ours.
+pub fn device_of(address: u64) -> Option<i32> {
+    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
+    cached.or_else(|| direct::device_of(address))
 }
 
 /// The error of an address that is no block.
