@@ -35,7 +35,11 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         match state.heap(id) {
             // A tool that knows the blocks tells more, and would take poison for an access.
-            heap @ Some(_) => suballocations::block_goes(heap, state.address(arena.base, id)),
+            heap @ Some(_) => {
+                let address = state.address(arena.base, id);
+                let _context = runtime.device(arena.device).ok().and_then(suballocations::context);
+                suballocations::block_goes(heap, address);
+            }
             None => self.poison(runtime, arena, id),
         }
     }

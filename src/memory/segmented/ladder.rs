@@ -18,6 +18,7 @@ use super::{Allocation, Rules, Segments, table};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
+use crate::nvtx::Heap;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -40,6 +41,7 @@ struct Gone {
     bytes: u64,
     source: Option<Pluggable>,
     stream: *const Stream,
+    heap: Option<Heap>,
 }
 
 // SAFETY: streams are shared by all threads and live until shutdown, as what is stranded does.
@@ -49,14 +51,14 @@ impl Gone {
     fn new(arena: &Arena, allocation: Allocation) -> Gone {
         let Allocation { address, bytes, source, heap, .. } = allocation;
         let stream = arena.stream().map_or(std::ptr::null(), std::ptr::from_ref);
-        suballocations::segment_goes(heap);
-        Gone { address, bytes, source, stream }
+        Gone { address, bytes, source, stream, heap }
     }
 
     /// Gives it back. No lock is held.
-    fn give(&self, device: &Device) -> Result<()> {
+    fn give(&mut self, device: &Device) -> Result<()> {
         // SAFETY: NULL, or a stream that lives until shutdown.
         let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
+        suballocations::segment_goes(device, self.heap.take());
         source_of(&self.source).free(device, stream, self.address, self.bytes)
     }
 }
@@ -112,6 +114,7 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
+        let _context = suballocations::context(device);
         {
             let _guard = arena.lock.guard();
             let settled = self.settle(runtime, arena, false);
@@ -306,7 +309,7 @@ impl DeviceMemory {
     }
 
     /// Gives a segment back, or strands it.
-    fn give(&self, device: &Device, gone: Gone) -> Result<()> {
+    fn give(&self, device: &Device, mut gone: Gone) -> Result<()> {
         let given = gone.give(device);
         if given.is_err() {
             let mut stranded = self.keeper.stranded.lock();
