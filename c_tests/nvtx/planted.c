@@ -4,11 +4,11 @@
 
 #include "../support.h"
 
-/* Three bytes are no memset: a kernel writes them. */
+/* Values of three bytes are no memset: a kernel writes them. */
 static void write_with_a_kernel(char *to, size_t bytes, tcuda_stream *stream)
 {
-    static const char pattern[3] = { 1, 2, 3 };
-    CHECK_OK(tcuda_fill(to, pattern, sizeof pattern, bytes, stream));
+    static const char value[3] = { 1, 2, 3 };
+    CHECK_OK(tcuda_fill(to, value, sizeof value, bytes / sizeof value, stream));
     CHECK_OK(tcuda_stream_synchronize(stream));
 }
 
