@@ -630,7 +630,8 @@ typedef struct tcuda_allocation tcuda_allocation; /**< A block as an object. */
  * @param bytes     any size; 0: NULL and OK
  * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
  * @param stream    NULL: the current stream of the device
- * @param[out] ptr  the block, aligned to 512 bytes; the caller's, to be freed
+ * @param[out] ptr  the block, aligned to 512 bytes unless another library's allocator gave it; the
+ * caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_malloc(size_t bytes, int32_t device, tcuda_stream *stream, void **ptr);
@@ -753,7 +754,9 @@ typedef struct tcuda_process {
 } tcuda_process;
 
 /**
- * All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+ * All statistics of a device at one moment; zeros before initialisation. Of the backend
+ * "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+ * (torch.cuda.memory_stats)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
  */
@@ -925,6 +928,31 @@ tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_set(const char *config);
+
+/**
+ * Where device memory comes from: "native", this library's cache; "cudaMallocAsync", the driver's
+ * pools, by the key "backend" of tcuda_allocator_config_set; or "pluggable", another library, by
+ * tcuda_allocator_set_current. (torch.cuda.get_allocator_backend)
+ */
+TCUDA_API
+const char *tcuda_allocator_backend(void);
+
+/**
+ * Turns the cache of the native backend on or off, for allocations from now on: without it each is
+ * a cuMemAlloc, of just as many bytes as asked for, and each tcuda_free of such a block a
+ * cuMemFree, which waits for the device. Blocks of before are freed as they were allocated. With
+ * TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
+ * is off, whatever is said here. tcuda_shutdown turns it on again.
+ * (torch.cuda.caching_allocator_enable)
+ *
+ * @param enabled  1 or 0; other backends do not look at it
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_caching_enable(int32_t enabled);
+
+/** Does the native backend cache what is freed? */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 
 /* ---- History ---- */
 
@@ -1185,6 +1213,22 @@ tcuda_status tcuda_pluggable_allocator_destroy(tcuda_pluggable_allocator *alloca
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_pluggable_allocator_set_hooks(tcuda_pluggable_allocator *allocator,
     const tcuda_pluggable_hooks *hooks);
+
+/**
+ * From now on all device memory comes from an allocator of another library: each tcuda_malloc is a
+ * call of it, and each tcuda_free another, with what tcuda_malloc was told; nothing is rounded or
+ * cached in between. Statistics, snapshots, history, the memory fraction and out-of-memory
+ * observers go on as before; private pools are TCUDA_STATUS_NOT_SUPPORTED. Where the allocator
+ * gives NULL it is asked once more after hooks.reset, if it has that, and after the observers;
+ * then the failure is TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives what is left back to it
+ * and returns to the library's own. Initialises the library.
+ * (torch.cuda.memory.change_current_allocator)
+ *
+ * @param allocator  may be NULL: the library's own. After the first allocation it is too late:
+ * TCUDA_STATUS_INVALID_STATE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 
 /* ---- Private pools ---- */
 

@@ -48,11 +48,12 @@ KINDS = [f"*@{{}}={effect}" for effect in DRIVER] + [
 SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc *@{}=fail!"]
 
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
-# wrong, make driver objects of their own, or check inside callbacks and captures, where recovery
-# cannot begin.
+# wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
+# context, or check inside callbacks and captures, where recovery cannot begin.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
-            "driver_gone", "driver_poor", "backend", "sandbox", "teardown", "reentry", "capture",
-            "limits", "neighbours", "privileges", "settings"}
+            "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
+            "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
+            "torch_streams", "nvtx_suballocations"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.

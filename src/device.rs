@@ -222,7 +222,7 @@ impl Device {
             Err(error) if error.code == code::PEER_ACCESS_ALREADY_ENABLED => (),
             Err(error) => return Err(error.into()),
         }
-        peer.memory.allow_peer(self.ordinal)?;
+        peer.memory.allow_peer(peer, self.ordinal)?;
         self.peers[peer.ordinal as usize].store(true, Ordering::Release);
         Ok(())
     }

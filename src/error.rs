@@ -138,6 +138,9 @@ pub enum Error {
     /// Device memory ran out after everything reusable was reclaimed.
     #[error("{}", crate::memory::OutOfMemoryText(.0))]
     OutOfMemory(OutOfMemory),
+    /// The driver's pool had no memory, or the limit of this process left no room.
+    #[error("{}", crate::memory::PoolOutOfMemoryText(.0))]
+    PoolOutOfMemory(OutOfMemory),
     /// The driver had no memory for something other than a block.
     #[error("{call} found no device memory; free some, or call tcuda_memory_empty_cache")]
     DriverOutOfMemory {
@@ -242,6 +245,7 @@ impl Error {
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)
+            | Error::PoolOutOfMemory(_)
             | Error::OverLimit
             | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,

@@ -123,7 +123,7 @@ impl Streams {
     }
 
     /// A reference that outlives the lock of the list: boxes stay in it until `close`.
-    fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
+    pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
         // SAFETY: boxed, and only dropped with `self`.
         unsafe { &*std::ptr::from_ref(stream) }
     }

@@ -29,6 +29,7 @@ pub mod once;
 pub mod rank;
 pub mod reserve;
 pub mod runtime;
+mod side;
 pub mod stream;
 pub mod sync;
 pub mod text;

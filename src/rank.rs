@@ -40,6 +40,8 @@ ranks! {
     PARKED,
     /// A device's ledger.
     LEDGER,
+    /// A part of the table of blocks that are in no arena.
+    DIRECT,
     /// Blocks of pinned host memory.
     HOST,
     /// Objects that wait until nobody can see them.

@@ -7,9 +7,12 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
+use crate::memory::backend;
+use crate::memory::direct;
 use crate::memory::history;
 use crate::memory::host::HostMemory;
 use crate::memory::observers;
+use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
 use crate::rank::Rank;
 use crate::text::Text;
@@ -112,6 +115,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         ));
     }
     let settings = settings::current()?;
+    backend::begin();
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
     let mut devices = Vec::new();
     devices
@@ -139,11 +143,8 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     let settings = before.changed_by(text, "config")?;
     let runtime = existing(inside);
     let devices = runtime.map_or(&[][..], |runtime| &runtime.devices);
-    if settings.backend != before.backend && devices.iter().any(|device| device.memory.is_used()) {
-        return Err(Error::InvalidState(
-            "the allocator's backend cannot change after the first allocation; choose it before, \
-             or call tcuda_shutdown",
-        ));
+    if settings.backend != before.backend {
+        require_fresh(devices)?;
     }
     settings::choose(settings);
     if let Some(runtime) = runtime {
@@ -158,6 +159,31 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
         }
     }
     settings.warn();
+    Ok(())
+}
+
+/// An error once memory was allocated.
+pub(crate) fn require_fresh(devices: &[Device]) -> Result<()> {
+    if devices.iter().any(|device| device.memory.is_used()) {
+        return Err(Error::InvalidState(
+            "the allocator's backend cannot change after the first allocation; choose it before, \
+             or call tcuda_shutdown",
+        ));
+    }
+    Ok(())
+}
+
+/// Changes who serves requests, with nobody initialising or shutting down meanwhile; `is_fresh`: only
+/// before the first allocation.
+pub(crate) fn change_server(inside: &Inside, is_fresh: bool, change: impl FnOnce()) -> Result<()> {
+    let _held = LIFE.hold()?;
+    let devices = existing(inside).map_or(&[][..], |runtime| &runtime.devices);
+    if is_fresh {
+        require_fresh(devices)?;
+    }
+    let settings = settings::current()?;
+    change();
+    devices.iter().for_each(|device| device.memory.configure(&settings));
     Ok(())
 }
 
@@ -322,6 +348,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     });
     inject::forget();
     settings::forget();
+    backend::forget();
     history::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
@@ -331,6 +358,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
 fn close(runtime: &Runtime) {
     // All of them before any gives memory back: another device may be about to use it.
     runtime.devices.iter().for_each(Device::settle);
+    direct::close(runtime);
     runtime.devices.iter().for_each(Device::close);
     runtime.host.close(&runtime.devices);
     #[cfg(any(test, feature = "host_faults"))]
@@ -359,6 +387,7 @@ pub(crate) struct Still {
     _selection: Held<'static, Selection>,
     _settings: Held<'static, Option<Settings>>,
     _observers: observers::Still,
+    _allocator: Held<'static, Option<Pluggable>>,
 }
 
 /// Holds still what was selected, for a fork.
@@ -367,6 +396,7 @@ pub(crate) fn hold() -> Still {
         _selection: SELECTION.hold(),
         _settings: settings::hold(),
         _observers: observers::hold(),
+        _allocator: backend::hold(),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::memory::arena::Arena;
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::side::Sides;
 use crate::thread::{self, Block, try_box};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
@@ -270,8 +271,7 @@ pub struct Streams {
     next: [AtomicUsize; MAX_PRIORITIES],
     #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
     pub(crate) external: Mutex<Vec<Box<Stream>>>,
-    /// For work of other devices' streams on this device's memory; see `in_order_of`.
-    side: Once<Box<Stream>>,
+    pub(crate) sides: Sides,
 }
 
 impl Streams {
@@ -285,7 +285,7 @@ impl Streams {
             pool: [const { [const { Once::new(Rank::ONCE) }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
             external: Mutex::new(Rank::LEAF, Vec::new()),
-            side: Once::new(Rank::ONCE),
+            sides: Sides::new(),
         }
     }
 
@@ -293,6 +293,11 @@ impl Streams {
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Pooled streams that were made.
+    pub(crate) fn pooled(&self) -> impl Iterator<Item = &Stream> {
+        self.pool.iter().flatten().filter_map(Once::get).map(|stream| &**stream)
     }
 
     /// The device's default stream.
@@ -326,7 +331,7 @@ impl Streams {
         Ok(stream)
     }
 
-    fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
+    pub(crate) fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
         let _context = device.enter()?;
         // First what may fail for want of host memory: the driver's stream is not lost then.
         let mut stream = try_box(Stream::new(self.ordinal, 0, id, priority, 0), "a stream")?;
@@ -336,21 +341,6 @@ impl Streams {
         stream.native = native as usize;
         stream.driver_id = self.driver_id(native).unwrap_or(native as u64);
         Ok(stream)
-    }
-
-    /// Runs work on this device's memory in the order of another device's stream: on a stream of
-    /// this device, between two waits.
-    pub(crate) fn in_order_of(
-        &self,
-        runtime: &Runtime,
-        other: &Stream,
-        work: impl FnOnce(&Stream) -> Result<()>,
-    ) -> Result<()> {
-        let device = runtime.device(self.ordinal)?;
-        let side = self.side.get_or_try_init(|| self.create(device, 0, 0))?;
-        side.wait_stream(runtime, other)?;
-        work(side)?;
-        other.wait_stream(runtime, side)
     }
 
     /// This thread's current stream of the device.
@@ -389,7 +379,7 @@ impl Streams {
 
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
-        for stream in self.pool.iter().flatten().chain([&self.side]).filter_map(Once::get) {
+        for stream in self.pooled().chain(self.sides.made()) {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }

@@ -94,6 +94,15 @@ impl World {
         handle
     }
 
+    /// An allocator of another library; NULL is wrong.
+    pub fn allocator(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.allocators, &self.pools);
+        if !self.allocators.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
     /// The address of live pinned memory, or something else: wrong unless it is NULL.
     pub fn pinned_address(&self, input: &mut Input, expect: &mut Expect) -> *mut c_void {
         let live: Vec<usize> = self.pinned.iter().map(|block| block.ptr).collect();

@@ -52,6 +52,8 @@ pub struct Block {
     pub ptr: usize,
     /// As it was asked for.
     pub bytes: usize,
+    /// As they are counted.
+    pub counted: usize,
     /// Its device.
     pub device: i32,
     /// The handle of its allocation; 0: it came from tcuda_malloc.
@@ -127,6 +129,10 @@ pub struct World {
     pub observers: Vec<usize>,
     /// Live private pools.
     pub pools: Vec<usize>,
+    /// Live allocators of other libraries.
+    pub allocators: Vec<usize>,
+    /// Is the cache off?
+    pub is_plain: bool,
     /// Where this thread is routed, the last one last: pools and devices.
     pub routes: Vec<(usize, i32)>,
     /// Handles and addresses that were live once.
@@ -163,6 +169,8 @@ impl World {
             snapshots: Vec::new(),
             observers: Vec::new(),
             pools: Vec::new(),
+            allocators: Vec::new(),
+            is_plain: false,
             routes: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
@@ -183,6 +191,8 @@ impl World {
             snapshots: self.snapshots.clone(),
             observers: self.observers.clone(),
             pools: self.pools.clone(),
+            allocators: self.allocators.clone(),
+            is_plain: self.is_plain,
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -294,7 +304,9 @@ impl World {
         }
         self.counted += isize::from(handle != 0);
         if ptr != 0 || handle != 0 {
-            self.blocks.push(Block { ptr, bytes, device, handle, shadow: Shadow::default() });
+            let counted = if self.is_plain { bytes } else { bytes.next_multiple_of(512) };
+            let shadow = Shadow::default();
+            self.blocks.push(Block { ptr, bytes, counted, device, handle, shadow });
         }
     }
 
@@ -318,6 +330,8 @@ impl World {
         self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
         self.dead.append(&mut self.pools);
+        self.dead.append(&mut self.allocators);
+        self.is_plain = false;
         self.routes.clear();
         // A native handle of one machine may name another object of the next.
         self.natives.clear();

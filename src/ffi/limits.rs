@@ -1,10 +1,11 @@
 //! Section "Memory" of the header: limits, observers and settings of the allocator.
 
-use super::boundary::{boundary, out, text, text_out};
+use super::boundary::{boundary, flag, out, text, text_out};
 use super::handle::Table;
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use crate::error::Error;
+use crate::memory::backend;
 use crate::memory::observers::{self, Observes, Shortage};
 use crate::memory::settings;
 use crate::rank::before_host_function;
@@ -194,4 +195,38 @@ pub unsafe extern "C" fn tcuda_allocator_config_get(
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_set(config: *const c_char) -> tcuda_status {
     boundary(|call| runtime::configure(call.inside(), text(config, "config")?))
+}
+
+/// Where device memory comes from: "native", this library's cache; "cudaMallocAsync", the driver's
+/// pools, by the key "backend" of tcuda_allocator_config_set; or "pluggable", another library, by
+/// tcuda_allocator_set_current. (torch.cuda.get_allocator_backend)
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_allocator_backend() -> *const c_char {
+    // A name has no status: settings that are wrong have no effect, which is that of the default.
+    backend::name(&settings::current().unwrap_or_default()).as_ptr()
+}
+
+/// Turns the cache of the native backend on or off, for allocations from now on: without it each is
+/// a cuMemAlloc, of just as many bytes as asked for, and each tcuda_free of such a block a
+/// cuMemFree, which waits for the device. Blocks of before are freed as they were allocated. With
+/// TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
+/// is off, whatever is said here. tcuda_shutdown turns it on again.
+/// (torch.cuda.caching_allocator_enable)
+///
+/// @param enabled  1 or 0; other backends do not look at it
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_caching_enable(enabled: i32) -> tcuda_status {
+    boundary(|call| backend::enable_caching(call.inside(), flag(enabled, "enabled")?))
+}
+
+/// Does the native backend cache what is freed?
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_caching_is_enabled(enabled: *mut bool) -> tcuda_status {
+    boundary(|call| {
+        let is_initialised = runtime::existing(call.inside()).is_some();
+        out(enabled, "enabled")?.set(backend::is_caching(is_initialised));
+        Ok(())
+    })
 }

@@ -67,7 +67,8 @@ fn allocate(call: &Call, bytes: usize, stream: &Stream) -> Result<u64> {
 /// @param bytes     any size; 0: NULL and OK
 /// @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
 /// @param stream    NULL: the current stream of the device
-/// @param[out] ptr  the block, aligned to 512 bytes; the caller's, to be freed
+/// @param[out] ptr  the block, aligned to 512 bytes unless another library's allocator gave it; the
+///                  caller's, to be freed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_malloc(
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
 pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
     boundary(|call| {
         let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
-        runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+        memory::empty_cache(runtime)
     })
 }
 

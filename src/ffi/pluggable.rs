@@ -5,6 +5,7 @@ use super::handle::Table;
 use super::status::tcuda_status;
 use crate::driver::sys::CUstream_st;
 use crate::error::Error;
+use crate::memory::backend;
 use crate::memory::pluggable::{Hooks, Pluggable};
 use crate::thread;
 use std::ffi::{c_char, c_void};
@@ -146,5 +147,30 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_set_hooks(
             base_alloc: hooks.base_alloc,
             record_stream: hooks.record_stream,
         })
+    })
+}
+
+/// From now on all device memory comes from an allocator of another library: each tcuda_malloc is a
+/// call of it, and each tcuda_free another, with what tcuda_malloc was told; nothing is rounded or
+/// cached in between. Statistics, snapshots, history, the memory fraction and out-of-memory
+/// observers go on as before; private pools are TCUDA_STATUS_NOT_SUPPORTED. Where the allocator
+/// gives NULL it is asked once more after hooks.reset, if it has that, and after the observers;
+/// then the failure is TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives what is left back to it
+/// and returns to the library's own. Initialises the library.
+/// (torch.cuda.memory.change_current_allocator)
+///
+/// @param allocator  may be NULL: the library's own. After the first allocation it is too late:
+///                   TCUDA_STATUS_INVALID_STATE
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_allocator_set_current(
+    allocator: *mut tcuda_pluggable_allocator,
+) -> tcuda_status {
+    boundary(|call| {
+        let chosen = match allocator.is_null() {
+            true => None,
+            false => Some(ALLOCATORS.get(allocator as usize, "allocator", call)?),
+        };
+        backend::choose(call.inside(), chosen)
     })
 }

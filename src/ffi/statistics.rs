@@ -105,7 +105,7 @@ fn by_pool([all, small, large]: &StatRow) -> tcuda_stat_by_pool {
 /// The statistics of a device; zeros before initialisation, as torch gives none then.
 fn statistics(call: &Call, device: i32) -> Result<Statistics> {
     match runtime::existing(call.inside()) {
-        Some(runtime) => Ok(runtime.device(device)?.memory.statistics()),
+        Some(runtime) => runtime.device(device)?.memory.all_statistics(),
         None => Ok(Statistics::default()),
     }
 }
@@ -134,7 +134,9 @@ fn in_c(all: &Statistics) -> tcuda_memory_statistics {
     }
 }
 
-/// All statistics of a device at one moment; zeros before initialisation. (torch.cuda.memory_stats)
+/// All statistics of a device at one moment; zeros before initialisation. Of the backend
+/// "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+/// (torch.cuda.memory_stats)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
 #[unsafe(no_mangle)]
@@ -235,10 +237,7 @@ pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usiz
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
-    boundary(|call| {
-        call.runtime()?.device(device)?.memory.reset_peak();
-        Ok(())
-    })
+    boundary(|call| call.runtime()?.device(device)?.memory.reset_all_peaks())
 }
 
 /// Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
@@ -298,7 +297,7 @@ pub unsafe extern "C" fn tcuda_memory_summary(
         let out = text_out(buf, len, needed)?;
         let abbreviated = flag(abbreviated, "abbreviated")?;
         let device = call.runtime()?.device(device)?;
-        let statistics = device.memory.statistics();
+        let statistics = device.memory.all_statistics()?;
         out.set(Summary { device: device.ordinal(), abbreviated, statistics })
     })
 }

@@ -88,7 +88,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidState(_) => S::InvalidState,
         Error::NotReady(_) => S::NotReady,
         Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,
-        Error::OverLimit => S::OutOfMemory,
+        Error::OverLimit | Error::PoolOutOfMemory(_) => S::OutOfMemory,
         Error::OutOfHostMemory(_) | Error::OutOfAddresses => S::OutOfHostMemory,
         Error::NoDriver(_) => S::NoDriver,
         Error::NoDevice(_) => S::NoDevice,

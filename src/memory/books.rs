@@ -133,18 +133,34 @@ impl<M: Member> Books<M> {
         }
     }
 
-    /// Adds up a value of all accounts.
+    /// Adds up a value of all accounts, and of the blocks that are in no arena.
     pub fn sums(&self, value: impl Fn(&Account) -> Lanes) -> Sums {
         let mut sums = [[0; LANES]; 3];
-        self.each(|class, account| {
+        let mut add = |class: Class, account: &Account| {
             let values = value(account);
             for row in [ALL, class.row()] {
                 for (sum, value) in sums[row].iter_mut().zip(values) {
                     *sum += value;
                 }
             }
-        });
+        };
+        self.each(|class, account| add(class, account));
+        for class in [Class::Small, Class::Large] {
+            add(class, &self.ledger.direct[class as usize]);
+        }
         sums
+    }
+
+    /// Counts a change of the blocks that are in no arena, and raises the peaks to it.
+    pub fn count_direct(&mut self, class: Class, change: &Lanes) {
+        self.ledger.direct[class as usize].add(change);
+        self.share_out(None);
+    }
+
+    /// Undoes such a change.
+    pub fn undo_direct(&mut self, class: Class, change: &Lanes) {
+        self.ledger.direct[class as usize].undo(change);
+        self.share_out(None);
     }
 
     /// Raises the peaks to what is, and shares out anew what is left below them.
@@ -176,6 +192,7 @@ impl<M: Member> Books<M> {
         let increased = self.sums(|account| account.increased);
         self.ledger.reset_accumulated(&increased, &self.sums(Account::decreased));
         self.each(|_, account| account.reset_accumulated());
+        self.ledger.direct.iter_mut().for_each(Account::reset_accumulated);
     }
 
     /// Opens a scope of a thread; false: no host memory.

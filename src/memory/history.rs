@@ -254,6 +254,36 @@ pub fn free_completed(arena: &Arena, state: &ArenaState, id: u32) {
     }
 }
 
+/// Something happened to a block that is in no arena; the caller holds its part of the table.
+#[inline]
+pub(super) fn of_direct(
+    device: i32,
+    action: Action,
+    address: u64,
+    bytes: u64,
+    stream: &Stream,
+    stack: u32,
+) {
+    if is_on() {
+        let (pool, stream) = (PoolId::DEFAULT.word(), stream.native() as u64);
+        let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
+        push(device as usize, event);
+    }
+}
+
+/// The frames of what this thread allocates.
+pub(super) fn take_frames() -> u32 {
+    if is_on() { take_stack() } else { 0 }
+}
+
+/// The frames of freeing a block that was allocated by `stack`.
+pub(super) fn stack_of_direct(stack: u32) -> u32 {
+    match take_frames() {
+        0 => stack,
+        found => found,
+    }
+}
+
 /// Memory came to addresses of an arena, or left them.
 #[inline(always)]
 pub fn segment(action: Action, address: u64, bytes: u64) {

@@ -14,7 +14,7 @@ use crate::monitor;
 use crate::runtime::Runtime;
 
 /// Is it want of memory, so that another step may help?
-fn is_want(error: &Error) -> bool {
+pub(super) fn is_want(error: &Error) -> bool {
     matches!(error, Error::DriverOutOfMemory { .. } | Error::OverLimit)
 }
 
@@ -204,7 +204,7 @@ impl DeviceMemory {
     }
 
     /// Is growth beyond the limit a failure at once?
-    fn rejects(&self, failure: &Error) -> bool {
+    pub(super) fn rejects(&self, failure: &Error) -> bool {
         matches!(failure, Error::OverLimit) && self.policy.rejects()
     }
 
@@ -248,7 +248,7 @@ impl DeviceMemory {
 
     /// The error with its numbers.
     #[cold]
-    fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
+    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;

@@ -6,10 +6,14 @@
 
 pub mod arena;
 pub mod arena_lock;
+pub mod backend;
 mod bins;
 pub mod block;
 pub mod books;
 pub mod dictionary;
+pub mod direct;
+mod driver_pool;
+mod figures;
 pub mod frames;
 mod grammar;
 pub mod history;
@@ -31,6 +35,7 @@ pub mod pool;
 mod reclaim;
 mod region;
 pub mod registry;
+mod relaxed;
 mod report;
 pub mod ring;
 pub mod route;
@@ -38,10 +43,12 @@ mod scopes;
 pub mod segment;
 pub mod segmented;
 pub mod settings;
+mod shortage;
 mod sleep;
 pub mod snapshot;
 pub mod source;
 pub mod stats;
+mod suballocations;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -50,24 +57,26 @@ mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::Keys;
-pub use report::{OutOfMemoryText, Size};
+pub(crate) use relaxed::Relaxed;
+pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::driver::sys::{CUdevice, CUstreamCaptureMode};
+use crate::driver::sys::CUdevice;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::thread;
 use arena::{Arena, Request};
+use backend::Server;
 use bins::SHORT_WALK;
 use block::UNIT;
 use books::GuardedBooks;
+use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
-use stats::{Class, Lanes, Statistics};
-use std::sync::atomic::Ordering;
+use stats::{Class, Lanes};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
@@ -84,6 +93,11 @@ pub struct DeviceMemory {
     books: GuardedBooks<Arena>,
     policy: Policy,
     keeper: segmented::Keeper,
+    /// [`Server`], its number.
+    server: AtomicU8,
+    /// Was a block allocated that is in no arena?
+    is_direct: AtomicBool,
+    pool: DriverPool,
 }
 
 type Books = books::Books<Arena>;
@@ -102,28 +116,6 @@ pub fn round_size(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(UNIT)
 }
 
-/// Allows driver calls that are "unsafe" during a capture, for the life of the guard: our own cold
-/// paths never touch what is captured.
-pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
-
-impl Relaxed {
-    pub(crate) fn enter(driver: &'static Driver) -> Relaxed {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: `mode` is exchanged with the thread's own.
-        if unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_err() {
-            mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        }
-        Relaxed(driver, mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: gives back the mode that `enter` took.
-        let _ = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
-    }
-}
-
 impl DeviceMemory {
     pub(crate) fn new(
         driver: &'static Driver,
@@ -135,14 +127,32 @@ impl DeviceMemory {
         let virtual_memory = VirtualMemory::new(driver, ordinal, device, total)?;
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let policy = Policy::new(virtual_memory.slot_bytes());
-        let (books, keeper) = (GuardedBooks::new(), segmented::Keeper::new());
-        let memory = DeviceMemory { driver, ordinal, total, virtual_memory, books, policy, keeper };
+        let memory = DeviceMemory {
+            driver,
+            ordinal,
+            total,
+            virtual_memory,
+            books: GuardedBooks::new(),
+            policy,
+            keeper: segmented::Keeper::new(),
+            server: AtomicU8::new(0),
+            is_direct: AtomicBool::new(false),
+            pool: DriverPool::new(driver),
+        };
         memory.configure(settings);
         Ok(memory)
     }
 
+    /// Who serves requests.
+    pub(crate) fn server(&self) -> Server {
+        Server::of(self.server.load(Ordering::Relaxed))
+    }
+
     /// Takes over settings that were changed.
     pub(crate) fn configure(&self, settings: &Settings) {
+        let server = backend::server(settings);
+        self.server.store(server as u8, Ordering::Relaxed);
+        self.policy.divert(server != Server::Cache);
         // Without virtual memory there are only segments.
         let expandable_segments =
             settings.expandable_segments && self.virtual_memory.is_supported();
@@ -152,7 +162,8 @@ impl DeviceMemory {
 
     /// Has anything been allocated here?
     pub(crate) fn is_used(&self) -> bool {
-        self.books.with_members(|arenas| !arenas.is_empty())
+        self.is_direct.load(Ordering::Relaxed)
+            || self.books.with_members(|arenas| !arenas.is_empty())
     }
 
     /// The share of the device's memory that may be reserved.
@@ -166,6 +177,9 @@ impl DeviceMemory {
             return Err(Error::Fraction(fraction));
         }
         self.virtual_memory.limit.set(fraction, self.total);
+        if let Some(allocator) = backend::pluggable() {
+            allocator.set_fraction(fraction, self.ordinal);
+        }
         Ok(())
     }
 
@@ -204,6 +218,9 @@ impl DeviceMemory {
     ) -> Result<u64> {
         history::before_allocation(stream);
         observers::check()?;
+        if self.server() != Server::Cache && bytes < TOO_LARGE {
+            return self.allocate_direct(runtime, device, stream, bytes);
+        }
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {
             let size = self.policy.size_of(bytes);
@@ -311,48 +328,10 @@ impl DeviceMemory {
         }
     }
 
-    /// All statistics.
-    pub fn statistics(&self) -> Statistics {
-        let statistics = self.with_ledger(None, |books| books.statistics());
-        Statistics { max_split_size: self.policy.max_split_size(), ..statistics }
-    }
-
-    /// Opens a scope of statistics of this thread.
-    pub fn open_scope(&self) -> Result<()> {
-        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
-        if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
-    }
-
-    /// Closes the newest scope of this thread, and gives what happened in it.
-    pub fn close_scope(&self) -> Result<Statistics> {
-        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
-        let statistics = closed.ok_or(Error::InvalidState(
-            "this thread has no open scope of statistics on the device; call \
-             tcuda_memory_stats_push first",
-        ))?;
-        Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
-    }
-
-    /// Every peak becomes its current value.
-    pub fn reset_peak(&self) {
-        self.with_ledger(None, Books::reset_peak);
-    }
-
-    /// Every total becomes 0.
-    pub fn reset_accumulated(&self) {
-        self.with_ledger(None, Books::reset_accumulated);
-    }
-
-    /// Free and total memory as the driver sees them.
-    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.virtual_memory.info()
-    }
-
     /// Gives another device access to all memory of this one, present and future.
-    pub(crate) fn allow_peer(&self, peer: i32) -> Result<()> {
+    pub(crate) fn allow_peer(&self, device: &Device, peer: i32) -> Result<()> {
         self.virtual_memory.add_peer(peer);
+        self.pool.allow_peer(device, peer)?;
         self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
@@ -393,20 +372,32 @@ impl DeviceMemory {
         });
         self.close_segments(device);
         self.virtual_memory.close();
+        self.pool.close();
     }
 }
 
-/// The device whose cache has an address.
+/// The device on which an address is, if it is memory of ours.
 pub fn device_of(address: u64) -> Option<i32> {
-    virtual_memory::device_of(address).or_else(|| segmented::device_of(address))
+    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
+    cached.or_else(|| direct::device_of(address))
 }
 
-/// The error of an address that is in no arena.
+/// The error of an address that is no block.
 pub fn unknown_pointer(address: u64) -> Error {
-    Error::InvalidPointer {
-        ptr: address as usize,
-        why: "was not allocated by tcuda, or tcuda was shut down since",
+    let why = match direct::is_used() {
+        false => "was not allocated by tcuda, or tcuda was shut down since",
+        // Of these blocks nothing is left once they are freed.
+        true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
+    };
+    Error::InvalidPointer { ptr: address as usize, why }
+}
+
+/// Gives all unused memory of all devices back to the driver; waits for what may still use it.
+pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+    if let Some(allocator) = backend::pluggable() {
+        allocator.reset();
     }
+    runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
 }
 
 /// The block at a pointer, its arena locked for the life of the guard.
@@ -414,14 +405,6 @@ struct Locked<'a> {
     arena: &'a Arena,
     id: u32,
     _guard: crate::lock::Guard<'a>,
-}
-
-#[inline]
-fn lock_block(address: u64) -> Result<Locked<'static>> {
-    match virtual_memory::arena_of(address) {
-        Some(found) => lock_mapped(found, address),
-        None => segmented::lock_block(address),
-    }
 }
 
 /// The block at an address of a slot.
@@ -448,10 +431,18 @@ fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     free_block::<true>(runtime, address)
 }
 
+#[cold]
+fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
+    match direct::has(address) {
+        true => direct::free(runtime, address),
+        false => segmented::free(runtime, address),
+    }
+}
+
 #[inline(always)]
 fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
     let Some(found) = virtual_memory::arena_of(address) else {
-        return segmented::free(runtime, address);
+        return free_unmapped(runtime, address);
     };
     let block = lock_mapped(found, address)?;
     // SAFETY: the lock is held, and this is the only reference.
@@ -463,7 +454,7 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     if WATCHED {
         history::freed(block.arena, state, block.id);
-        memory.poison(runtime, block.arena, block.id);
+        memory.end_block(runtime, block.arena, block.id);
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { block.arena.state() };
@@ -476,7 +467,11 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
 
 /// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
-    let block = lock_block(address)?;
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::record_stream(address, stream),
+        None => segmented::lock_block(address)?,
+    };
     if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
         return Ok(());
     }
@@ -489,7 +484,11 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
-    let block = lock_block(address)?;
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::find(address),
+        None => segmented::lock_block(address)?,
+    };
     // SAFETY: the lock is held, and this is the only reference.
     let found = &unsafe { block.arena.state() }.blocks[block.id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })

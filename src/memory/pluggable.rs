@@ -173,13 +173,13 @@ impl Pluggable {
         }
     }
 
-    /// Has it give back what it does not need.
-    pub fn reset(&self) {
-        if let Some(reset) = self.hooks().reset {
-            before_host_function();
-            // SAFETY: the host's own function.
-            unsafe { reset() };
-        }
+    /// Has it give back what it does not need; false: it has no function for that.
+    pub fn reset(&self) -> bool {
+        let Some(reset) = self.hooks().reset else { return false };
+        before_host_function();
+        // SAFETY: the host's own function.
+        unsafe { reset() };
+        true
     }
 
     /// Tells it the share of a device's memory that it may use.

@@ -21,6 +21,8 @@ pub struct Policy {
     threshold: AtomicU64,
     /// Growth beyond the limit is refused at once.
     rejects: AtomicBool,
+    /// Something else than arenas serves requests, so that all look.
+    diverts: AtomicBool,
     /// Memory comes in segments instead of being mapped.
     segmented: AtomicBool,
     /// What the rules of segments need besides.
@@ -60,6 +62,7 @@ impl Policy {
             divisions: [AtomicU64::new(0), AtomicU64::new(0)],
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
+            diverts: AtomicBool::new(false),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),
@@ -73,7 +76,8 @@ impl Policy {
             let log2 = divisions.checked_ilog2().unwrap_or(0);
             words[index / 8] |= u64::from(log2) << (index % 8 * 8);
         }
-        let plain = if words != [0, 0] || !settings.expandable_segments {
+        let diverts = self.diverts.load(Ordering::Relaxed);
+        let plain = if words != [0, 0] || diverts || !settings.expandable_segments {
             0
         } else {
             // The largest request whose block is not oversize.
@@ -97,6 +101,11 @@ impl Policy {
     #[inline]
     pub fn plain(&self) -> u64 {
         self.plain.load(Ordering::Relaxed)
+    }
+
+    /// Says whether something else than arenas serves requests, with the next `configure`.
+    pub fn divert(&self, diverts: bool) {
+        self.diverts.store(diverts, Ordering::Relaxed);
     }
 
     /// The size of the block for a request of at most 2^60 bytes.

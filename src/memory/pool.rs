@@ -5,6 +5,7 @@
 //! nobody's, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
 //! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
 
+use super::backend::Server;
 use super::pluggable::Pluggable;
 use super::{route, sleep};
 use crate::device::Device;
@@ -223,6 +224,10 @@ impl MemPool {
 
     /// Sends this thread's allocations on a device there, until the matching `end`.
     pub fn begin(&self, device: &Device) -> Result<()> {
+        if matches!(device.memory.server(), Server::DriverPool | Server::Pluggable) {
+            let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
+            return Err(Error::NotSupported { what, by });
+        }
         route::begin(self.share()?, device.ordinal(), device.streams.generation())
     }
 

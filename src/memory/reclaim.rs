@@ -55,6 +55,7 @@ impl DeviceMemory {
 
     /// Gives all unused memory back to the driver; waits for what may still use it.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
         self.reclaim(runtime)
@@ -242,7 +243,7 @@ impl DeviceMemory {
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
             history::free_completed(arena, state, id);
-            self.poison(runtime, arena, id);
+            self.end_block(runtime, arena, id);
             // SAFETY: as above; poisoning has kept no reference.
             let state = unsafe { arena.state() };
             let mut change = state.free_pending(id, self.now());
@@ -314,4 +315,30 @@ pub(super) fn record_end(
 /// named by that thread alone; the legacy one comes after it, and after every other that blocks.
 pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
     if stream.is_per_thread() { device.streams.default() } else { stream }
+}
+
+/// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
+/// holds no lock.
+pub(super) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
+    let device = runtime.device(stream.device())?;
+    let _context = device.enter()?;
+    let event = match stream.standing() {
+        Standing::Alive(_named) => record_end(runtime, device, stream)?,
+        Standing::Gone(None) => return Ok(()),
+        Standing::Gone(Some(farewell)) => {
+            // SAFETY: our event, recorded.
+            unsafe { runtime.driver().cuEventSynchronize(farewell as CUevent) }?;
+            return Ok(());
+        }
+        Standing::Lost => {
+            device.synchronize()?;
+            stream.has_ended();
+            return Ok(());
+        }
+    };
+    let Some(event) = event else { return Ok(()) };
+    // SAFETY: our event, recorded.
+    let waited = unsafe { runtime.driver().cuEventSynchronize(event) };
+    device.events.give_untimed(event);
+    Ok(waited?)
 }

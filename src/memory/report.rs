@@ -85,6 +85,22 @@ fn write_users(f: &mut fmt::Formatter<'_>, users: &Users) -> fmt::Result {
     }
 }
 
+/// The sentences of PyTorch where its backend is cudaMallocAsync.
+pub struct PoolOutOfMemoryText<'a>(pub &'a OutOfMemory);
+
+impl fmt::Display for PoolOutOfMemoryText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutOfMemory { device, wanted, total, free, limit, allocated, .. } = *self.0;
+        write!(f, "Allocation on device {device} would exceed allowed memory. (out of memory)")?;
+        write!(f, "\nCurrently allocated     : {}", Size(allocated))?;
+        write!(f, "\nRequested               : {}", Size(wanted))?;
+        write!(f, "\nDevice limit            : {}", Size(total))?;
+        write!(f, "\nFree (according to CUDA): {}", Size(free))?;
+        write!(f, "\ntcuda limit (set by user-supplied memory fraction)")?;
+        write!(f, "\n                        : {}", Size(limit.unwrap_or(u64::MAX)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +142,16 @@ mod tests {
             "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of \
              16.00 GiB of which 2.00 MiB is free. 1024.00 MiB allowed; Of the allocated memory \
              3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
+        );
+        assert_eq!(
+            PoolOutOfMemoryText(&OutOfMemory { limit: None, ..numbers }).to_string(),
+            "Allocation on device 1 would exceed allowed memory. (out of memory)\n\
+             Currently allocated     : 3.00 GiB\n\
+             Requested               : 20.00 MiB\n\
+             Device limit            : 16.00 GiB\n\
+             Free (according to CUDA): 2.00 MiB\n\
+             tcuda limit (set by user-supplied memory fraction)\n\
+             \x20                       : 17179869184.00 GiB"
         );
         let hint = "try setting TCUDA_ALLOC_CONF=expandable_segments:True";
         let segmented = OutOfMemory { cached: 1 << 20, segmented: true, ..numbers };

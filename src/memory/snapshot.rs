@@ -8,6 +8,7 @@
 use super::arena::Arena;
 use super::block::{NONE, State, UNIT};
 use super::dictionary::Sink;
+use super::direct::{self, Block};
 use super::frames::{self, Stacks};
 use super::pool::PoolId;
 use super::ring::Event;
@@ -115,6 +116,9 @@ type Room = (usize, usize, usize);
 /// Address and length of the segment that holds an address.
 pub fn segment_of(address: u64) -> Result<(u64, u64)> {
     let Some((arena, offset)) = super::virtual_memory::arena_of(address) else {
+        if direct::has(address) {
+            return direct::segment_of(address);
+        }
         return segmented::segment_of(address).ok_or_else(|| super::unknown_pointer(address));
     };
     let _guard = arena.lock.guard();
@@ -222,6 +226,34 @@ impl Snapshot {
         }
     }
 
+    /// Adds a block that is in no arena, as the one block of its segment; there is room.
+    fn add_direct(&mut self, address: u64, block: &Block) {
+        let (device, bytes, stream) = (block.device, block.bytes, block.stream());
+        self.segments.push(SegmentView {
+            device,
+            address,
+            bytes,
+            allocated: bytes,
+            active: bytes,
+            requested: bytes,
+            stream: stream.native() as usize,
+            stream_id: stream.id(),
+            pool: PoolId::DEFAULT,
+            class: block.class(),
+            is_expandable: false,
+            first_block: self.blocks.len(),
+            blocks: 1,
+        });
+        self.blocks.push(BlockView {
+            device,
+            address,
+            bytes,
+            requested: bytes,
+            state: BlockState::ActiveAllocated,
+            stack: block.stack,
+        });
+    }
+
     /// Adds the segments and blocks of an arena, for which there is room.
     fn add(&mut self, arena: &Arena) {
         // SAFETY: the ledger holds all arenas still, by their locks or parked, and none is written.
@@ -321,6 +353,15 @@ impl Books {
             wanted.0 += state.reserved().1 as usize;
             wanted.1 += state.listed();
         }
+        let table = direct::hold_still();
+        let direct = || {
+            // In no private pool.
+            let blocks = table.iter().flat_map(|blocks| blocks.iter());
+            blocks.filter(|(_, block)| block.device == device && pool.is_none())
+        };
+        let count = direct().count();
+        wanted.0 += count;
+        wanted.1 += count;
         if with_history {
             // This snapshot is an event as well.
             wanted.2 = history::ring(Some(device)).len() + 1;
@@ -330,6 +371,7 @@ impl Books {
         }
         let first = snapshot.segments.len();
         chosen().for_each(|arena| snapshot.add(arena));
+        direct().for_each(|(address, block)| snapshot.add_direct(*address, block));
         let active = snapshot.segments[first..].iter().map(|segment| segment.active).sum();
         history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
         let past =

@@ -88,6 +88,16 @@ impl Account {
         std::array::from_fn(|lane| self.increased[lane] + self.base[lane] - self.current[lane])
     }
 
+    /// Undoes a change as if it had never been, but for the peaks.
+    pub fn undo(&mut self, change: &Lanes) {
+        for ((current, increased), change) in
+            self.current.iter_mut().zip(&mut self.increased).zip(change)
+        {
+            *current -= change;
+            *increased -= (*change).max(0);
+        }
+    }
+
     /// Zeroes the totals.
     pub fn reset_accumulated(&mut self) {
         self.increased = [0; LANES];
@@ -126,6 +136,16 @@ impl Stat {
             self.allocated += by;
         } else {
             self.freed -= by;
+        }
+    }
+
+    /// Undoes a change, but for the peak.
+    fn undo(&mut self, by: i64) {
+        self.current -= by;
+        if by > 0 {
+            self.allocated -= by;
+        } else {
+            self.freed += by;
         }
     }
 
@@ -187,9 +207,11 @@ pub struct Ledger {
     lowest: Sums,
     counted: Statistics,
     scopes: Scopes,
+    /// Blocks that are in no arena, by their class; they have no slack, and ask each time.
+    pub direct: [Account; 2],
 }
 
-/// Sums over the arenas of a device: all, small, large.
+/// Sums over the accounts of a device: all, small, large.
 pub type Sums = [Lanes; 3];
 
 impl Ledger {
@@ -276,6 +298,17 @@ impl Ledger {
             } else {
                 counted.num_device_free += 1;
             }
+        });
+    }
+
+    /// Undoes that memory went back, which the driver refused, as if it had never been counted.
+    pub fn undo_given_back(&mut self, class: Class, bytes: i64, segments: i64) {
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.reserved_bytes[row].undo(-bytes);
+                counted.segment[row].undo(-segments);
+            }
+            counted.num_device_free = counted.num_device_free.saturating_sub(1);
         });
     }
 

@@ -315,12 +315,17 @@ impl VirtualMemory {
         Ok(())
     }
 
+    /// Bit n: device n has access to all that will be mapped.
+    pub(super) fn peers(&self) -> u64 {
+        self.peers.load(Ordering::Acquire)
+    }
+
     /// Remembers that a peer has access to all that will be mapped.
     pub(super) fn add_peer(&self, peer: i32) {
         self.peers.fetch_or(1 << peer, Ordering::AcqRel);
     }
 
-    fn access(&self, device: i32) -> CUmemAccessDesc {
+    pub(super) fn access(&self, device: i32) -> CUmemAccessDesc {
         CUmemAccessDesc {
             location: self.location(device),
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

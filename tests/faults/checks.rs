@@ -59,7 +59,7 @@ pub fn begin() {
         *host::lock(&REFUSED) = LiveObjects {
             streams: refused(Call::cuStreamDestroy),
             events: refused(Call::cuEventDestroy),
-            allocations: refused(Call::cuMemFree),
+            allocations: refused(Call::cuMemFree) + refused(Call::cuMemFreeAsync),
             handles: memory,
             mappings: memory,
             reservations: memory,

@@ -1,9 +1,11 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
 mod captures;
+mod direct;
 mod history;
 mod limits;
 mod memory;
+mod torch;
 mod work;
 
 use crate::host::{CURRENT, Done, Event, Failed, Memory, Stream, call, expect, fill, problem};
@@ -81,6 +83,12 @@ pub const SCENARIOS: &[Scenario] = &[
     on(UNMAPPED, "allocations_in_segments", memory::allocations),
     on(SMALL, "limits", limits::limits),
     on(SMALL, "observers", limits::observers),
+    on(SMALL, "uncached", direct::uncached),
+    on(SMALL, "driver_pool", direct::driver_pool),
+    on(LATE, "late_driver_pool", direct::driver_pool),
+    on(SMALL, "pluggable", direct::pluggable),
+    on(ONE, "torch", torch::blocks_and_graphs),
+    on(LATE, "late_torch", torch::blocks_and_graphs),
 ];
 
 fn devices() -> Done {

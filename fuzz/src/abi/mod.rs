@@ -9,6 +9,7 @@ mod library;
 mod limits;
 mod mem_pool;
 mod memory;
+mod pluggable;
 pub mod snapshot;
 mod statistics;
 mod stream;
@@ -159,6 +160,14 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_torch_begin_allocate_to_pool", torch::begin_allocate_to_pool),
     ("tcuda_torch_end_allocate_to_pool", torch::end_allocate_to_pool),
     ("tcuda_torch_release_pool", torch::release_pool),
+    ("tcuda_pluggable_allocator_load", pluggable::load),
+    ("tcuda_pluggable_allocator_create", pluggable::create),
+    ("tcuda_pluggable_allocator_destroy", pluggable::destroy),
+    ("tcuda_pluggable_allocator_set_hooks", pluggable::set_hooks),
+    ("tcuda_allocator_set_current", pluggable::set_current),
+    ("tcuda_allocator_backend", pluggable::backend),
+    ("tcuda_memory_caching_enable", pluggable::caching_enable),
+    ("tcuda_memory_caching_is_enabled", pluggable::caching_is_enabled),
 ];
 
 /// More calls than this make an input slow, not better.
@@ -182,7 +191,7 @@ pub fn check_memory(world: &World) {
     }
     for device in 0..world.devices() {
         let own = || world.blocks.iter().filter(|block| block.device == device);
-        let rounded: usize = own().map(|block| block.bytes.next_multiple_of(512)).sum();
+        let rounded: usize = own().map(|block| block.counted).sum();
         let mut allocated = 0;
         assert_eq!(status_of!(tcuda_memory_allocated(device, &mut allocated)), status::OK);
         assert_eq!(allocated, rounded, "allocated bytes of device {device}");

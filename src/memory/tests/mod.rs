@@ -2,6 +2,7 @@
 //! edges of growing and giving back, and from many threads.
 
 mod check;
+mod direct;
 mod growth;
 mod identity;
 mod ladder;
@@ -15,7 +16,8 @@ mod segments;
 mod settings;
 mod threads;
 
-use super::{Books, DeviceMemory, stats};
+use super::stats::{self, Class};
+use super::{Books, DeviceMemory};
 use crate::device::Device;
 use crate::driver::{Call, inject, sim};
 use crate::error::{Error, Result};
@@ -129,6 +131,11 @@ impl Books {
             for row in [stats::ALL, arena.class.row()] {
                 mapped[row] += state.reserved().0;
             }
+        }
+        for class in [Class::Small, Class::Large] {
+            let bytes = self.ledger.direct[class as usize].current[stats::ALLOCATED_BYTES];
+            mapped[stats::ALL] += bytes;
+            mapped[class.row()] += bytes;
         }
         let statistics = self.statistics();
         let reserved = statistics.reserved_bytes.map(|stat| stat.current);

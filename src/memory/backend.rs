@@ -1,0 +1,144 @@
+//! Who serves the requests of the process: our cache, the driver's plain memory without a cache, the
+//! driver's pools, or an allocator of another library.
+
+use super::pluggable::Pluggable;
+use super::settings::{Backend, Settings};
+use crate::environment;
+use crate::error::Result;
+use crate::lock::{Held, Mutex};
+use crate::rank::Rank;
+use crate::runtime;
+use crate::thread::Inside;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Who serves requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Server {
+    /// The arenas of this module.
+    Cache = 0,
+    /// cuMemAlloc and cuMemFree, each time.
+    Driver = 1,
+    /// The driver's memory pools.
+    DriverPool = 2,
+    /// An allocator of another library.
+    Pluggable = 3,
+}
+
+impl Server {
+    /// Of a number that it was.
+    pub(super) fn of(number: u8) -> Server {
+        match number {
+            1 => Server::Driver,
+            2 => Server::DriverPool,
+            3 => Server::Pluggable,
+            _ => Server::Cache,
+        }
+    }
+}
+
+/// Did the host leave caching on?
+static CACHING: AtomicBool = AtomicBool::new(true);
+/// Did the environment turn it off when the library was initialised?
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+/// The allocator of another library from which all memory comes.
+static CURRENT: Mutex<Option<Pluggable>> = Mutex::new(Rank::LEAF, None);
+
+/// Each of them turns caching off, where it is exactly "1", as in PyTorch.
+const VARIABLES: [&CStr; 2] = [c"TCUDA_NO_MEMORY_CACHING", c"PYTORCH_NO_CUDA_MEMORY_CACHING"];
+
+fn is_forbidden() -> bool {
+    VARIABLES.iter().any(|variable| environment::value(variable) == Some(c"1"))
+}
+
+/// Reads the environment, at initialisation.
+pub(crate) fn begin() {
+    FORBIDDEN.store(is_forbidden(), Ordering::Relaxed);
+}
+
+/// Who serves by these settings.
+pub fn server(settings: &Settings) -> Server {
+    match settings.backend {
+        _ if CURRENT.lock().is_some() => Server::Pluggable,
+        Backend::CudaMallocAsync => Server::DriverPool,
+        Backend::Native
+            if CACHING.load(Ordering::Relaxed) && !FORBIDDEN.load(Ordering::Relaxed) =>
+        {
+            Server::Cache
+        }
+        Backend::Native => Server::Driver,
+    }
+}
+
+/// Is freed memory cached, as far as the native backend serves?
+pub fn is_caching(initialised: bool) -> bool {
+    let forbidden = if initialised { FORBIDDEN.load(Ordering::Relaxed) } else { is_forbidden() };
+    CACHING.load(Ordering::Relaxed) && !forbidden
+}
+
+/// The allocator of another library that serves, if one does.
+pub fn pluggable() -> Option<Pluggable> {
+    CURRENT.lock().as_ref().map(Pluggable::share)
+}
+
+/// Has another allocator serve, or none; devices are to be told.
+fn set_pluggable(allocator: Option<Pluggable>) {
+    let mut current = CURRENT.lock();
+    let old = std::mem::replace(&mut *current, allocator);
+    drop(current);
+    // Its library may be closed by this, which is no matter for a lock.
+    drop(old);
+}
+
+/// Has all memory come from an allocator of another library, or of ours again where there is none;
+/// before the first allocation.
+pub fn choose(inside: &Inside, allocator: Option<&Pluggable>) -> Result<()> {
+    let current = pluggable();
+    if let (Some(current), Some(new)) = (&current, allocator)
+        && current.is(new)
+    {
+        return Ok(());
+    }
+    if let Some(new) = allocator {
+        let runtime = runtime::get(inside)?;
+        runtime::require_fresh(&runtime.devices)?;
+        // With no lock held: it may call us.
+        new.begin_use();
+        new.init(runtime.devices.len());
+        for device in &runtime.devices {
+            let fraction = device.memory.fraction();
+            if fraction != 1.0 {
+                new.set_fraction(fraction, device.ordinal());
+            }
+        }
+    }
+    runtime::change_server(inside, true, || set_pluggable(allocator.map(Pluggable::share)))
+}
+
+/// Turns caching on or off, for allocations from now on.
+pub fn enable_caching(inside: &Inside, enabled: bool) -> Result<()> {
+    runtime::change_server(inside, false, || CACHING.store(enabled, Ordering::Relaxed))
+}
+
+/// PyTorch's name of the backend that serves by these settings.
+pub fn name(settings: &Settings) -> &'static CStr {
+    let is_pluggable = CURRENT.lock().is_some();
+    match settings.backend {
+        _ if is_pluggable => c"pluggable",
+        Backend::CudaMallocAsync => c"cudaMallocAsync",
+        Backend::Native => c"native",
+    }
+}
+
+/// Forgets all that was said, at a shutdown.
+pub(crate) fn forget() {
+    set_pluggable(None);
+    CACHING.store(true, Ordering::Relaxed);
+    FORBIDDEN.store(false, Ordering::Relaxed);
+}
+
+/// Holds it still, for a fork.
+pub(crate) fn hold() -> Held<'static, Option<Pluggable>> {
+    CURRENT.hold()
+}

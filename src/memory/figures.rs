@@ -1,0 +1,83 @@
+//! What is told of a device's memory: statistics, theirs of a stretch of time, and what is free.
+
+use super::backend::Server;
+use super::stats::Statistics;
+use super::{Books, DeviceMemory, Relaxed};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::log::{self, Level};
+use crate::thread;
+
+impl DeviceMemory {
+    /// All statistics, but what the driver counts.
+    pub fn statistics(&self) -> Statistics {
+        let statistics = self.with_ledger(None, |books| books.statistics());
+        Statistics { max_split_size: self.policy.max_split_size(), ..statistics }
+    }
+
+    /// All statistics; of the driver's pool those that the driver counts.
+    pub fn all_statistics(&self) -> Result<Statistics> {
+        let mut statistics = self.statistics();
+        if self.server() == Server::DriverPool {
+            let _relaxed = Relaxed::enter(self.driver);
+            self.pool.count(&mut statistics)?;
+        }
+        Ok(statistics)
+    }
+
+    /// Opens a scope of statistics of this thread.
+    pub fn open_scope(&self) -> Result<()> {
+        if self.server() == Server::DriverPool {
+            let (what, by) = ("a scope of statistics", "allocator backend, cudaMallocAsync");
+            return Err(Error::NotSupported { what, by });
+        }
+        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
+        if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
+    }
+
+    /// Closes the newest scope of this thread, and gives what happened in it.
+    pub fn close_scope(&self) -> Result<Statistics> {
+        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
+        let statistics = closed.ok_or(Error::InvalidState(
+            "this thread has no open scope of statistics on the device; call \
+             tcuda_memory_stats_push first",
+        ))?;
+        Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&self) {
+        self.with_ledger(None, Books::reset_peak);
+    }
+
+    /// The same, and of the peaks that the driver keeps.
+    pub fn reset_all_peaks(&self) -> Result<()> {
+        self.reset_peak();
+        if self.server() == Server::DriverPool {
+            let _relaxed = Relaxed::enter(self.driver);
+            self.pool.reset_peak()?;
+        }
+        Ok(())
+    }
+
+    /// Every total becomes 0.
+    pub fn reset_accumulated(&self) {
+        if self.server() == Server::DriverPool {
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "backend:cudaMallocAsync has no accumulated statistics: nothing is reset but \
+                     the number of failures and retries"
+                ),
+            );
+        }
+        self.with_ledger(None, Books::reset_accumulated);
+    }
+
+    /// Free and total memory as the driver sees them.
+    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        self.virtual_memory.info()
+    }
+}

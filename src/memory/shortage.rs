@@ -1,0 +1,90 @@
+//! The steps before a block that is in no arena fails: the limit and where it comes from, what is
+//! cached there, the host's observers.
+
+use super::direct::Origin;
+use super::ladder::is_want;
+use super::{DeviceMemory, Relaxed, history};
+use crate::device::Device;
+use crate::error::{Error, OutOfMemory, Result};
+use crate::runtime::Runtime;
+
+impl DeviceMemory {
+    /// All steps; `attempt` is the first of them. The caller holds no lock.
+    pub(super) fn climb_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        bytes: u64,
+        attempt: impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
+        let mut failure = match self.climb_once(runtime, device, origin, &attempt) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        if self.ask_observers(device, bytes) {
+            failure = match self.climb_once(runtime, device, origin, &attempt) {
+                Err(error) if is_want(&error) => error,
+                other => return other,
+            };
+        }
+        if self.rejects(&failure) {
+            self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+            return Err(self.out_of_memory(device, bytes, true));
+        }
+        Err(self.refuse_direct(device, origin, bytes))
+    }
+
+    fn climb_once(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        attempt: &impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
+        let failure = match attempt() {
+            Err(error) if is_want(&error) && !self.rejects(&error) => error,
+            other => return other,
+        };
+        if !self.make_room(runtime, device, origin)? {
+            return Err(failure);
+        }
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_alloc_retries += 1));
+        attempt()
+    }
+
+    /// Has whoever caches memory give it back; false: nobody does.
+    fn make_room(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
+        match origin {
+            Origin::Driver => {
+                if self.books.with_members(|arenas| arenas.is_empty()) {
+                    return Ok(false);
+                }
+                let _relaxed = Relaxed::enter(self.driver);
+                self.with_ledger(None, |books| {
+                    books.ledger.count(|all| all.num_sync_all_streams += 1);
+                });
+                self.reclaim(runtime)?;
+                Ok(true)
+            }
+            Origin::DriverPool { .. } => self.trim_pool(runtime, device),
+            Origin::Pluggable(allocator) => Ok(allocator.reset()),
+        }
+    }
+
+    #[cold]
+    fn refuse_direct(&self, device: &Device, origin: &Origin, bytes: u64) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        match self.out_of_memory(device, bytes, false) {
+            Error::OutOfMemory(numbers) => {
+                history::out_of_memory(self.ordinal, bytes, numbers.free);
+                if !matches!(origin, Origin::DriverPool { .. }) {
+                    return Error::OutOfMemory(numbers);
+                }
+                let allocated = self.virtual_memory.limit.claimed();
+                Error::PoolOutOfMemory(OutOfMemory { allocated, ..numbers })
+            }
+            other => other,
+        }
+    }
+}

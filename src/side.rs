@@ -1,0 +1,65 @@
+//! Streams of the library's own, beside those that hosts use.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::once::Once;
+use crate::rank::Rank;
+use crate::runtime::Runtime;
+use crate::stream::{Stream, Streams};
+
+/// The library's own streams of a device.
+pub(crate) struct Sides {
+    /// For work of other devices' streams on this device's memory; see `in_order_of`.
+    work: Once<Box<Stream>>,
+    /// On which the driver frees what several streams used.
+    unifying: Once<Box<Stream>>,
+}
+
+impl Sides {
+    pub(crate) fn new() -> Sides {
+        Sides { work: Once::new(Rank::ONCE), unifying: Once::new(Rank::ONCE) }
+    }
+
+    /// Those that were made.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &Stream> {
+        [&self.work, &self.unifying].into_iter().filter_map(Once::get).map(|stream| &**stream)
+    }
+}
+
+impl Streams {
+    /// Runs work on this device's memory in the order of another device's stream: on a stream of
+    /// this device, between two waits.
+    pub(crate) fn in_order_of(
+        &self,
+        runtime: &Runtime,
+        other: &Stream,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let device = runtime.device(self.ordinal)?;
+        let side = self.sides.work.get_or_try_init(|| self.create(device, 0, 0))?;
+        side.wait_stream(runtime, other)?;
+        work(side)?;
+        other.wait_stream(runtime, side)
+    }
+
+    /// A stream that comes after others, so that none of them waits for another.
+    pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
+        Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// The streams of others.
+    fn externals(&self) -> Result<Vec<&Stream>> {
+        let (external, mut streams) = (self.external.lock(), Vec::new());
+        let no_memory = |_| Error::OutOfHostMemory("a list of streams");
+        streams.try_reserve_exact(external.len()).map_err(no_memory)?;
+        streams.extend(external.iter().map(|stream| self.lend(stream)));
+        Ok(streams)
+    }
+
+    /// Runs `body` for each stream that hosts use, or used; stops at the first error.
+    pub(crate) fn each(&self, mut body: impl FnMut(&Stream) -> Result<()>) -> Result<()> {
+        body(self.default())?;
+        self.pooled().try_for_each(&mut body)?;
+        self.externals()?.into_iter().try_for_each(body)
+    }
+}
