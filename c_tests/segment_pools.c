@@ -99,6 +99,36 @@ static void blocks_are_whole_segments(bool segments)
     nothing_is_left();
 }
 
+/* What each pool has is a statistic of its own, and history when the pool is gone. */
+static void each_pool_is_counted(bool segments)
+{
+    begin(segments);
+    char keys[2][96];
+    uint64_t id[2] = { 0, 0 }, value = 0;
+    tcuda_mem_pool *const pool = create_pool(NULL, 0), *const other = create_pool(NULL, 0);
+    CHECK_OK(tcuda_mem_pool_id(pool, &id[0], &id[1]));
+    static const char *const names[] = { "large_pool.current", "all.peak" };
+    for (int i = 0; i < 2; i++)
+        snprintf(keys[i], sizeof keys[i], "reserved_bytes_by_private_pools.%llu_%llu.%s",
+            (unsigned long long)id[0], (unsigned long long)id[1], names[i]);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_stat(0, keys[0], &value));
+    void *const small = allocate_in(pool, 1, NULL), *const large = allocate_in(pool, 30 * MIB, NULL);
+    void *const apart = allocate_in(other, 10 * MIB, NULL);
+    CHECK_EQ(statistic(keys[0]), 30 * MIB);
+    CHECK_EQ(statistic(keys[1]), 32 * MIB);
+    CHECK_OK(tcuda_free(small));
+    CHECK_OK(tcuda_free(large));
+    CHECK_OK(tcuda_free(apart));
+    CHECK_EQ(statistic(keys[0]), 30 * MIB);
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_EQ(statistic(keys[0]), 0);
+    CHECK_EQ(statistic(keys[1]), 32 * MIB);
+    CHECK_OK(tcuda_memory_reset_peak(0));
+    CHECK_EQ(statistic(keys[1]), 0);
+    CHECK_OK(tcuda_mem_pool_destroy(other));
+    nothing_is_left();
+}
+
 static void segments_do_not_sleep(void)
 {
     begin(false);
@@ -239,6 +269,7 @@ int main(void)
     for (int segments = 0; segments < 2; segments++) {
         pools_lend_before_caches_go(segments != 0);
         blocks_are_whole_segments(segments != 0);
+        each_pool_is_counted(segments != 0);
     }
     segments_do_not_sleep();
     segments_come_from_another_allocator();

@@ -763,7 +763,11 @@ typedef struct tcuda_process {
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
 
-/** One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms". */
+/**
+ * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
+ * was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
+ * tcuda_mem_pool_id gives.
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
 

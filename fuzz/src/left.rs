@@ -45,6 +45,7 @@ pub fn observe() {
         left.refused = LiveObjects {
             streams: refused(Call::cuStreamDestroy),
             events: refused(Call::cuEventDestroy),
+            allocations: refused(Call::cuMemFree),
             handles: memory,
             mappings: memory,
             reservations: memory,
@@ -66,8 +67,8 @@ pub fn check(was_lost: bool) {
     if let Some(closed) = closed {
         compare("closed", LiveObjects { contexts: 0, ..closed }, refused);
     }
-    // With a context go its streams, events and modules, whatever was refused.
-    let excused = LiveObjects { streams: 0, events: 0, modules: 0, ..refused };
+    // With a context go its streams, events, modules and plain memory, whatever was refused.
+    let excused = LiveObjects { streams: 0, events: 0, allocations: 0, modules: 0, ..refused };
     if let Some(released) = released {
         compare("released", released, excused);
     }
@@ -78,7 +79,7 @@ fn compare(stage: &str, left: LiveObjects, excused: LiveObjects) {
         ("contexts", left.contexts, 0),
         ("streams", left.streams, excused.streams),
         ("events", left.events, excused.events),
-        ("allocations", left.allocations, 0),
+        ("allocations", left.allocations, excused.allocations),
         ("memory handles", left.handles, excused.handles),
         ("mappings", left.mappings, excused.mappings),
         ("reservations", left.reservations, excused.reservations),

@@ -7,7 +7,7 @@ use crate::memory::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatRow, Statistics,
 };
-use crate::memory::{Keys, Summary};
+use crate::memory::{Keys, Summary, in_row, pool_in};
 use crate::monitor::{Process, Processes};
 use crate::runtime;
 use crate::text::Text;
@@ -152,7 +152,9 @@ pub unsafe extern "C" fn tcuda_memory_stats(
     })
 }
 
-/// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms".
+/// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
+/// was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
+/// tcuda_mem_pool_id gives.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stat(
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn tcuda_memory_stat(
     boundary(|call| {
         let key = text(key, "key")?;
         let value = out(value, "value")?;
-        match Keys(&statistics(call, device)?).get(key) {
+        match value_of(call, device, key)? {
             Some(found) => {
                 value.set(found);
                 Ok(())
@@ -175,6 +177,15 @@ pub unsafe extern "C" fn tcuda_memory_stat(
             }),
         }
     })
+}
+
+fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
+    let Some((pool, rest)) = pool_in(key) else {
+        return Ok(Keys(&statistics(call, device)?).get(key));
+    };
+    let Some(runtime) = runtime::existing(call.inside()) else { return Ok(None) };
+    let row = runtime.device(device)?.memory.reserved_by_pool(pool);
+    Ok(row.and_then(|row| in_row(&row, rest)))
 }
 
 /// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them.

@@ -22,7 +22,7 @@ use super::stats::{
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
 
 /// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
 /// at most one starts in a window. In a small arena a window is a unit.
@@ -54,6 +54,8 @@ pub struct Arena {
     pub stream: AtomicPtr<Stream>,
     /// The private pool that it belongs to. Changes under the ledger's lock.
     pool: AtomicU64,
+    /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
+    counted: AtomicI64,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -127,6 +129,7 @@ impl Arena {
             segmented: segments.is_some(),
             stream: AtomicPtr::new(std::ptr::null_mut()),
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
+            counted: AtomicI64::new(0),
             lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,
@@ -186,6 +189,16 @@ impl Arena {
     #[inline]
     pub fn pool(&self) -> PoolId {
         PoolId::of_word(self.pool.load(Ordering::Relaxed))
+    }
+
+    /// Its reserved bytes as the ledger, which the caller holds, has counted them.
+    pub(super) fn counted(&self) -> i64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// The ledger counts more of them, or less.
+    pub(super) fn add_counted(&self, bytes: i64) {
+        self.counted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives it to a stream and a pool.

@@ -48,6 +48,7 @@ impl DeviceMemory {
     /// Every peak becomes its current value.
     pub fn reset_peak(&self) {
         self.with_ledger(None, Books::reset_peak);
+        self.by_pool.lock().reset_peak();
     }
 
     /// The same, and of the peaks that the driver keeps.
@@ -72,6 +73,7 @@ impl DeviceMemory {
             );
         }
         self.with_ledger(None, Books::reset_accumulated);
+        self.by_pool.lock().reset_accumulated();
     }
 
     /// Free and total memory as the driver sees them.

@@ -20,6 +20,23 @@ fn metrics(stat: &Stat) -> [(&'static str, i64); 4] {
     ]
 }
 
+const BY_POOL: &str = "reserved_bytes_by_private_pools.";
+
+/// The pair of numbers of the private pool that a key names, and the rest of the key:
+/// "reserved_bytes_by_private_pools.0_1.all.current".
+pub fn pool_in(key: &str) -> Option<((u64, u64), &str)> {
+    let (pair, rest) = key.strip_prefix(BY_POOL)?.split_once('.')?;
+    let (first, second) = pair.split_once('_')?;
+    Some(((first.parse().ok()?, second.parse().ok()?), rest))
+}
+
+/// The value of a pool and metric, "all.current".
+pub fn in_row(row: &StatRow, key: &str) -> Option<u64> {
+    let (pool, wanted) = key.split_once('.')?;
+    let (_, index) = POOLS.iter().find(|(known, _)| *known == pool)?;
+    metrics(&row[*index]).iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value as u64)
+}
+
 impl<'a> Keys<'a> {
     fn arrays(&self) -> [(&'static str, &'a StatRow); 9] {
         let lanes = &self.0.lanes;

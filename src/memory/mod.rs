@@ -10,6 +10,7 @@ pub mod backend;
 mod bins;
 pub mod block;
 pub mod books;
+mod by_pool;
 pub mod dictionary;
 pub mod direct;
 mod driver_pool;
@@ -56,7 +57,7 @@ pub mod virtual_memory;
 mod watch;
 
 pub use grammar::{ConfigError, Problem};
-pub use keys::Keys;
+pub use keys::{Keys, in_row, pool_in};
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
@@ -65,6 +66,8 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::CUdevice;
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use arena::{Arena, Request};
@@ -93,6 +96,7 @@ pub struct DeviceMemory {
     books: GuardedBooks<Arena>,
     policy: Policy,
     keeper: segmented::Keeper,
+    by_pool: Mutex<by_pool::ByPool>,
     /// [`Server`], its number.
     server: AtomicU8,
     /// Was a block allocated that is in no arena?
@@ -135,6 +139,7 @@ impl DeviceMemory {
             books: GuardedBooks::new(),
             policy,
             keeper: segmented::Keeper::new(),
+            by_pool: Mutex::new(Rank::LEAF, by_pool::ByPool::new()),
             server: AtomicU8::new(0),
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),

@@ -50,6 +50,7 @@ impl DeviceMemory {
         }
         self.with_ledger(Some(arena), |books| {
             books.ledger.count_reserved(arena.class, bytes, ranges);
+            self.count_of(arena, bytes);
         });
     }
 

@@ -259,6 +259,7 @@ impl DeviceMemory {
         let _context = device.enter()?;
         self.prepare(kind.1)?;
         self.books.with_members(|arenas| {
+            self.by_pool.lock().know(pool)?;
             let of_kind =
                 || arenas.iter().map(|arena| &**arena).filter(|arena| arena.kind() == kind);
             let serves = |arena: &&Arena| arena.pool() == pool && arena.is_of(stream);
@@ -274,7 +275,7 @@ impl DeviceMemory {
             };
             // SAFETY: boxed, and kept until shutdown.
             let arena = unsafe { &*address };
-            arena.assign(stream, pool);
+            self.move_to(arena, stream, pool);
             Ok(arena)
         })
     }

@@ -129,7 +129,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    fn change(&mut self, by: i64) {
+    pub(super) fn change(&mut self, by: i64) {
         self.current += by;
         self.peak = self.peak.max(self.current);
         if by > 0 {
@@ -149,11 +149,11 @@ impl Stat {
         }
     }
 
-    fn reset_peak(&mut self) {
+    pub(super) fn reset_peak(&mut self) {
         self.peak = self.current;
     }
 
-    fn reset_accumulated(&mut self) {
+    pub(super) fn reset_accumulated(&mut self) {
         (self.allocated, self.freed) = (0, 0);
     }
 }

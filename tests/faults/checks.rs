@@ -134,8 +134,8 @@ fn shut_down(leaves: usize, is_lost: bool) {
     if let Some(closed) = closed {
         check_left("closed", closed, excused);
     }
-    // With a context go its streams, events and modules, whatever was refused.
-    let excused = LiveObjects { streams: 0, events: 0, modules: 0, ..excused };
+    // With a context go its streams, events, modules and plain memory, whatever was refused.
+    let excused = LiveObjects { streams: 0, events: 0, allocations: 0, modules: 0, ..excused };
     if let Some(released) = released {
         check_left("released", released, excused);
     }

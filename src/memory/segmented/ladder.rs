@@ -235,6 +235,7 @@ impl DeviceMemory {
         history::segment_of(arena, Action::SegmentAlloc, address, bytes);
         self.with_ledger(Some(arena), |books| {
             books.ledger.count_segment(arena.class, bytes as i64, oversize);
+            self.count_of(arena, bytes as i64);
         });
         Ok(attached.id)
     }
@@ -278,6 +279,7 @@ impl DeviceMemory {
         history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
         self.with_ledger(Some(arena), |books| {
             books.ledger.count_segment(arena.class, -(gone.bytes as i64), gone.oversize);
+            self.count_of(arena, -(gone.bytes as i64));
         });
         self.virtual_memory.limit.let_go(gone.bytes);
     }
