@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-enum { BYTES = 100000, DEVICES = 4, THREADS = 4, TURNS = 50 };
+enum { BYTES = 100000, LARGE = 5 << 20, DEVICES = 4, THREADS = 4, TURNS = 50 };
 
 static unsigned char *pinned(size_t bytes)
 {
@@ -146,11 +146,14 @@ static void threads_can_do_it_at_once(void)
 
 static void shutdown_frees_what_is_left(void)
 {
-    unsigned char *const kept = pinned(BYTES);
+    /* Several segments of one size class. */
+    unsigned char *const kept = pinned(BYTES), *const large[] = { pinned(LARGE), pinned(LARGE) };
     size_t live_handles = 99;
     CHECK_OK(tcuda_shutdown(&live_handles));
     CHECK_EQ(live_handles, 0);
     is_refused(kept);
+    is_refused(large[0]);
+    is_refused(large[1]);
     unsigned char *const again = pinned(BYTES);
     memset(again, 1, BYTES);
     CHECK_OK(tcuda_host_free(again));

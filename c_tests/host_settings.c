@@ -1,5 +1,7 @@
 /* Settings of pinned memory, as texts: each does what docs/configuration.md says, from the environment
  * and at run time. */
+#include <dirent.h>
+
 #include "support.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
@@ -114,10 +116,23 @@ static void memory_of_the_system_is_registered(void)
     CHECK_EQ(calls_of("cuMemHostUnregister") - unregistered, 1);
 }
 
+/* Threads of this process, where nobody else starts any. */
+static size_t count_threads(void)
+{
+    size_t count = 0;
+    DIR *const tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    while (readdir(tasks) != NULL)
+        count++;
+    closedir(tasks);
+    return count;
+}
+
 /* A thread of the library's gets more while half of the first segment is left. */
 static void the_next_segment_comes_ahead(void)
 {
     begin_anew();
+    const size_t threads = count_threads();
     set("pinned_use_background_threads:True");
     unsigned char *const first = pinned(MIB);
     /* It may not come where a fault refused it. */
@@ -131,6 +146,10 @@ static void the_next_segment_comes_ahead(void)
     /* No more once it is not wanted any more. */
     set("pinned_use_background_threads:False");
     begin_anew();
+    /* The thread has ended; the system may take a moment to forget it. */
+    for (int i = 0; i < 20000 && on_simulator() && count_threads() > threads; i++)
+        sleep_ms(1);
+    CHECK(!on_simulator() || count_threads() <= threads);
     unsigned char *const second = pinned(MIB);
     for (int i = 0; i < 100; i++)
         CHECK_OK(tcuda_host_free(pinned(MIB - 512)));

@@ -1,40 +1,11 @@
-/* What the tests of PyTorch's functions have in common: raw streams, what was logged, and calls that
- * must not fail. */
+/* What the tests of PyTorch's functions have in common: what was logged, and calls that must not
+ * fail. */
 #ifndef TORCH_H
 #define TORCH_H
 
 #include "support.h"
 
 #define MIB ((size_t)1 << 20)
-
-enum { GLOBAL = 0, NOT_READY = 600 };
-
-typedef struct CUgraph_st graph;
-
-static struct {
-    int (*create)(struct CUstream_st **stream, unsigned flags, int priority);
-    int (*destroy)(struct CUstream_st *stream);
-    int (*begin)(struct CUstream_st *stream, int mode);
-    int (*end)(struct CUstream_st *stream, graph **graph);
-    int (*destroy_graph)(graph *graph);
-} driver;
-
-/* As dlsym, it gives an object pointer, and C has no cast from one to a function. */
-static inline void find(const char *name, void *function)
-{
-    void *address = NULL;
-    CHECK_OK(tcuda_backend_function(name, &address));
-    memcpy(function, &address, sizeof address);
-}
-
-static inline void find_driver(void)
-{
-    find("cuStreamCreateWithPriority", &driver.create);
-    find("cuStreamDestroy", &driver.destroy);
-    find("cuStreamBeginCapture", &driver.begin);
-    find("cuStreamEndCapture", &driver.end);
-    find("cuGraphDestroy", &driver.destroy_graph);
-}
 
 /* ---- What is logged ---- */
 

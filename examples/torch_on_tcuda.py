@@ -275,7 +275,9 @@ def main():
         torch.manual_seed(options.seed)
         losses[name] = run(torch, options.steps)
         print(f"{name}: " + " ".join(f"{loss:.6f}" for loss in losses[name]))
+    # What waits for other streams is settled, by either allocator when it looks next.
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
     if tcuda is None:
         found = torch.cuda.memory_stats()

@@ -52,7 +52,8 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # context, or check inside callbacks and captures, where recovery cannot begin.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
-            "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings"}
+            "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
+            "torch_streams", "nvtx_suballocations"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.

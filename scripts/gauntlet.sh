@@ -83,6 +83,16 @@ step contract cargo test --locked --test contract
 step model model
 step differential scripts/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
 step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
+differential_segments() {
+    local operations
+    operations=$(full 1000000 20000)
+    scripts/differential.sh --segments --operations "$operations" &&
+        scripts/differential.sh --segments --tight --operations "$operations" \
+            --options max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:26 &&
+        scripts/differential.sh --segments --tight --operations "$operations" --fraction 0.8 \
+            --options garbage_collection_threshold:0.5,max_split_size_mb:30,roundup_power2_divisions:8
+}
+step differential-segments differential_segments
 step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
 step models scripts/models.sh "$(full --full --quick)"

@@ -79,6 +79,7 @@ step "C tests, release; installed and consumed" suite release
 if [ -e target/c10/torch/lib/libc10_cuda.so ]; then
     step "differential against PyTorch's allocator, a share" scripts/differential.sh
     step "differential, when memory is short" scripts/differential.sh --tight
+    step "differential, every statistic of segments" scripts/differential.sh --segments
 else
     skip "differential against PyTorch's allocator" \
         "it is not in target/c10: scripts/differential.sh --fetch gets it (530 MB)"

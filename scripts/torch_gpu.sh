@@ -25,8 +25,8 @@ part() {
     rows+=("$(printf '%-24s %5d s  %s' "$name" $((SECONDS - start)) "$status")")
 }
 
-part "PyTorch on tcuda" 120 python3 "$scripts/torch_check.py" "$library" "$out/torch"
-part "differential" 130 "$scripts/differential_gpu.sh" "$library" "$traces" "$out/differential"
+part "PyTorch on tcuda" 110 python3 "$scripts/torch_check.py" "$library" "$out/torch"
+part "differential" 140 "$scripts/differential_gpu.sh" "$library" "$traces" "$out/differential"
 
 echo "=== summary"
 printf '%s\n' "${rows[@]}"

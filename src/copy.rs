@@ -8,7 +8,7 @@ use crate::driver::sys::{
 };
 use crate::error::{Error, Result};
 use crate::fill::{self, FillPlan, Parameters};
-use crate::memory::{direct, segmented, virtual_memory};
+use crate::memory;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use std::ffi::c_void;
@@ -20,11 +20,7 @@ pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
     if address == 0 {
         return Ok(None);
     }
-    let cached = virtual_memory::device_of(address);
-    if let Some(device) = cached.or_else(|| segmented::device_of(address)) {
-        return Ok(Some(device));
-    }
-    if let Some(device) = direct::device_of(address) {
+    if let Some(device) = memory::device_of(address) {
         return Ok(Some(device));
     }
     // The query needs some context; the current device's does, unless that device is lost.

@@ -71,7 +71,7 @@ impl Device {
             streams: Streams::new(driver, ordinal, generation),
             events: EventPool::new(driver),
             kernels: Kernels::new(driver),
-            memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings),
+            memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?,
         })
     }
 

@@ -177,15 +177,15 @@ fn of(slot: usize) -> Option<isize> {
         .filter(|address| !matches!(*address, 0 | DISABLED))
 }
 
-fn memory() -> Option<&'static Memory> {
-    // Making it does not fail: no tool is an answer.
-    let made = MEMORY.get_or_try_init(|| Ok::<_, std::convert::Infallible>(load()));
-    made.ok().and_then(Option::as_ref)
+/// Looks for a tool, once, before it is told anything. The caller holds no lock that the tool's first
+/// steps could want.
+pub fn find_listener() {
+    // It does not fail: no tool is an answer.
+    let _ = MEMORY.get_or_try_init(|| Ok::<_, std::convert::Infallible>(load()));
 }
 
-/// Is there a tool that wants to know?
-pub fn has_listener() -> bool {
-    memory().is_some()
+fn memory() -> Option<&'static Memory> {
+    MEMORY.get().and_then(Option::as_ref)
 }
 
 /// Memory that is about to be divided into blocks, which alone may be used; none: nobody listens, or

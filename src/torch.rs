@@ -194,8 +194,7 @@ fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Op
 
 /// Says that a block is also used on a stream of PyTorch's, of whatever device.
 pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Result<()> {
-    let own = memory::virtual_memory::device_of(address)
-        .ok_or_else(|| memory::unknown_pointer(address))?;
+    let own = memory::device_of(address).ok_or_else(|| memory::unknown_pointer(address))?;
     let device = device_of(runtime, native, own)?;
     let stream: &Stream = device.streams.named(device, native)?;
     memory::record_stream(address, stream)

@@ -48,6 +48,7 @@ mod sleep;
 pub mod snapshot;
 pub mod source;
 pub mod stats;
+mod suballocations;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -122,8 +123,8 @@ impl DeviceMemory {
         device: CUdevice,
         total: u64,
         settings: &Settings,
-    ) -> DeviceMemory {
-        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total);
+    ) -> Result<DeviceMemory> {
+        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total)?;
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let policy = Policy::new(virtual_memory.slot_bytes());
         let memory = DeviceMemory {
@@ -139,7 +140,7 @@ impl DeviceMemory {
             pool: DriverPool::new(driver),
         };
         memory.configure(settings);
-        memory
+        Ok(memory)
     }
 
     /// Who serves requests.
@@ -375,6 +376,12 @@ impl DeviceMemory {
     }
 }
 
+/// The device on which an address is, if it is memory of ours.
+pub fn device_of(address: u64) -> Option<i32> {
+    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
+    cached.or_else(|| direct::device_of(address))
+}
+
 /// The error of an address that is no block.
 pub fn unknown_pointer(address: u64) -> Error {
     let why = match direct::is_used() {
@@ -447,7 +454,7 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     if WATCHED {
         history::freed(block.arena, state, block.id);
-        memory.poison(runtime, block.arena, block.id);
+        memory.end_block(runtime, block.arena, block.id);
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { block.arena.state() };

@@ -8,7 +8,7 @@
 use super::arena::Arena;
 use super::reclaim::ordering_stream;
 use super::watch::{self, Watcher};
-use super::{DeviceMemory, Relaxed};
+use super::{DeviceMemory, Relaxed, suballocations};
 use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
@@ -29,8 +29,19 @@ pub(super) fn set(on: bool) {
 }
 
 impl DeviceMemory {
-    /// Poisons a block that is about to be free. The caller holds the arena's lock.
-    pub(super) fn poison(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    /// A block is about to be free: nobody may use it from here on. The caller holds the arena's lock.
+    pub(super) fn end_block(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        match state.heap(id) {
+            // A tool that knows the blocks tells more, and would take poison for an access.
+            heap @ Some(_) => suballocations::block_goes(heap, state.address(arena.base, id)),
+            None => self.poison(runtime, arena, id),
+        }
+    }
+
+    /// Poisons a block, if that is wanted.
+    fn poison(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         if !IS_ON.load(Ordering::Relaxed) {
             return;
         }

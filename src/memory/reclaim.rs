@@ -243,7 +243,7 @@ impl DeviceMemory {
         block.waits = block.waits.saturating_sub(1);
         if block.waits == 0 {
             history::free_completed(arena, state, id);
-            self.poison(runtime, arena, id);
+            self.end_block(runtime, arena, id);
             // SAFETY: as above; poisoning has kept no reference.
             let state = unsafe { arena.state() };
             let mut change = state.free_pending(id, self.now());

@@ -73,7 +73,11 @@ pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
         routes.0.push(Route::new(pool, device, generation));
         Ok(())
     });
-    begun.unwrap_or(Ok(()))
+    let begun = begun.unwrap_or(Ok(()));
+    if begun.is_err() && with_own(|routes| routes.0.is_empty()).unwrap_or(false) {
+        forget(block);
+    }
+    begun
 }
 
 /// Ends what the last `begin` on this device began, which must have been with this pool.

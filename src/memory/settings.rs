@@ -2,7 +2,7 @@
 
 use super::grammar::{self, ConfigError};
 use super::host_settings::HostSettings;
-use super::poison;
+use super::{poison, suballocations};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
@@ -56,6 +56,7 @@ pub struct Settings {
     pub throw_on_cudamalloc_oom: bool,
     pub pinned_free_catch_all: bool,
     pub poison_on_free: bool,
+    pub nvtx_suballocations: bool,
     pub host: HostSettings,
 }
 
@@ -75,6 +76,7 @@ impl Settings {
         throw_on_cudamalloc_oom: false,
         pinned_free_catch_all: false,
         poison_on_free: false,
+        nvtx_suballocations: false,
         host: HostSettings::DEFAULT,
     };
 
@@ -102,6 +104,15 @@ impl Settings {
                 format_args!(
                     "backend:cudaMallocAsync ignores max_split_size_mb, \
                      roundup_power2_divisions, and garbage_collect_threshold."
+                ),
+            );
+        }
+        if self.nvtx_suballocations && self.expandable_segments {
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "nvtx_suballocations needs expandable_segments:False: tools can follow the \
+                     blocks in memory of cuMemAlloc only"
                 ),
             );
         }
@@ -175,6 +186,9 @@ impl fmt::Display for Settings {
         if self.poison_on_free {
             f.write_str(",poison_on_free:True")?;
         }
+        if self.nvtx_suballocations {
+            f.write_str(",nvtx_suballocations:True")?;
+        }
         Ok(())
     }
 }
@@ -212,12 +226,14 @@ pub fn current() -> Result<Settings> {
 pub(crate) fn choose(settings: Settings) {
     *CHOSEN.lock() = Some(settings);
     poison::set(settings.poison_on_free);
+    suballocations::set(settings.nvtx_suballocations);
 }
 
 /// Forgets them: the environment decides anew.
 pub(crate) fn forget() {
     *CHOSEN.lock() = None;
     poison::set(false);
+    suballocations::set(false);
 }
 
 /// Holds them still, for a fork.

@@ -83,7 +83,7 @@ impl VirtualMemory {
         ordinal: i32,
         device: CUdevice,
         total: u64,
-    ) -> VirtualMemory {
+    ) -> Result<VirtualMemory> {
         let peers = AtomicU64::new(0);
         let slot_bytes = (total.max(SMALLEST) / 2 * 3).next_power_of_two();
         let unreleased = [const { AtomicU64::new(0) }; UNRELEASED];
@@ -99,8 +99,8 @@ impl VirtualMemory {
             unreleased,
         };
         let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-        memory.is_supported = memory.attribute(asked).unwrap_or(true);
-        memory
+        memory.is_supported = memory.attribute(asked)?;
+        Ok(memory)
     }
 
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
@@ -113,7 +113,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Does the device have it? A driver that would not say is asked again when it is needed.
+    /// Does the device have it?
     pub(super) fn is_supported(&self) -> bool {
         self.is_supported
     }

@@ -17,10 +17,16 @@ void Table::print(const Settings &settings) const
             tally.operations, tally.blocks, tally.ooms, tally.comparisons, row.seconds,
             row.agrees ? "equal" : "FAILED");
     }
-    std::printf("Compared: allocation, allocated_bytes, active, active_bytes and requested_bytes in 3 "
-                "pools,\neach current, peak, allocated and freed; num_ooms and num_alloc_retries; of "
-                "every device\nafter every operation. --seed %llu\n",
-        static_cast<unsigned long long>(settings.seed));
+    const unsigned long long seed = settings.seed;
+    if (settings.segments)
+        std::printf("Compared: every statistic of every device after every operation, in segments of "
+                    "cudaMalloc.\n--seed %llu\n",
+            seed);
+    else
+        std::printf("Compared: allocation, allocated_bytes, active, active_bytes and requested_bytes in "
+                    "3 pools,\neach current, peak, allocated and freed; num_ooms and "
+                    "num_alloc_retries; of every device\nafter every operation. --seed %llu\n",
+            seed);
     if (settings.tight) {
         const Tally &tally = rows.front().tally;
         std::printf("Memory was short: %ld requests only tcuda could serve, %ld only PyTorch; %ld "

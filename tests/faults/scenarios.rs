@@ -5,6 +5,7 @@ mod direct;
 mod history;
 mod limits;
 mod memory;
+mod torch;
 mod work;
 
 use crate::host::{CURRENT, Done, Event, Failed, Memory, Stream, call, expect, fill, problem};
@@ -40,6 +41,8 @@ const fn on(options: &'static str, name: &'static str, run: fn() -> Done) -> Sce
 
 const ONE: &str = "memory=256MiB";
 const SMALL: &str = "memory=64MiB";
+const UNMAPPED: &str = "memory=256MiB,virtual_memory=none";
+const SMALL_UNMAPPED: &str = "memory=64MiB,virtual_memory=none";
 const TWO: &str = "devices=2,memory=128MiB";
 const TWO_APART: &str = "devices=2,memory=128MiB,peers=none";
 const LATE: &str = "memory=256MiB,schedule=threads";
@@ -74,12 +77,18 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO, "empty_cache", memory::empty_cache),
     on(ONE, "allocations", memory::allocations),
     Scenario { resets: true, ..on(ONE, "statistics", memory::statistics) },
+    on(UNMAPPED, "record_stream_in_segments", memory::record_stream),
+    on(UNMAPPED, "growth_in_segments", memory::growth),
+    on(SMALL_UNMAPPED, "reclaim_in_segments", memory::reclaim),
+    on(UNMAPPED, "allocations_in_segments", memory::allocations),
     on(SMALL, "limits", limits::limits),
     on(SMALL, "observers", limits::observers),
     on(SMALL, "uncached", direct::uncached),
     on(SMALL, "driver_pool", direct::driver_pool),
     on(LATE, "late_driver_pool", direct::driver_pool),
     on(SMALL, "pluggable", direct::pluggable),
+    on(ONE, "torch", torch::blocks_and_graphs),
+    on(LATE, "late_torch", torch::blocks_and_graphs),
 ];
 
 fn devices() -> Done {

@@ -16,7 +16,7 @@ pub(super) fn create(w: &mut World, i: &mut Input) {
         e.wrong(status::INVALID_HANDLE);
     }
     let flags = i.one_of(&[0, 1, 0, 1, 2, 3, u32::MAX]);
-    if flags > TCUDA_MEM_POOL_USE_ON_OOM {
+    if flags > TCUDA_MEM_POOL_USE_ON_OOM | TCUDA_MEM_POOL_NO_SPLIT {
         e.wrong(status::INVALID_ARGUMENT);
     }
     let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
@@ -88,7 +88,8 @@ pub(super) fn sleep(w: &mut World, i: &mut Input) {
         // Others may use its blocks, or a fault or the end of a device leave it asleep.
         return;
     }
-    e.also(&[status::OUT_OF_HOST_MEMORY, status::OUT_OF_MEMORY]);
+    // Segments do not sleep.
+    e.also(&[status::OUT_OF_HOST_MEMORY, status::OUT_OF_MEMORY, status::INVALID_STATE]);
     let status = status_of!(tcuda_mem_pool_sleep(handle as *mut _, keep));
     w.judge(status, &e);
     if keep == 0 {

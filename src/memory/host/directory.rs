@@ -111,3 +111,51 @@ impl Replaced {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(directory: &Directory, place: Place) {
+        // Nobody else reads it.
+        drop(directory.add(place).unwrap().take());
+    }
+
+    fn place(base: usize, bytes: usize, segment: u32) -> Place {
+        Place { base, end: base + bytes, heap: 3, segment }
+    }
+
+    #[test]
+    fn an_address_leads_to_its_segment_whatever_went_before() {
+        let directory = Directory::new();
+        assert_eq!(directory.find(0x5000), None);
+        let (low, high) = (place(0x4000, 0x2000, 1), place(0x9000, 0x1000, 2));
+        add(&directory, high);
+        add(&directory, low);
+        for (address, found) in [
+            (0x3fff, None),
+            (0x4000, Some(low)),
+            (0x5fff, Some(low)),
+            (0x6000, None),
+            (0x9000, Some(high)),
+            (0x9fff, Some(high)),
+            (0xa000, None),
+        ] {
+            assert_eq!(directory.find(address), found, "{address:#x}");
+        }
+        // The driver gave the addresses of two anew before anybody said that they had gone.
+        let over = place(0x5000, 0x5000, 3);
+        add(&directory, over);
+        for (address, found) in [(0x4000, None), (0x5fff, Some(over)), (0x9fff, Some(over))] {
+            assert_eq!(directory.find(address), found, "{address:#x}");
+        }
+        // Who says so now means the old ones.
+        directory.remove(low.base, low.heap, low.segment);
+        add(&directory, place(0x100, 0x100, 4));
+        assert_eq!(directory.find(0x5000), Some(over));
+        directory.remove(over.base, over.heap, over.segment);
+        add(&directory, low);
+        assert_eq!(directory.find(0x9000), None);
+        assert_eq!(directory.find(0x4000), Some(low));
+    }
+}

@@ -105,12 +105,15 @@ impl Source {
         least: usize,
         bytes: usize,
     ) -> Result<Option<(usize, usize)>> {
+        // Whole MiB.
         let whole = settings.reserve_segment_bytes as usize;
         if whole == 0 {
             return Ok(None);
         }
         if self.reserve.lock().is_none() {
-            let whole = whole.checked_next_multiple_of(PAGE).ok_or_else(no_reserve)?;
+            if whole as u64 >= super::TOO_LARGE {
+                return Err(no_reserve());
+            }
             let (base, origin) =
                 self.pin(counts, settings, whole).map_err(|error| match error {
                     Error::OutOfHostMemory(_) => no_reserve(),

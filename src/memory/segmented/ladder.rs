@@ -11,6 +11,7 @@ use super::super::pool::PoolId;
 use super::super::ring::Action;
 use super::super::source::{DriverSource, Source};
 use super::super::stats::Class;
+use super::super::suballocations;
 use super::super::{DeviceMemory, history, virtual_memory};
 use super::fits::Fit;
 use super::{Allocation, Rules, Segments, table};
@@ -46,8 +47,9 @@ unsafe impl Send for Gone {}
 
 impl Gone {
     fn new(arena: &Arena, allocation: Allocation) -> Gone {
-        let Allocation { address, bytes, source, .. } = allocation;
+        let Allocation { address, bytes, source, heap, .. } = allocation;
         let stream = arena.stream().map_or(std::ptr::null(), std::ptr::from_ref);
+        suballocations::segment_goes(heap);
         Gone { address, bytes, source, stream }
     }
 
@@ -149,6 +151,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held and we are not parked.
         state.count_free(unsafe { arena.account() }, &mut change);
         let address = state.address(arena.base, id);
+        suballocations::block(state.heap(id), address, request.bytes);
         self.count(arena, &change);
         address
     }
@@ -194,7 +197,8 @@ impl DeviceMemory {
         };
         let oversize = rules.is_oversize(bytes);
         let guard = arena.lock.guard();
-        let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source });
+        let heap = suballocations::segment(address, bytes);
+        let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source, heap });
         let error = match self.attach(arena, &mut allocation) {
             Ok(id) => return Ok(self.hand_out(arena, id, request, &rules)),
             Err(error) => error,

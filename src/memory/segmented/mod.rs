@@ -22,6 +22,7 @@ use super::pluggable::Pluggable;
 use super::stats::Lanes;
 use super::{Locked, history, unknown_pointer};
 use crate::error::{Error, Result};
+use crate::nvtx::Heap;
 use crate::runtime::Runtime;
 use fits::{Fit, Fits};
 
@@ -37,11 +38,13 @@ pub struct Allocation {
     pub oversize: bool,
     /// Who gave it; none: the driver.
     pub source: Option<Pluggable>,
+    /// What a tool calls it that wants to know its blocks.
+    pub heap: Option<Heap>,
 }
 
 impl Allocation {
     const NONE: Allocation =
-        Allocation { address: 0, bytes: 0, start: 0, oversize: false, source: None };
+        Allocation { address: 0, bytes: 0, start: 0, oversize: false, source: None, heap: None };
 }
 
 /// The segments of an arena.
@@ -126,7 +129,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
         return Ok(());
     }
     history::freed(arena, state, id);
-    memory.poison(runtime, arena, id);
+    memory.end_block(runtime, arena, id);
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { arena.state() };
     let mut change = state.free_in_segment(id, memory.now());
@@ -397,6 +400,11 @@ impl ArenaState {
     pub(super) fn idle(&self) -> impl DoubleEndedIterator<Item = Fit> {
         let fits = self.segments.as_ref().map_or(&[][..], |segments| segments.fits.as_slice());
         fits.iter().copied().filter(|fit| !self.is_split(fit.id))
+    }
+
+    /// What a tool calls the segment of a block.
+    pub(super) fn heap(&self, id: u32) -> Option<Heap> {
+        self.segments.as_ref()?.of(&self.blocks[id]).heap
     }
 
     /// The address of a block of the arena with this base.

@@ -44,6 +44,10 @@ pub fn remove(address: u64) {
     if let Ok(at) = table.binary_search_by_key(&address, |entry| entry.address) {
         table.remove(at);
     }
+    if table.is_empty() {
+        // Nothing is kept after a shutdown.
+        *table = Vec::new();
+    }
 }
 
 fn find(address: u64) -> Option<Entry> {

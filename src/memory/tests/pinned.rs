@@ -232,6 +232,29 @@ fn the_reserve_is_used_first_and_stays() {
 }
 
 #[test]
+fn segments_that_touch_stay_apart() {
+    on_machine("memory=1GiB", |bench| {
+        let default = HostSettings::DEFAULT;
+        bench.set(HostSettings { reserve_segment_bytes: 8 * MIB, ..default });
+        // Both segments are cut out of the reserve, one behind the other.
+        let blocks: Vec<usize> = (0..64).map(|_| bench.pin(64 * KIB)).collect();
+        assert_eq!(blocks[32], blocks[0] + 2 * MIB as usize);
+        bench.check_host();
+        for block in &blocks {
+            bench.unpin(*block);
+            bench.check_host();
+        }
+        // Each is free as a whole, and serves nothing that is larger.
+        bench.set(default);
+        let calls = bench.calls(Call::cuMemHostAlloc);
+        let large = bench.pin(3 * MIB);
+        assert_eq!(bench.calls(Call::cuMemHostAlloc), calls + 1);
+        bench.unpin(large);
+        bench.check_host();
+    });
+}
+
+#[test]
 fn memory_of_the_system_can_be_registered() {
     on_machine("memory=1GiB", |bench| {
         let default = HostSettings::DEFAULT;

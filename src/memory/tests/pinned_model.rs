@@ -71,6 +71,9 @@ struct World<'a> {
     /// Device memory, and what a copy must have put there.
     copies: Vec<(u64, u64, u8)>,
     next: u8,
+    /// The most blocks and bytes that were active after an operation: only the last step of an
+    /// allocation adds any.
+    peaks: [i64; 2],
 }
 
 impl World<'_> {
@@ -134,8 +137,11 @@ impl World<'_> {
             _ => (),
         }
         self.bench.check_host();
-        let active = self.bench.host().active_requests.current;
-        assert!(active >= self.blocks.len() as i64, "{active} of {}", self.blocks.len());
+        let stats = self.bench.host();
+        let active = [stats.active_requests.current, stats.active_bytes.current];
+        assert!(active[0] >= self.blocks.len() as i64, "{active:?} of {}", self.blocks.len());
+        self.peaks = [self.peaks[0].max(active[0]), self.peaks[1].max(active[1])];
+        assert_eq!([stats.active_requests.peak, stats.active_bytes.peak], self.peaks);
     }
 
     fn finish(mut self) {
@@ -169,7 +175,7 @@ fn run(options: &str, ops: &[Op]) {
     on_machine(options, |bench| {
         let streams = (0..STREAMS).map(|_| bench.stream()).collect();
         let (blocks, copies) = (Vec::new(), Vec::new());
-        let mut world = World { bench, streams, blocks, copies, next: 0 };
+        let mut world = World { bench, streams, blocks, copies, next: 0, peaks: [0; 2] };
         for op in ops {
             world.apply(op);
         }

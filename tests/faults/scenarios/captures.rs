@@ -19,10 +19,10 @@ macro_rules! own {
     }};
 }
 
-struct Capture(CUstream);
+pub struct Capture(CUstream);
 
 impl Capture {
-    fn begin(stream: &Stream) -> Result<Capture, Failed> {
+    pub fn begin(stream: &Stream) -> Result<Capture, Failed> {
         let mut native: CUstream = null_mut();
         call!(tcuda_stream_native(stream.0, (&raw mut native).cast()))?;
         own!(cuStreamBeginCapture(native, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL));

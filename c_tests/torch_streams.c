@@ -1,7 +1,73 @@
-/* Where PyTorch's allocations go while it captures graphs, and while one of its threads uses a pool. */
+/* Streams that others made, as PyTorch does, and where allocations on them go while they are captured. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "torch.h"
+
+enum { GLOBAL = 0 };
+
+typedef struct CUgraph_st graph;
+
+static struct {
+    int (*create)(struct CUstream_st **stream, unsigned flags, int priority);
+    int (*destroy)(struct CUstream_st *stream);
+    int (*begin)(struct CUstream_st *stream, int mode);
+    int (*end)(struct CUstream_st *stream, graph **graph);
+    int (*destroy_graph)(graph *graph);
+    int (*memset)(unsigned long long address, unsigned char value, size_t bytes,
+        struct CUstream_st *stream);
+} driver;
+
+/* As dlsym, it gives an object pointer, and C has no cast from one to a function. */
+static void find(const char *name, void *function)
+{
+    void *address = NULL;
+    CHECK_OK(tcuda_backend_function(name, &address));
+    memcpy(function, &address, sizeof address);
+}
+
+static void find_driver(void)
+{
+    find("cuStreamCreateWithPriority", &driver.create);
+    find("cuStreamDestroy", &driver.destroy);
+    find("cuStreamBeginCapture", &driver.begin);
+    find("cuStreamEndCapture", &driver.end);
+    find("cuGraphDestroy", &driver.destroy_graph);
+    find("cuMemsetD8Async", &driver.memset);
+}
+
+/* Streams that PyTorch makes have memory of their own, the same at each call. */
+static void streams_of_others_are_found_again(void)
+{
+    struct CUstream_st *foreign[2];
+    void *first[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(driver.create(&foreign[i], 1, 0), 0);
+    for (int turn = 0; turn < 200; turn++) {
+        for (int i = 0; i < 2; i++) {
+            void *block = torch_malloc(700, 0, foreign[i]);
+            CHECK(first[i] == NULL || first[i] == block);
+            first[i] = block;
+            torch_free(block);
+        }
+    }
+    CHECK(first[0] != first[1]);
+    CHECK_EQ(stat_of("segment.all.current"), 2);
+    /* A handle of the host's that goes takes nothing along: the stream's work is waited for. */
+    tcuda_stream *wrapped = NULL;
+    CHECK_OK(tcuda_stream_from_external(0, foreign[0], &wrapped));
+    CHECK_OK(tcuda_stream_destroy(wrapped));
+    void *block = torch_malloc(700, 0, foreign[0]);
+    CHECK(block == first[0]);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(driver.memset((uintptr_t)block, 7, 700, foreign[0]), 0);
+    torch_free(block);
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), 0);
+    CHECK_OK(tcuda_device_synchronize(0));
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(driver.destroy(foreign[i]), 0);
+    expect_silence();
+}
 
 /* A capture that begins as PyTorch begins one: the pool first, on a stream that tcuda may not know. */
 static void begin_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
@@ -112,42 +178,16 @@ static void two_captures_have_two_pools(void)
     expect_silence();
 }
 
-static void *allocate_outside(void *unused)
-{
-    (void)unused;
-    void *block = torch_malloc(1000, 0, NULL);
-    CHECK_EQ(pool_of(block), 0);
-    torch_free(block);
-    return NULL;
-}
-
-/* torch.cuda.use_mem_pool: the pool is for the thread. */
-static void a_pool_of_the_host_is_for_its_thread(void)
-{
-    tcuda_torch_begin_allocate_to_pool(0, 0, 7, NULL);
-    void *block = torch_malloc(1000, 0, NULL);
-    CHECK(pool_of(block) != 0);
-    run_on_thread(allocate_outside, NULL);
-    tcuda_torch_begin_allocate_to_pool(0, 0, 7, NULL);
-    expect_line("end it before");
-    tcuda_torch_end_allocate_to_pool(0, 0, 7);
-    allocate_outside(NULL);
-    torch_free(block);
-    tcuda_torch_release_pool(0, 0, 7);
-    tcuda_torch_reset();
-    CHECK_EQ(reserved(), 0);
-    expect_silence();
-}
-
 int main(void)
 {
     SKIP_WITHOUT_GPU();
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_ERROR, take_line, NULL, NULL));
     CHECK_OK(tcuda_device_set(0));
     find_driver();
+    /* First, while the driver has no address of a stream to give out again. */
     a_capture_has_memory_of_its_own();
+    streams_of_others_are_found_again();
     two_captures_have_two_pools();
-    a_pool_of_the_host_is_for_its_thread();
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
     return finish();
 }
