@@ -1151,7 +1151,7 @@ typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
  * Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
  * has none. Called on any thread, perhaps on several at once, with the device's context current
  * and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
- * the current one.
+ * the current one. Must not throw: an exception of C++ that leaves it ends the process.
  */
 typedef void *(*tcuda_torch_malloc_fn)(ptrdiff_t bytes, int32_t device,
     struct CUstream_st *cu_stream);

@@ -133,6 +133,8 @@ pub struct World {
     pub allocators: Vec<usize>,
     /// Is the cache off?
     pub is_plain: bool,
+    /// Was there a pool whose blocks are whole segments, however small?
+    pub has_whole: bool,
     /// Where this thread is routed, the last one last: pools and devices.
     pub routes: Vec<(usize, i32)>,
     /// Handles and addresses that were live once.
@@ -171,6 +173,7 @@ impl World {
             pools: Vec::new(),
             allocators: Vec::new(),
             is_plain: false,
+            has_whole: false,
             routes: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
@@ -193,6 +196,7 @@ impl World {
             pools: self.pools.clone(),
             allocators: self.allocators.clone(),
             is_plain: self.is_plain,
+            has_whole: self.has_whole,
             dead: self.dead.clone(),
             natives: self.natives.clone(),
             may_be_shut_down: self.may_be_shut_down,
@@ -331,7 +335,7 @@ impl World {
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
         self.dead.append(&mut self.pools);
         self.dead.append(&mut self.allocators);
-        self.is_plain = false;
+        (self.is_plain, self.has_whole) = (false, false);
         self.routes.clear();
         // A native handle of one machine may name another object of the next.
         self.natives.clear();

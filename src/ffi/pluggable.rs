@@ -20,7 +20,7 @@ pub(super) static ALLOCATORS: Table<Pluggable> = Table::new(7, "pluggable alloca
 /// Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
 /// has none. Called on any thread, perhaps on several at once, with the device's context current
 /// and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
-/// the current one.
+/// the current one. Must not throw: an exception of C++ that leaves it ends the process.
 pub type tcuda_torch_malloc_fn = Option<
     unsafe extern "C" fn(bytes: isize, device: i32, cu_stream: *mut CUstream_st) -> *mut c_void,
 >;

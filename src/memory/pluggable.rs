@@ -34,6 +34,12 @@ pub struct Hooks {
     pub record_stream: Option<unsafe extern "C" fn(*mut c_void, CUstream)>,
 }
 
+/// A text of the host's as far as it is UTF-8, copied without host memory.
+fn shown(text: &CStr) -> Text {
+    let bytes = text.to_bytes().utf8_chunks().next();
+    Text::new(bytes.map_or("", |chunk| chunk.valid()))
+}
+
 /// A library that was opened for an allocator, closed when it goes.
 struct Shared(NonNull<c_void>);
 
@@ -48,10 +54,9 @@ impl Shared {
         // Local, as PyTorch opens it: its symbols bind nobody else's.
         // SAFETY: NUL-terminated; what the library does when it is opened is the host's choice.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        NonNull::new(handle).map(Shared).ok_or_else(|| Error::Library {
-            path: Text::new(&path.to_string_lossy()),
-            reason: library::reason(),
-        })
+        NonNull::new(handle)
+            .map(Shared)
+            .ok_or_else(|| Error::Library { path: shown(path), reason: library::reason() })
     }
 
     fn symbol(&self, name: &CStr, parameter: &'static str) -> Result<NonNull<c_void>> {
@@ -59,7 +64,7 @@ impl Shared {
         let address = unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) };
         NonNull::new(address).ok_or_else(|| Error::BadText {
             name: parameter,
-            value: Text::new(&name.to_string_lossy()),
+            value: shown(name),
             allowed: "the library has no such symbol; name a function that it exports as C",
         })
     }

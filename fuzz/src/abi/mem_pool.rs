@@ -23,6 +23,7 @@ pub(super) fn create(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_mem_pool_create(allocator as *mut _, flags, out.ptr()));
     if let Some(pool) = out.check(w.judge(status, &e)) {
         w.pools.push(pool as usize);
+        w.has_whole |= flags & TCUDA_MEM_POOL_NO_SPLIT != 0;
         w.counted += 1;
     }
 }

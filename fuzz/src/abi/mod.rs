@@ -194,7 +194,8 @@ pub fn check_memory(world: &World) {
         let rounded: usize = own().map(|block| block.counted).sum();
         let mut allocated = 0;
         assert_eq!(status_of!(tcuda_memory_allocated(device, &mut allocated)), status::OK);
-        assert_eq!(allocated, rounded, "allocated bytes of device {device}");
+        let is_right = if world.has_whole { allocated >= rounded } else { allocated == rounded };
+        assert!(is_right, "{allocated} allocated bytes of device {device}, {rounded} expected");
         let blocks = own().filter(|block| block.ptr != 0).count();
         let key = c"allocation.all.current".as_ptr();
         let mut value = 0;

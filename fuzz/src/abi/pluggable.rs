@@ -144,8 +144,8 @@ pub(super) fn backend(_: &mut World, _: &mut Input) {
 pub(super) fn caching_enable(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let enabled = w.flag(i, &mut e);
-    if w.mode == Mode::Threads && e.wrong.is_empty() {
-        // Nobody would know how the blocks of others are counted.
+    if w.mode != Mode::Strict && e.wrong.is_empty() {
+        // Nobody would know how the blocks of others are counted, nor which the driver kept.
         return;
     }
     if w.judge(status_of!(tcuda_memory_caching_enable(enabled)), &e) {
