@@ -21,10 +21,15 @@ pub(super) fn create(w: &mut World, i: &mut Input) {
     }
     let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
     let status = status_of!(tcuda_mem_pool_create(allocator as *mut _, flags, out.ptr()));
-    if let Some(pool) = out.check(w.judge(status, &e)) {
-        w.pools.push(pool as usize);
-        w.counted += 1;
+    let Some(pool) = out.check(w.judge(status, &e)) else { return };
+    if flags & TCUDA_MEM_POOL_NO_SPLIT != 0 {
+        // Blocks that are whole segments count as more than the model knows.
+        w.judge(status_of!(tcuda_mem_pool_destroy(pool)), &Expect::default());
+        w.dead.push(pool as usize);
+        return;
     }
+    w.pools.push(pool as usize);
+    w.counted += 1;
 }
 
 pub(super) fn destroy(w: &mut World, i: &mut Input) {
