@@ -198,6 +198,28 @@ def many_stacks_are_shared():
         free(block)
 
 
+def settings_are_told():
+    """As PyTorch tells its own: in bytes, and the text."""
+    def told(text):
+        ok(tcuda.tcuda_allocator_config_set(text))
+        return take(0)[1]["allocator_settings"]
+
+    before = told(b"")
+    assert before["max_split_size"] == -1 and before["garbage_collection_threshold"] == 0.0
+    found = told(b"max_split_size_mb:64,garbage_collection_threshold:0.5,"
+                 b"roundup_power2_divisions:[2:4,>:8],pinned_num_register_threads:4,"
+                 b"release_lock_on_cudamalloc:True")
+    check_keys(found, SETTINGS, "settings")
+    assert found["max_split_size"] == 64 * MIB, found
+    assert found["garbage_collection_threshold"] == 0.5
+    assert found["roundup_power2_divisions"] == {
+        str(1 << n): 4 if n <= 1 else 8 for n in range(16)}, found
+    assert found["pinned_num_register_threads"] == 4
+    assert found["release_lock_on_cudamalloc"] and not found["pinned_use_cuda_host_register"]
+    assert "max_split_size_mb:64," in found["PYTORCH_CUDA_ALLOC_CONF"]
+    told(b"pinned_num_register_threads:1,release_lock_on_cudamalloc:False")
+
+
 def inner(size):
     return malloc(size)
 
@@ -273,6 +295,7 @@ def main():
         print("skipped: no GPU")
         sys.exit(77)
     check(*take(1))  # nothing is there yet
+    settings_are_told()
     snapshots_agree_with_their_past()
     many_stacks_are_shared()
     ok(tcuda.tcuda_memory_empty_cache())

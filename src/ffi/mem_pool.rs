@@ -148,7 +148,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
         let taken = match runtime::existing(call.inside()) {
             Some(runtime) => Snapshot::of(&runtime.devices, Some(found.id()), with_history)?,
-            None => Snapshot::default(),
+            None => Snapshot::before_any_use()?,
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
         Ok(())

@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
         let with_history = flag(with_history, "with_history")?;
         let taken = match runtime::existing(call.inside()) {
             Some(runtime) => Snapshot::of(&runtime.devices, None, with_history)?,
-            None => Snapshot::default(),
+            None => Snapshot::before_any_use()?,
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);
         Ok(())

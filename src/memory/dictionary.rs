@@ -3,9 +3,11 @@
 use super::frames::{Frame, Stacks};
 use super::pool::PoolId;
 use super::ring::{Action, Event};
+use super::settings::Settings;
 use super::snapshot::{BlockState, BlockView, Past, SegmentView, Snapshot};
 use super::stats::Class;
 use crate::error::Result;
+use std::fmt::{self, Write};
 
 /// Takes bytes, one piece after the other.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
@@ -47,28 +49,6 @@ pub trait Notation {
     fn again(&mut self, shared: Shared) -> Result<bool>;
 }
 
-/// The settings that PyTorch tells with a snapshot.
-pub struct Settings {
-    /// The last text of configuration.
-    pub text: &'static str,
-    /// -1: blocks of any size may be split.
-    pub max_split_size: i64,
-    /// 0: off.
-    pub garbage_collection_threshold: f64,
-    /// Virtual memory is used.
-    pub expandable_segments: bool,
-}
-
-/// The settings as they are.
-pub fn settings_of() -> Settings {
-    Settings {
-        text: "",
-        max_split_size: -1,
-        garbage_collection_threshold: 0.0,
-        expandable_segments: true,
-    }
-}
-
 /// Writes the dictionary.
 pub fn write(snapshot: &Snapshot, to: &mut dyn Notation) -> Result<()> {
     to.begin_dictionary(None)?;
@@ -89,7 +69,7 @@ pub fn write(snapshot: &Snapshot, to: &mut dyn Notation) -> Result<()> {
         write_events(snapshot, &snapshot.host, to)?;
     }
     to.key("allocator_settings")?;
-    write_settings(&settings_of(), to)?;
+    write_settings(&snapshot.settings, to)?;
     to.key("external_annotations")?;
     to.begin_list(None)?;
     to.end_list()?;
@@ -218,33 +198,56 @@ fn write_frame(stacks: &Stacks, id: u32, frame: Frame, to: &mut dyn Notation) ->
     to.end_dictionary()
 }
 
+/// A text of settings, which is cut where it is longer than any.
+struct Buffer {
+    bytes: [u8; 2048],
+    len: usize,
+}
+
+impl fmt::Write for Buffer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+/// A size in bytes, as PyTorch writes one that may be unlimited.
+fn limit(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(-1)
+}
+
 fn write_settings(settings: &Settings, to: &mut dyn Notation) -> Result<()> {
+    let mut text = Buffer { bytes: [0; 2048], len: 0 };
+    let _ = write!(text, "{settings}");
     to.begin_dictionary(None)?;
     to.key("PYTORCH_CUDA_ALLOC_CONF")?;
-    to.word(settings.text)?;
+    to.text(&text.bytes[..text.len])?;
     to.key("max_split_size")?;
-    to.integer(settings.max_split_size)?;
+    to.integer(limit(settings.max_split_bytes))?;
     to.key("garbage_collection_threshold")?;
     to.float(settings.garbage_collection_threshold)?;
     for (key, value) in [
         ("expandable_segments", settings.expandable_segments),
-        ("release_lock_on_cudamalloc", false),
-        ("pinned_use_cuda_host_register", false),
-        ("graph_capture_record_stream_reuse", false),
+        ("release_lock_on_cudamalloc", settings.release_lock_on_cudamalloc),
+        ("pinned_use_cuda_host_register", settings.host.use_host_register),
+        ("graph_capture_record_stream_reuse", settings.graph_capture_record_stream_reuse),
     ] {
         to.key(key)?;
         to.flag(value)?;
     }
     to.key("pinned_num_register_threads")?;
-    to.integer(1)?;
+    to.integer(settings.host.register_threads.into())?;
     to.key("roundup_power2_divisions")?;
     to.begin_dictionary(None)?;
-    for key in [
+    let keys = [
         "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192",
         "16384", "32768",
-    ] {
+    ];
+    for (key, divisions) in keys.into_iter().zip(settings.roundup_power2_divisions) {
         to.key(key)?;
-        to.integer(0)?;
+        to.integer(divisions as i64)?;
     }
     to.end_dictionary()?;
     to.end_dictionary()

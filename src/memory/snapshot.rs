@@ -12,6 +12,7 @@ use super::direct::{self, Block};
 use super::frames::{self, Stacks};
 use super::pool::PoolId;
 use super::ring::Event;
+use super::settings::{self, Settings};
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{Books, DeviceMemory, history, json, page, pickle, segmented};
 use crate::device::Device;
@@ -108,6 +109,8 @@ pub struct Snapshot {
     pub events: Vec<Event>,
     /// The frames of events and blocks.
     pub stacks: Stacks,
+    /// The allocator's settings.
+    pub settings: Settings,
 }
 
 /// Room that a list wants: segments, blocks, events.
@@ -129,11 +132,16 @@ pub fn segment_of(address: u64) -> Result<(u64, u64)> {
 }
 
 impl Snapshot {
+    /// Of no device: what there is to tell before the first use.
+    pub fn before_any_use() -> Result<Snapshot> {
+        Ok(Snapshot { settings: settings::current()?, ..Snapshot::default() })
+    }
+
     /// Lists the devices, one after the other, with what was recorded if it is asked for;
     /// `pool`: of this private pool alone.
     pub fn of(devices: &[Device], pool: Option<PoolId>, with_history: bool) -> Result<Snapshot> {
         let _records = history::hold_records();
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot::before_any_use()?;
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         snapshot.devices.try_reserve_exact(devices.len()).map_err(no_memory)?;
         devices
