@@ -58,15 +58,15 @@ impl Streams {
         {
             return Ok(stream);
         }
-        if native as usize != PER_THREAD {
-            self.check_context(device, native)?;
-        }
         let driver_id = match is_captured {
             true => None,
             false => Some(self.driver_id(native)?),
         };
         if let Some(stream) = self.newest(native, driver_id, false) {
             return Ok(stream);
+        }
+        if native as usize != PER_THREAD {
+            self.check_context(device, native)?;
         }
         let driver_id = match driver_id {
             Some(id) => id,
