@@ -422,7 +422,7 @@ fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<L
 }
 
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
-#[inline]
+#[inline(always)]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     if watch::is_watched() {
         return free_watched(runtime, address);
