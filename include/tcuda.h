@@ -771,7 +771,10 @@ tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
 
-/** All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them. */
+/**
+ * All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
+ * "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_json(int32_t device, char *buf, size_t len, size_t *needed);
 

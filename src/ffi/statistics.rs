@@ -7,7 +7,7 @@ use crate::memory::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatRow, Statistics,
 };
-use crate::memory::{Keys, Summary, in_row, pool_in};
+use crate::memory::{Json, Keys, Summary, in_row, pool_in};
 use crate::monitor::{Process, Processes};
 use crate::runtime;
 use crate::text::Text;
@@ -188,7 +188,8 @@ fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
     Ok(row.and_then(|row| in_row(&row, rest)))
 }
 
-/// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them.
+/// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
+/// "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stats_json(
@@ -199,7 +200,12 @@ pub unsafe extern "C" fn tcuda_memory_stats_json(
 ) -> tcuda_status {
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
-        out.set(Keys(&statistics(call, device)?))
+        let statistics = statistics(call, device)?;
+        let by_pool = match runtime::existing(call.inside()) {
+            Some(runtime) => runtime.device(device)?.memory.reserved_by_pools()?,
+            None => Vec::new(),
+        };
+        out.set(Json { statistics: &statistics, by_pool: &by_pool })
     })
 }
 

@@ -41,6 +41,14 @@ impl ByPool {
         self.0.iter().find(|(pool, _)| pool.pair() == pair).map(|(_, row)| *row)
     }
 
+    /// The counts of all, by their pairs of numbers.
+    fn all(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.0.len()).map_err(|_| Error::OutOfHostMemory("statistics"))?;
+        all.extend(self.0.iter().map(|(pool, row)| (pool.pair(), *row)));
+        Ok(all)
+    }
+
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
         self.0.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_peak);
@@ -69,6 +77,11 @@ impl DeviceMemory {
             by_pool.count(old, arena.class, -bytes);
             by_pool.count(pool, arena.class, bytes);
         }
+    }
+
+    /// What each private pool has from the driver.
+    pub fn reserved_by_pools(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+        self.by_pool.lock().all()
     }
 
     /// What the private pool with this pair of numbers has from the driver.

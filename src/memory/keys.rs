@@ -106,23 +106,43 @@ fn write_stat(f: &mut fmt::Formatter<'_>, stat: &Stat) -> fmt::Result {
     f.write_str("}")
 }
 
-impl fmt::Display for Keys<'_> {
+fn write_row(f: &mut fmt::Formatter<'_>, rows: &StatRow) -> fmt::Result {
+    for (index, (pool, row)) in POOLS.iter().enumerate() {
+        write!(f, "{}\"{pool}\": ", if index == 0 { "{" } else { ", " })?;
+        write_stat(f, &rows[*row])?;
+    }
+    f.write_str("}")
+}
+
+/// All statistics as JSON, with what each private pool has from the driver, by its two numbers.
+pub struct Json<'a> {
+    /// The device's.
+    pub statistics: &'a Statistics,
+    /// The pools'.
+    pub by_pool: &'a [((u64, u64), StatRow)],
+}
+
+impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = Keys(self.statistics);
         f.write_str("{")?;
-        for (name, rows) in self.arrays() {
-            write!(f, "\"{name}\": {{")?;
-            for (index, (pool, row)) in POOLS.iter().enumerate() {
-                write!(f, "{}\"{pool}\": ", if index == 0 { "" } else { ", " })?;
-                write_stat(f, &rows[*row])?;
-            }
-            f.write_str("}, ")?;
+        for (name, rows) in keys.arrays() {
+            write!(f, "\"{name}\": ")?;
+            write_row(f, rows)?;
+            f.write_str(", ")?;
         }
-        for (name, stat) in self.singles() {
+        f.write_str("\"reserved_bytes_by_private_pools\": {")?;
+        for (index, ((first, second), row)) in self.by_pool.iter().enumerate() {
+            write!(f, "{}\"{first}_{second}\": ", if index == 0 { "" } else { ", " })?;
+            write_row(f, row)?;
+        }
+        f.write_str("}, ")?;
+        for (name, stat) in keys.singles() {
             write!(f, "\"{name}\": ")?;
             write_stat(f, stat)?;
             f.write_str(", ")?;
         }
-        for (index, (name, value)) in self.numbers().iter().enumerate() {
+        for (index, (name, value)) in keys.numbers().iter().enumerate() {
             write!(f, "{}\"{name}\": {}", if index == 0 { "" } else { ", " }, *value as i64)?;
         }
         f.write_str("}")
@@ -164,6 +184,28 @@ mod tests {
         {
             assert_eq!(keys.get(wrong), None, "{wrong}");
         }
-        assert!(keys.to_string().contains("\"max_split_size\": -1"));
+        let mut row = StatRow::default();
+        row[2].peak = 5;
+        let by_pool = [((0, 1), row), ((3, 0), StatRow::default())];
+        let json = Json { statistics: &statistics, by_pool: &by_pool }.to_string();
+        assert!(json.contains("\"max_split_size\": -1"));
+        let zeros =
+            |peak| format!("{{\"allocated\": 0, \"current\": 0, \"freed\": 0, \"peak\": {peak}}}");
+        let of_pool = |large| {
+            format!(
+                "{{\"all\": {}, \"large_pool\": {}, \"small_pool\": {}}}",
+                zeros(0),
+                zeros(large),
+                zeros(0)
+            )
+        };
+        assert!(
+            json.contains(&format!(
+                "\"reserved_bytes_by_private_pools\": {{\"0_1\": {}, \"3_0\": {}}}, \"oversize",
+                of_pool(5),
+                of_pool(0)
+            )),
+            "{json}"
+        );
     }
 }

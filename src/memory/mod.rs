@@ -57,7 +57,7 @@ pub mod virtual_memory;
 mod watch;
 
 pub use grammar::{ConfigError, Problem};
-pub use keys::{Keys, in_row, pool_in};
+pub use keys::{Json, Keys, in_row, pool_in};
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
