@@ -141,13 +141,23 @@ pub struct Inside {
 }
 
 /// Enters the library.
-#[inline]
+#[inline(always)]
 pub fn enter() -> Result<Inside> {
     let block = block();
+    let is_plain = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !turn::are_kept();
+    if is_plain && block.registered.load(Ordering::Relaxed) != 0 {
+        block.presence.enter(Fence::Light);
+        return Ok(Inside { block });
+    }
+    enter_slowly(block)
+}
+
+#[cold]
+fn enter_slowly(block: &'static Block) -> Result<Inside> {
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
     }
-    if turn::are_kept() && !is_forked() {
+    if !is_forked() {
         // Outside still: nobody waits for a thread that waits for its turn.
         turn::call();
     }
