@@ -43,9 +43,9 @@ impl Member for Arena {
         self.account.with_mut(|account| {
             // SAFETY: the caller's promise; loom checks it.
             let account = unsafe { &mut *account };
-            let before = account.current[ALLOCATED_BYTES];
+            let before = account.now(ALLOCATED_BYTES);
             let result = body(account);
-            let change = account.current[ALLOCATED_BYTES] - before;
+            let change = account.now(ALLOCATED_BYTES) - before;
             let now = self.truth.now.fetch_add(change, Ordering::Relaxed) + change;
             self.truth.peak.fetch_max(now, Ordering::Relaxed);
             self.truth.scope.fetch_max(now, Ordering::Relaxed);
