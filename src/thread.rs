@@ -45,17 +45,40 @@ pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
 /// Stands for what a thread of a forked child is told: its destructor never runs, so it owns nothing.
 pub const FORKED: *mut c_void = std::ptr::without_provenance_mut(2);
 
-unsafe extern "C" {
-    fn tcuda_thread_block() -> *mut Block;
+/// The address of the block, as compiled C finds it: its distance from the thread pointer is fixed when
+/// the library is loaded, and linkers know these two instructions.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[inline(always)]
+fn block_address() -> *const Block {
+    let block: *const Block;
+    // SAFETY: reads the thread pointer and a distance, neither of which changes while a thread lives.
+    unsafe {
+        std::arch::asm!(
+            "mov {block}, qword ptr fs:[0]",
+            "add {block}, qword ptr [rip + tcuda_thread@GOTTPOFF]",
+            block = out(reg) block,
+            options(pure, nomem, nostack),
+        );
+    }
+    block
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+#[inline(always)]
+fn block_address() -> *const Block {
+    unsafe extern "C" {
+        fn tcuda_thread_block() -> *const Block;
+    }
+    // SAFETY: takes nothing, and gives the address of a thread-local.
+    unsafe { tcuda_thread_block() }
 }
 
 /// This thread's block.
-#[inline]
+#[inline(always)]
 pub fn block() -> &'static Block {
-    // SAFETY: gives the address of a thread-local of this layout.
-    let block = unsafe { tcuda_thread_block() };
-    // SAFETY: it lives as long as the thread, zeroed at first, and all fields are atomics.
-    unsafe { &*block }
+    // SAFETY: it is of this layout and lives as long as the thread, zeroed at first, and all fields are
+    // atomics.
+    unsafe { &*block_address() }
 }
 
 static MEMBERS: Members = Members::new();
