@@ -409,7 +409,7 @@ pub fn empty_cache(runtime: &Runtime) -> Result<()> {
 struct Locked<'a> {
     arena: &'a Arena,
     id: u32,
-    _guard: crate::lock::Guard<'a>,
+    _guard: arena_lock::ArenaGuard<'a>,
 }
 
 /// The block at an address of a slot.
