@@ -69,11 +69,9 @@ impl<M: Member> GuardedBooks<M> {
         self.books.with_mut(|books| {
             // SAFETY: the lock is held.
             let members = unsafe { &(*books).members };
-            for member in members {
-                if own.is_none_or(|own| !std::ptr::eq(own, &**member)) {
-                    member.lock().hold_still();
-                }
-            }
+            let is_other = |member: &&M| own.is_none_or(|own| !std::ptr::eq(own, *member));
+            let others = members.iter().map(|member| &**member).filter(is_other);
+            ArenaLock::hold_all_still(others.map(|member| member.lock()));
             let _still = Still(books);
             // SAFETY: the lock is held.
             body(unsafe { &mut *books })

@@ -1,6 +1,7 @@
 //! Blocks by their addresses: whose memory it is, giving back, and saying who else uses it.
 
 use super::arena::Arena;
+use super::arena_lock::ArenaGuard;
 use super::block::Block;
 use super::stats::change_of;
 use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
@@ -37,7 +38,7 @@ pub fn unknown_pointer(address: u64) -> Error {
 pub(super) struct Locked<'a> {
     pub(super) arena: &'a Arena,
     pub(super) id: u32,
-    pub(super) _guard: crate::lock::Guard<'a>,
+    pub(super) _guard: ArenaGuard<'a>,
 }
 
 /// The block at an address of a slot.
