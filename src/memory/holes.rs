@@ -12,6 +12,23 @@ impl ArenaState {
         u64::from(self.end()) * UNIT != self.segment.bytes()
     }
 
+    /// Adds freshly mapped units at the mapped end.
+    pub(super) fn extend(&mut self, units: u32) {
+        let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
+        let id = self.new_block(start, units, State::Free);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release(id);
+    }
+
+    /// One past the last mapped unit.
+    pub(super) fn end(&self) -> u32 {
+        if self.last == NONE { 0 } else { self.blocks[self.last].end() }
+    }
+
     /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
     /// free neighbours, else at the end.
     pub(super) fn grow(
@@ -22,6 +39,8 @@ impl ArenaState {
         limit: u64,
     ) -> Result<()> {
         let step = (memory.granularity() / UNIT) as u32;
+        debug_assert!(self.quick.is_empty(), "a search came before");
+        self.rest_quick();
         self.blocks.prepare(2)?;
         if self.has_holes()
             && let Some((hole, below)) = self.find_hole(units)
@@ -120,6 +139,7 @@ impl ArenaState {
         base: u64,
         wanted: u64,
     ) -> Result<()> {
+        debug_assert!(self.quick.is_empty(), "they were joined");
         let before = self.segment.bytes();
         let mut id = self.first;
         while id != NONE && before - self.segment.bytes() < wanted {
