@@ -34,22 +34,31 @@ const NOBODY: usize = 0;
 const YIELDS: u32 = 10 * sync::LOOKS;
 
 /// The lock of an arena.
+#[repr(C)]
 pub struct ArenaLock {
-    /// The thread to which it is biased, or nobody. Changes only with `lock` held.
-    owner: AtomicUsize,
-    /// Is the owner inside, or about to find out that it is the owner no more?
-    inside: AtomicBool,
-    /// Set by the holder while it waits for the ledger's lock, or for the device.
-    parked: AtomicBool,
+    bias: Bias,
     /// Held by all holders but an owner that is inside.
     lock: Lock,
-    /// Guarded by `lock`.
+    /// Guarded by `lock`, and beside it.
     habit: Habit,
+    /// Set by the holder while it waits for the ledger's lock, or for the device.
+    parked: AtomicBool,
     /// What the ledger did. Guarded by the ledger's lock.
     hold: Hold,
 }
 
+/// The light way, on a line of its own: whoever finds that it is not the owner need not fetch that line
+/// each time that somebody else takes the real lock.
+#[repr(align(64))]
+struct Bias {
+    /// The thread to which it is biased, or nobody. Changes only with the real lock held.
+    owner: AtomicUsize,
+    /// Is the owner inside, or about to find out that it is the owner no more?
+    inside: AtomicBool,
+}
+
 /// Who takes the lock, and who took it.
+#[repr(C)]
 struct Habit {
     last: Cell<usize>,
     /// How often in a row the last one took it.
@@ -79,9 +88,7 @@ impl ArenaLock {
     /// A free lock.
     pub fn new() -> ArenaLock {
         ArenaLock {
-            owner: AtomicUsize::new(NOBODY),
-            inside: AtomicBool::new(false),
-            parked: AtomicBool::new(false),
+            bias: Bias { owner: AtomicUsize::new(NOBODY), inside: AtomicBool::new(false) },
             lock: Lock::new(Rank::ARENA),
             habit: Habit {
                 last: Cell::new(NOBODY),
@@ -90,6 +97,7 @@ impl ArenaLock {
                 suspensions: Cell::new(0),
                 former: Cell::new(None),
             },
+            parked: AtomicBool::new(false),
             hold: Hold {
                 taken: Cell::new(false),
                 suspended: Cell::new(NOBODY),
@@ -102,11 +110,11 @@ impl ArenaLock {
     #[inline]
     pub fn guard(&self) -> ArenaGuard<'_> {
         let me = thread::address();
-        if self.owner.load(Ordering::Relaxed) == me {
+        if self.bias.owner.load(Ordering::Relaxed) == me {
             Rank::ARENA.before();
-            self.inside.store(true, Ordering::Relaxed);
+            self.bias.inside.store(true, Ordering::Relaxed);
             sync::light_fence();
-            if self.owner.load(Ordering::Acquire) == me {
+            if self.bias.owner.load(Ordering::Acquire) == me {
                 debug_assert!(
                     thread::is_inside(),
                     "whoever asks where an owner is looks at its call"
@@ -114,30 +122,44 @@ impl ArenaLock {
                 Rank::ARENA.taken();
                 return ArenaGuard { lock: self, is_light: true, not_send: PhantomData };
             }
-            self.inside.store(false, Ordering::Release);
+            self.bias.inside.store(false, Ordering::Release);
         }
         self.guard_slowly(me)
     }
 
-    #[cold]
+    /// The real way.
+    #[inline(never)]
     fn guard_slowly(&self, me: usize) -> ArenaGuard<'_> {
         self.lock.lock();
         let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
-        let owner = self.owner.load(Ordering::Relaxed);
-        if owner == me {
-            return guard;
-        }
-        if owner != NOBODY {
-            self.owner.store(NOBODY, Ordering::Relaxed);
-            thread::reach_all();
-            // It may be parked, and wait for the device.
-            wait_while(|| self.inside.load(Ordering::Acquire));
-            self.habit.is_lost_by(owner);
-        }
-        if self.habit.is_earned_by(me) {
-            self.owner.store(me, Ordering::Relaxed);
+        let owner = self.bias.owner.load(Ordering::Relaxed);
+        if owner == NOBODY {
+            if self.habit.is_streak_of(me) {
+                self.become_owner(me);
+            }
+        } else if owner != me {
+            self.take_bias_from(owner);
+            if self.habit.is_streak_of(me) {
+                self.become_owner(me);
+            }
         }
         guard
+    }
+
+    #[cold]
+    fn take_bias_from(&self, owner: usize) {
+        self.bias.owner.store(NOBODY, Ordering::Relaxed);
+        thread::reach_all();
+        // It may be parked, and wait for the device.
+        wait_while(|| self.bias.inside.load(Ordering::Acquire));
+        self.habit.is_lost_by(owner);
+    }
+
+    #[cold]
+    fn become_owner(&self, me: usize) {
+        if thread::may_own() && self.habit.lets_be_owner(me) {
+            self.bias.owner.store(me, Ordering::Relaxed);
+        }
     }
 
     /// The holder lets the ledger use what the lock guards of the ledger's, until it is back.
@@ -185,11 +207,11 @@ impl ArenaLock {
             return false;
         }
         // One that is biased to this very thread is held still by its being here.
-        let owner = self.owner.load(Ordering::Relaxed);
+        let owner = self.bias.owner.load(Ordering::Relaxed);
         if owner == NOBODY || owner == me {
             return false;
         }
-        self.owner.store(NOBODY, Ordering::Relaxed);
+        self.bias.owner.store(NOBODY, Ordering::Relaxed);
         self.hold.suspended.set(owner);
         true
     }
@@ -201,7 +223,7 @@ impl ArenaLock {
         }
         let mut is_inside = false;
         wait_while(|| {
-            is_inside = self.inside.load(Ordering::Acquire);
+            is_inside = self.bias.inside.load(Ordering::Acquire);
             is_inside && !self.parked.load(Ordering::Acquire)
         });
         // Parked, it stays so: it cannot come back without the ledger's lock.
@@ -224,7 +246,7 @@ impl ArenaLock {
         if owner != NOBODY {
             // Who is inside has nothing but the bias that keeps others out.
             if self.habit.is_kept() || is_inside {
-                self.owner.store(owner, Ordering::Release);
+                self.bias.owner.store(owner, Ordering::Release);
             } else {
                 self.habit.is_lost_by(owner);
             }
@@ -234,17 +256,19 @@ impl ArenaLock {
 }
 
 impl Habit {
-    /// A thread, which is not the owner, has the lock once more: is it the owner from now on?
-    fn is_earned_by(&self, me: usize) -> bool {
+    /// A thread, which is not the owner, has the lock once more: often enough in a row to be it? Where it
+    /// may not be, it is asked again after another streak.
+    #[inline]
+    fn is_streak_of(&self, me: usize) -> bool {
         let streak = if self.last.replace(me) == me { self.streak.get() + 1 } else { 1 };
-        if streak < self.patience.get() {
-            self.streak.set(streak);
-            return false;
-        }
-        // Where it may not be, it is asked again after another streak.
-        self.streak.set(0);
-        let is_safe = self.former.get().is_none_or(|former| former.is_by(me) || former.is_over());
-        thread::may_own() && is_safe
+        let is_long = streak >= self.patience.get();
+        self.streak.set(if is_long { 0 } else { streak });
+        is_long
+    }
+
+    /// Is nobody else about to raise or take down the flag?
+    fn lets_be_owner(&self, me: usize) -> bool {
+        self.former.get().is_none_or(|former| former.is_by(me) || former.is_over())
     }
 
     /// The owner has lost the bias, and what it does from now on sees that.
@@ -291,7 +315,7 @@ impl Drop for ArenaGuard<'_> {
     fn drop(&mut self) {
         if self.is_light {
             Rank::ARENA.given();
-            self.lock.inside.store(false, Ordering::Release);
+            self.lock.bias.inside.store(false, Ordering::Release);
         } else {
             self.lock.lock.unlock();
         }
