@@ -24,6 +24,8 @@ pub enum State {
     Pending = 3,
     /// Addresses without memory.
     Hole = 4,
+    /// Mapped, and its memory serves at other addresses meanwhile.
+    Lent = 5,
 }
 
 /// A block.
@@ -66,7 +68,7 @@ impl Block {
     pub fn stack(&self) -> u32 {
         match self.state {
             State::Allocated | State::Pending => self.bin_previous,
-            State::Vacant | State::Free | State::Hole => 0,
+            State::Vacant | State::Free | State::Hole | State::Lent => 0,
         }
     }
 

@@ -454,7 +454,7 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     let state = unsafe { block.arena.state() };
     let memory = &runtime.device(block.arena.device)?.memory;
     if state.blocks[block.id].uses != 0 {
-        memory.free_used(block.arena, block.id);
+        memory.free_used(runtime, block.arena, block.id);
         return Ok(());
     }
     if WATCHED {

@@ -1,6 +1,7 @@
 //! The allocator on the simulated machine: against a plain model, in the order of streams, at the
 //! edges of growing and giving back, and from many threads.
 
+mod alias;
 mod check;
 mod direct;
 mod growth;

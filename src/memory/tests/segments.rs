@@ -47,7 +47,7 @@ impl ArenaState {
                 (blocks, bytes) = (blocks + 1, bytes + block.bytes());
             }
             match block.state {
-                State::Vacant => return Err(format!("block {id} is vacant")),
+                State::Vacant | State::Lent => return Err(format!("block {id} is vacant")),
                 State::Hole => (),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
