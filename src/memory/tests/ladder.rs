@@ -141,7 +141,7 @@ fn garbage_is_collected_before_the_driver_is_asked() {
 }
 
 /// Without a limit for splitting the whole cache goes; with it the stream's own, if it is enough. Here
-/// the driver will not map it a second time, or neither had to go.
+/// the driver gives no access to it at other addresses, or neither had to go.
 #[test]
 fn the_own_cache_goes_before_that_of_all_streams() {
     for (text, retries) in [("", 1), ("max_split_size_mb:20", 0)] {
@@ -153,7 +153,7 @@ fn the_own_cache_goes_before_that_of_all_streams() {
             let blocks = [80, 4, 80, 4].map(|mib| bench.malloc(own, mib * MIB));
             bench.free(blocks[0]);
             bench.free(blocks[2]);
-            inject::replace(&inject::parse("cuMemMap@1=999,cuMemMap@2=999").unwrap());
+            inject::replace(&inject::parse("cuMemSetAccess@1=999,cuMemSetAccess@2=999").unwrap());
             let block = bench.malloc(own, 120 * MIB);
             inject::clear();
             assert_eq!(counters(bench)[0], retries, "{text}");
