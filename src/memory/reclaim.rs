@@ -255,7 +255,10 @@ impl DeviceMemory {
             self.end_block(runtime, arena, id);
             // SAFETY: as above; poisoning has kept no reference.
             let state = unsafe { arena.state() };
-            let before = state.segment.aliases.have(id).then(|| state.reserved());
+            let before = state.segment.aliases.have(id).then(|| {
+                state.record_return(arena.base, id);
+                state.reserved()
+            });
             let mut change = state.free_pending(id, self.now());
             // SAFETY: the lock is held and we are not parked.
             state.count_free(unsafe { arena.account() }, &mut change);

@@ -360,6 +360,18 @@ impl ArenaState {
         Ok((id, change_of(1, bytes, request.bytes as i64, request.oversize)))
     }
 
+    /// Records that the handles of a block in an alias are about to be home again.
+    pub(in crate::memory) fn record_return(&self, base: u64, id: u32) {
+        let Some(index) = self.segment.aliases.of(id) else { return };
+        let alias = &self.segment.aliases.list[index];
+        let (address, bytes) = alias.range(base);
+        history::segment(Action::SegmentUnmap, address, bytes);
+        for lent in &alias.lent {
+            let (address, bytes) = (self.address(base, *lent), self.blocks[*lent].bytes());
+            history::segment(Action::SegmentMap, address, bytes as u64);
+        }
+    }
+
     /// A block that nobody uses any more: it is free, or its handles are home again.
     pub(in crate::memory) fn release_or_return(&mut self, id: u32) {
         match self.segment.aliases.of(id) {

@@ -171,6 +171,7 @@ impl DeviceMemory {
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
+        state.record_return(arena.base, id);
         let block = &state.blocks[id];
         let mut change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;

@@ -3,8 +3,10 @@
 
 use super::super::arena::ArenaState;
 use super::super::block::{NONE, State};
+use super::super::history::{self, FramesFor, Recorder};
 use super::super::pool::MemPool;
 use super::super::record_stream;
+use super::super::ring::Action;
 use super::super::snapshot::Snapshot;
 use super::super::stats::Statistics;
 use super::super::virtual_memory::arena_of;
@@ -14,6 +16,7 @@ use super::{Bench, MIB, is_invalid_pointer, on_machine};
 use crate::copy::{copy, fill};
 use crate::driver::{Call, inject, sim};
 use crate::stream::Stream;
+use std::collections::BTreeSet;
 
 impl ArenaState {
     /// Checks the aliases of an arena that ends at a unit, and that each of its `lent` blocks is lent
@@ -132,6 +135,54 @@ fn what_is_idle_in_two_places_serves_one_block() {
         bench.empty_cache();
         bench.check();
         assert_eq!((bench.reserved(), bench.in_use()), (0, in_use - reserved));
+    });
+}
+
+/// What was recorded of mapping and unmapping leads to what the snapshot shows.
+#[test]
+fn the_history_says_where_the_memory_is() {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
+        let recorder = Recorder {
+            events: true,
+            most: history::DEFAULT_EVENTS,
+            frames_for: FramesFor::None,
+            device: true,
+            host: false,
+            native: false,
+            skip: 0,
+            source: None,
+        };
+        history::record(Some(recorder), true).unwrap();
+        let agrees = || {
+            let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
+            let mut mapped = BTreeSet::new();
+            for event in snapshot.events_of(&snapshot.devices[0]) {
+                for unit in (event.address..event.address + event.bytes).step_by(2 << 20) {
+                    match event.action {
+                        Action::SegmentMap => assert!(mapped.insert(unit)),
+                        Action::SegmentUnmap => assert!(mapped.remove(&unit)),
+                        _ => (),
+                    }
+                }
+            }
+            let segments = snapshot.segments.iter();
+            let shown = segments.flat_map(|s| (s.address..s.address + s.bytes).step_by(2 << 20));
+            assert_eq!(mapped, shown.collect());
+        };
+        let (stream, other) = (bench.stream(), bench.stream());
+        two_free_ranges(bench, stream);
+        for round in 0..2 {
+            let block = bench.malloc(stream, 120 * MIB);
+            agrees();
+            if round == 1 {
+                record_stream(block, other).unwrap();
+            }
+            bench.free(block);
+            agrees();
+        }
+        bench.empty_cache();
+        agrees();
+        history::record(None, true).unwrap();
     });
 }
 
