@@ -14,6 +14,7 @@ use super::identity::may_use;
 use super::order::Gate;
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
 use crate::copy::{copy, fill};
+use crate::driver::sys::CUstreamCaptureMode;
 use crate::driver::{Call, inject, sim};
 use crate::stream::Stream;
 use std::collections::BTreeSet;
@@ -414,6 +415,29 @@ fn small_blocks_and_private_pools_have_no_aliases() {
         let block = bench.malloc(stream, 120 * MIB);
         assert_eq!((aliases(parts[0]), bench.reserved()), (0, 288 * MIB + 288 * MIB));
         pool.end(bench.device).unwrap();
+        bench.free(block);
+        bench.check();
+    });
+}
+
+/// While a stream is captured nothing is mapped a second time for it.
+#[test]
+fn captured_streams_are_left_alone() {
+    on_machine("memory=1GiB", |bench| {
+        let stream = bench.stream();
+        let parts = two_free_ranges(bench, stream);
+        let driver = bench.device.driver();
+        let _context = bench.device.enter().unwrap();
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: a stream that lives.
+        unsafe { driver.cuStreamBeginCapture(stream.native(), mode) }.unwrap();
+        let block = bench.malloc(stream, 120 * MIB);
+        assert_eq!((aliases(parts[1]), bench.reserved()), (0, 288 * MIB));
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: it is captured, and `graph` is writable.
+        unsafe { driver.cuStreamEndCapture(stream.native(), &mut graph) }.unwrap();
+        // SAFETY: just made.
+        unsafe { driver.cuGraphDestroy(graph) }.unwrap();
         bench.free(block);
         bench.check();
     });
