@@ -7,8 +7,9 @@
 //! repeated, and found no memory missing, finds all the aliases that it wants.
 //!
 //! All of this is in the order of one stream, so that no two operations that run at a time use a handle
-//! at two addresses: CUDA would promise neither order nor coherence between them. Unmapping is not in that order: it waits for what the stream holds. Arenas of
-//! private pools have no aliases, because graphs may use their addresses at any time.
+//! at two addresses: CUDA would promise neither order nor coherence between them. Unmapping is not in
+//! that order: it waits for what the stream holds. Arenas of private pools have no aliases, because
+//! graphs may use their addresses at any time.
 
 use super::super::arena::{ArenaState, Request, change_of};
 use super::super::block::{NONE, State, UNIT};
