@@ -136,7 +136,7 @@ static void the_next_segment_comes_ahead(void)
     set("pinned_use_background_threads:True");
     unsigned char *const first = pinned(MIB);
     /* It may not come where a fault refused it. */
-    const int turns = threads_keep_memory() ? 20000 : 100;
+    const int turns = threads_keep_memory() ? 20000 : 1000;
     for (int i = 0; i < turns && stats().allocations.current < 2; i++) {
         CHECK_OK(tcuda_host_free(pinned(MIB - 512)));
         sleep_ms(1);

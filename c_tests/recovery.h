@@ -175,6 +175,10 @@ static inline void recover(const char *what)
     fprintf(stderr, "faults end\n"); /* what the simulated machine says from here on counts */
     unsetenv("TCUDA_FAULTS"); /* the next life of the library would take them again */
     tcuda_status status = tcuda_backend_faults(NULL);
+    if (status == TCUDA_STATUS_FORKED) {
+        recovery_report("ended", "in a child, where the library is of no use", "");
+        exit(CHECK_RECOVERED);
+    }
     if (status != TCUDA_STATUS_OK)
         recovery_problem("taking the faults back", status);
 

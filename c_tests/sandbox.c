@@ -109,6 +109,45 @@ static void forbidden_later(void)
     work_through_shutdowns(forbid_membarrier);
 }
 
+enum { STREAMS = 8 };
+static tcuda_stream *streams[STREAMS];
+
+static void *uses_all_streams(void *unused)
+{
+    (void)unused;
+    for (int round = 0; round < 100; round++) {
+        for (int i = 0; i < STREAMS; i++) {
+            void *block = NULL;
+            CHECK_OK(tcuda_malloc(512 << i, 0, streams[i], &block));
+            CHECK_OK(tcuda_free(block));
+        }
+    }
+    return NULL;
+}
+
+/* What the first thread has for itself, without fences, goes over to others all the same. */
+static void forbidden_between_two_users(void)
+{
+    pthread_t threads[2];
+    tcuda_memory_statistics statistics = TCUDA_INIT(tcuda_memory_statistics);
+    SKIP_WITHOUT_GPU();
+    for (int i = 0; i < STREAMS; i++)
+        CHECK_OK(tcuda_stream_create(0, 0, &streams[i]));
+    uses_all_streams(NULL);
+    forbid_membarrier();
+    for (int i = 0; i < 2; i++)
+        threads[i] = start_thread(uses_all_streams, NULL);
+    uses_all_streams(NULL);
+    for (int i = 0; i < 2; i++)
+        join_thread(threads[i]);
+    CHECK_OK(tcuda_memory_stats(0, &statistics));
+    CHECK_EQ(statistics.allocation.all.allocated, 4 * 100 * STREAMS);
+    CHECK_EQ(statistics.allocation.all.current, 0);
+    for (int i = 0; i < STREAMS; i++)
+        CHECK_OK(tcuda_stream_destroy(streams[i]));
+    CHECK_OK(tcuda_shutdown(NULL));
+}
+
 static int runs(void (*body)(void))
 {
     int status = 0;
@@ -130,5 +169,6 @@ int main(void)
     const int first = runs(forbidden_from_the_start);
     if (first != EXIT_SUCCESS)
         return first;
-    return runs(forbidden_later);
+    const int second = runs(forbidden_later);
+    return second != EXIT_SUCCESS ? second : runs(forbidden_between_two_users);
 }

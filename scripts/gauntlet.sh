@@ -75,6 +75,12 @@ sanitized_faults() {
         python3 scripts/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
 
+# What operations cost, where nothing but the code decides it.
+instructions() {
+    configure_and_build release &&
+        python3 benches/instructions.py build/release/benches/instructions --check
+}
+
 step clippy scripts/lint.sh
 step deny scripts/deny.sh
 step abi scripts/abi.sh
@@ -101,6 +107,7 @@ step c-faults c_faults
 step c-asan suite asan
 step c-faults-asan sanitized_faults
 step c-release suite release
+step instructions instructions
 step races races
 step valgrind scripts/valgrind.sh "$(full --all --share)"
 step rust-asan scripts/sanitize_rust.sh

@@ -183,7 +183,22 @@ impl Members {
         })
     }
 
-    fn still_inside(&self, address: usize, sequence: u64) -> bool {
+    /// The call that the thread of this address is in now, as a number; none: it is in none, or no
+    /// member.
+    pub fn call_of(&self, address: usize) -> Option<u64> {
+        self.with(|list| {
+            if !list.contains(&address) {
+                return None;
+            }
+            // SAFETY: threads leave the list, which is locked, before their block goes.
+            let presence = unsafe { &*(address as *const Presence) };
+            let sequence = presence.sequence.load(Ordering::Acquire);
+            (sequence % 2 == 1).then_some(sequence)
+        })
+    }
+
+    /// Is a thread still in that call?
+    pub fn still_inside(&self, address: usize, sequence: u64) -> bool {
         self.with(|list| {
             if !list.contains(&address) {
                 return false;

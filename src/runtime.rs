@@ -80,7 +80,7 @@ static GENERATION: AtomicU64 = AtomicU64::new(0);
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The runtime, initialised now if it was not.
-#[inline]
+#[inline(always)]
 pub fn get(inside: &Inside) -> Result<&Runtime> {
     match existing(inside) {
         Some(runtime) => Ok(runtime),
@@ -89,7 +89,7 @@ pub fn get(inside: &Inside) -> Result<&Runtime> {
 }
 
 /// The runtime, if it is initialised.
-#[inline]
+#[inline(always)]
 pub fn existing(_inside: &Inside) -> Option<&Runtime> {
     // SAFETY: this thread is inside for as long.
     unsafe { LIFE.runtime() }
@@ -408,13 +408,25 @@ impl Runtime {
     }
 
     /// A device by ordinal; -1: the thread's current one.
-    #[inline]
+    #[inline(always)]
     pub fn device(&self, ordinal: i32) -> Result<&Device> {
+        match self.devices.as_slice() {
+            // It is the current one, whatever the thread's context.
+            [only] if ordinal == crate::device::CURRENT => Ok(only),
+            devices => match devices.get(ordinal as usize) {
+                Some(device) => Ok(device),
+                None => self.device_of_thread(ordinal),
+            },
+        }
+    }
+
+    #[inline(never)]
+    fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
         let ordinal =
             if ordinal == crate::device::CURRENT { self.current_device()? } else { ordinal };
-        self.devices
-            .get(ordinal as usize)
-            .ok_or(Error::InvalidDevice { device: ordinal, count: self.devices.len() as i32 })
+        let count = self.devices.len() as i32;
+        let missing = || Error::InvalidDevice { device: ordinal, count };
+        self.devices.get(ordinal as usize).ok_or_else(missing)
     }
 
     /// The device of the thread's current context when that is a primary one, else the one that this

@@ -59,6 +59,14 @@ pub(crate) use repeat;
 /// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
 pub const LOOKS: u32 = 120;
 
+/// How often in a row a thread takes an arena's lock before the lock is biased to it, once another has
+/// lost the bias; twice as often after each further loss, up to the most.
+pub const PATIENCE: u32 = 64;
+/// At that many, what a bias costs when it is taken away is nothing beside what was done meanwhile.
+pub const MOST_PATIENCE: u32 = 1 << 16;
+/// So often the ledger suspends a bias before it is lost.
+pub const SUSPENSIONS: u32 = 8;
+
 /// Slots in the first chunk of a table of handles.
 pub const FIRST_CHUNK: usize = 256;
 

@@ -1,4 +1,4 @@
-/* The state of a thread, in one initial-exec TLS block: an access is one load, where Rust's own
+/* The state of a thread, in one initial-exec TLS block: an access is two loads, where Rust's own
  * thread-local storage in a shared library costs a call of __tls_get_addr. */
 #include <stdint.h>
 
@@ -8,11 +8,14 @@ struct tcuda_thread {
     uint64_t words[9];
 };
 
-static __thread struct tcuda_thread block __attribute__((tls_model("initial-exec")));
+/* Found by its name in src/thread.rs where that knows the machine's instructions, elsewhere by a call. */
+extern __thread struct tcuda_thread tcuda_thread
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+__thread struct tcuda_thread tcuda_thread;
 
 struct tcuda_thread *tcuda_thread_block(void);
 
 struct tcuda_thread *tcuda_thread_block(void)
 {
-    return &block;
+    return &tcuda_thread;
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fe
 /// The thread block of `thread.c`.
 #[repr(C)]
 pub struct Block {
-    /// Is it inside?
+    /// Is it inside? First, so that its address is the block's.
     presence: Presence,
     /// Current device, where the thread's context says nothing; see `runtime`.
     pub(crate) device: AtomicU32,
@@ -39,23 +39,53 @@ pub struct Block {
 }
 
 const _: () = assert!(size_of::<Block>() == 72, "as in thread.c");
+const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
 
 /// Stands for a sentence for which there was no memory.
 pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
 /// Stands for what a thread of a forked child is told: its destructor never runs, so it owns nothing.
 pub const FORKED: *mut c_void = std::ptr::without_provenance_mut(2);
 
-unsafe extern "C" {
-    fn tcuda_thread_block() -> *mut Block;
+/// The address of the block, as compiled C finds it: its distance from the thread pointer is fixed when
+/// the library is loaded, and linkers know these two instructions.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[inline(always)]
+fn block_address() -> *const Block {
+    let block: *const Block;
+    // SAFETY: reads the thread pointer and a distance, neither of which changes while a thread lives.
+    unsafe {
+        std::arch::asm!(
+            "mov {block}, qword ptr fs:[0]",
+            "add {block}, qword ptr [rip + tcuda_thread@GOTTPOFF]",
+            block = out(reg) block,
+            options(pure, nomem, nostack),
+        );
+    }
+    block
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+#[inline(always)]
+fn block_address() -> *const Block {
+    unsafe extern "C" {
+        fn tcuda_thread_block() -> *const Block;
+    }
+    // SAFETY: takes nothing, and gives the address of a thread-local.
+    unsafe { tcuda_thread_block() }
 }
 
 /// This thread's block.
-#[inline]
+#[inline(always)]
 pub fn block() -> &'static Block {
-    // SAFETY: gives the address of a thread-local of this layout.
-    let block = unsafe { tcuda_thread_block() };
-    // SAFETY: it lives as long as the thread, zeroed at first, and all fields are atomics.
-    unsafe { &*block }
+    // SAFETY: it is of this layout and lives as long as the thread, zeroed at first, and all fields are
+    // atomics.
+    unsafe { &*block_address() }
+}
+
+/// This thread, as a number: no other that lives has it.
+#[inline(always)]
+pub fn address() -> usize {
+    block_address() as usize
 }
 
 static MEMBERS: Members = Members::new();
@@ -76,7 +106,6 @@ pub fn is_forked() -> bool {
 }
 
 /// Is this thread inside the library?
-#[cfg(any(test, feature = "host_faults"))]
 pub fn is_inside() -> bool {
     block().presence.depth() > 0
 }
@@ -141,13 +170,23 @@ pub struct Inside {
 }
 
 /// Enters the library.
-#[inline]
+#[inline(always)]
 pub fn enter() -> Result<Inside> {
     let block = block();
+    let is_plain = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !turn::are_kept();
+    if is_plain && block.registered.load(Ordering::Relaxed) != 0 {
+        block.presence.enter(Fence::Light);
+        return Ok(Inside { block });
+    }
+    enter_slowly(block)
+}
+
+#[cold]
+fn enter_slowly(block: &'static Block) -> Result<Inside> {
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
     }
-    if turn::are_kept() && !is_forked() {
+    if !is_forked() {
         // Outside still: nobody waits for a thread that waits for its turn.
         turn::call();
     }
@@ -318,12 +357,61 @@ fn barrier() -> bool {
 /// Waits until every other thread that is inside the library now has left it.
 pub fn wait_for_others() {
     if !barrier() {
-        // Forbidden since it was tried: threads must use fences from now on, and those that are on
-        // their way in get time to be seen.
-        MODE.store(MODE_FENCE, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        do_without_heavy_fences();
     }
     MEMBERS.wait_for_others(&block().presence);
+}
+
+/// Forbidden since they were tried: threads must use full fences from now on, and what those did that
+/// were on their way with a light one gets time to be seen.
+#[cold]
+fn do_without_heavy_fences() {
+    MODE.store(MODE_FENCE, Ordering::SeqCst);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+}
+
+/// Are there heavy fences, so that a light one is enough for others?
+pub fn has_heavy_fences() -> bool {
+    MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER
+}
+
+/// May a lock be biased to this thread? Only to one that is inside, so that a [`Visit`] tells where it
+/// is.
+pub fn may_own() -> bool {
+    has_heavy_fences() && is_inside()
+}
+
+/// Makes what this thread did visible to all who use light fences, before it looks at what they did.
+pub fn reach_all() {
+    // What was biased while there were heavy fences stays so, until the bias is taken away.
+    if !has_heavy_fences() || !sync::heavy_fence() {
+        do_without_heavy_fences();
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// A call in which a thread was seen.
+#[derive(Clone, Copy)]
+pub struct Visit {
+    thread: usize,
+    call: u64,
+}
+
+impl Visit {
+    /// The call that a thread is in now, if it is in one.
+    pub fn of(thread: usize) -> Option<Visit> {
+        MEMBERS.call_of(thread).map(|call| Visit { thread, call })
+    }
+
+    /// Is it the thread's of this address?
+    pub fn is_by(&self, thread: usize) -> bool {
+        self.thread == thread
+    }
+
+    /// Has the thread left it?
+    pub fn is_over(&self) -> bool {
+        !MEMBERS.still_inside(self.thread, self.call)
+    }
 }
 
 /// A box whose failure to find memory is an error, not an abort.

@@ -23,6 +23,12 @@ pub enum Bug {
     NoHeavyFence,
     /// Sleepers are not woken.
     NoWake,
+    /// Release becomes relaxed in atomics of one type.
+    NoReleaseOf(&'static str),
+    /// Who looks whether a flag is still set sees that it is not.
+    NoWait,
+    /// Calls count as over while threads are in them.
+    NoVisit,
 }
 
 const MOST_YIELDS: usize = 8;
@@ -43,12 +49,13 @@ pub fn with_bug(bug: Bug, body: impl FnOnce()) {
     body();
 }
 
-fn planted(bug: Bug) -> bool {
+pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == bug
 }
 
-fn weakened(ordering: Ordering) -> Ordering {
+fn weakened(of: &'static str, ordering: Ordering) -> Ordering {
     match (PLANTED.get(), ordering) {
+        (Bug::NoReleaseOf(planted), Ordering::Release) if planted == of => Ordering::Relaxed,
         (Bug::NoRelease, Ordering::Release) => Ordering::Relaxed,
         (Bug::NoRelease, Ordering::AcqRel) => Ordering::Acquire,
         (Bug::NoAcquire, Ordering::Acquire) => Ordering::Relaxed,
@@ -58,7 +65,7 @@ fn weakened(ordering: Ordering) -> Ordering {
 }
 
 macro_rules! atomics {
-    ($($name:ident $([$generic:ident])? of $value:ty),*) => { $(
+    ($($name:ident $([$generic:ident])? of $value:ty, unset $unset:expr;)*) => { $(
         pub struct $name$(<$generic>)? {
             value: atomic::$name$(<$generic>)?,
             /// Written when it goes, read at each use: none may come after that, or beside it.
@@ -85,15 +92,19 @@ macro_rules! atomics {
 
             pub fn load(&self, ordering: Ordering) -> $value {
                 self.loads.fetch_add(0, Ordering::Relaxed);
-                self.alive().load(weakened(ordering))
+                let value = self.alive().load(weakened(stringify!($name), ordering));
+                if planted(Bug::NoWait) && stringify!($name) == "AtomicBool" {
+                    return $unset;
+                }
+                value
             }
 
             pub fn store(&self, value: $value, ordering: Ordering) {
-                self.alive().store(value, weakened(ordering));
+                self.alive().store(value, weakened(stringify!($name), ordering));
             }
 
             pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
-                self.alive().swap(value, weakened(ordering))
+                self.alive().swap(value, weakened(stringify!($name), ordering))
             }
 
             pub fn compare_exchange(
@@ -103,6 +114,7 @@ macro_rules! atomics {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
+                let weakened = |ordering| weakened(stringify!($name), ordering);
                 let (success, failure) = (weakened(success), weakened(failure));
                 self.alive().compare_exchange(current, new, success, failure)
             }
@@ -119,23 +131,26 @@ macro_rules! atomics {
 }
 
 atomics! {
-    AtomicBool of bool, AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize,
-    AtomicPtr[T] of *mut T
+    AtomicBool of bool, unset false;
+    AtomicU32 of u32, unset 0;
+    AtomicU64 of u64, unset 0;
+    AtomicUsize of usize, unset 0;
+    AtomicPtr[T] of *mut T, unset std::ptr::null_mut();
 }
 
 macro_rules! arithmetic {
     ($($name:ident of $value:ty),*) => { $(
         impl $name {
             pub fn fetch_add(&self, value: $value, ordering: Ordering) -> $value {
-                self.alive().fetch_add(value, weakened(ordering))
+                self.alive().fetch_add(value, weakened(stringify!($name), ordering))
             }
 
             pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
-                self.alive().fetch_sub(value, weakened(ordering))
+                self.alive().fetch_sub(value, weakened(stringify!($name), ordering))
             }
 
             pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
-                self.alive().fetch_or(value, weakened(ordering))
+                self.alive().fetch_or(value, weakened(stringify!($name), ordering))
             }
         }
     )* };
@@ -203,6 +218,12 @@ pub fn nap() {
 
 /// One look, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
+
+/// Biases go to and fro at once.
+pub const PATIENCE: u32 = 1;
+pub const MOST_PATIENCE: u32 = 2;
+/// One is put back, the next one is not.
+pub const SUSPENSIONS: u32 = 2;
 
 /// One slot, so that tables grow.
 pub const FIRST_CHUNK: usize = 1;

@@ -2,7 +2,7 @@
 
 use crate::epoch::{Fence, Members, Presence, Retired};
 use crate::error::Result;
-use crate::sync;
+use crate::sync::{self, Bug};
 
 sync::state! {
     static MEMBERS: Members = Members::new();
@@ -49,6 +49,48 @@ fn barrier() -> bool {
     sync::heavy_fence();
     sync::fence(sync::Ordering::SeqCst);
     true
+}
+
+/// This thread, as a number.
+pub fn address() -> usize {
+    std::ptr::from_ref(presence()) as usize
+}
+
+pub fn has_heavy_fences() -> bool {
+    true
+}
+
+pub fn is_inside() -> bool {
+    presence().depth() > 0
+}
+
+pub fn may_own() -> bool {
+    is_inside()
+}
+
+pub fn reach_all() {
+    barrier();
+}
+
+/// A call in which a thread was seen.
+#[derive(Clone, Copy)]
+pub struct Visit {
+    thread: usize,
+    call: u64,
+}
+
+impl Visit {
+    pub fn of(thread: usize) -> Option<Visit> {
+        MEMBERS.call_of(thread).map(|call| Visit { thread, call })
+    }
+
+    pub fn is_by(&self, thread: usize) -> bool {
+        self.thread == thread
+    }
+
+    pub fn is_over(&self) -> bool {
+        sync::planted(Bug::NoVisit) || !MEMBERS.still_inside(self.thread, self.call)
+    }
 }
 
 pub fn wait_for_others() {

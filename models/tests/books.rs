@@ -43,9 +43,9 @@ impl Member for Arena {
         self.account.with_mut(|account| {
             // SAFETY: the caller's promise; loom checks it.
             let account = unsafe { &mut *account };
-            let before = account.current[ALLOCATED_BYTES];
+            let before = account.now(ALLOCATED_BYTES);
             let result = body(account);
-            let change = account.current[ALLOCATED_BYTES] - before;
+            let change = account.now(ALLOCATED_BYTES) - before;
             let now = self.truth.now.fetch_add(change, Ordering::Relaxed) + change;
             self.truth.peak.fetch_max(now, Ordering::Relaxed);
             self.truth.scope.fetch_max(now, Ordering::Relaxed);
@@ -133,6 +133,33 @@ type Body = fn(&Device);
 /// Runs bodies on threads of their own, and the last one here; then everything must add up.
 fn together(bodies: &'static [Body]) {
     together_of(&[Class::Small, Class::Large], bodies);
+}
+
+/// The same inside the library, where arenas are biased to the thread that uses them.
+fn inside(bodies: &'static [Body]) {
+    let many = if bodies.len() > 2 { 2 } else { 3 };
+    explore(2, many, move || {
+        let device = Device::new(&[Class::Small, Class::Large]);
+        let call = |device: &Device, body: Body| {
+            tcuda_models::thread::register();
+            let inside = tcuda_models::thread::enter();
+            body(device);
+            drop(inside);
+            tcuda_models::thread::leave();
+        };
+        let (last, others) = bodies.split_last().unwrap();
+        let others: Vec<_> = others
+            .iter()
+            .map(|body| {
+                let device = Arc::clone(&device);
+                thread::spawn(move || call(&device, *body))
+            })
+            .collect();
+        call(&device, *last);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let (_, states) = device.looks();
+        assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
+    });
 }
 
 /// The same with arenas of some classes.
@@ -224,6 +251,38 @@ fn peaks_of_a_scope_are_true() {
 #[test]
 fn a_parked_arena_is_read_and_not_waited_for() {
     together(&[waits_parked, looks_on, moves_in_the_second]);
+}
+
+#[test]
+fn peaks_are_true_of_biased_arenas() {
+    inside(&[moves_in_the_first, moves_in_the_second]);
+}
+
+#[test]
+fn peaks_are_true_of_biased_arenas_while_another_looks() {
+    inside(&[moves_in_the_first, looks_on]);
+}
+
+/// Grows past its slack in an arena that is the other's, perhaps.
+fn moves_too(device: &Device) {
+    device.change(0, 2);
+    device.change(0, -2);
+}
+
+#[test]
+fn peaks_are_true_of_an_arena_that_changes_hands() {
+    inside(&[moves_in_the_first, moves_too]);
+}
+
+/// The same once the arena is its own.
+fn waits_parked_as_the_owner(device: &Device) {
+    device.change(0, 1);
+    waits_parked(device);
+}
+
+#[test]
+fn a_parked_owner_is_read_and_not_waited_for() {
+    inside(&[waits_parked_as_the_owner, looks_on, moves_in_the_second]);
 }
 
 const FOUND: &[&str] = &["Causality violation", "not the true peak", "lock order"];

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::runtime::{self, Runtime};
 use crate::text::Text;
 use crate::thread::{self, Inside};
+use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,27 +41,30 @@ pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
 /// The same for a body that touches nothing but this thread's own.
 #[inline]
 pub fn boundary_outside(body: impl FnOnce() -> Result<()>) -> tcuda_status {
-    let outcome = catch_unwind(AssertUnwindSafe(body));
-    match outcome {
-        Ok(Ok(())) => tcuda_status::Ok,
-        Ok(Err(error)) => fail(&error),
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            let status = fail(&Error::Internal(Text::new(text.unwrap_or("a panic"))));
-            // Its destructor is foreign code, which may panic again.
-            std::mem::forget(panic);
-            status
-        }
-    }
+    // The error becomes a status inside, so that no call that succeeds moves room for one about.
+    let outcome = catch_unwind(AssertUnwindSafe(|| match body() {
+        Ok(()) => tcuda_status::Ok,
+        Err(error) => fail(error),
+    }));
+    outcome.unwrap_or_else(caught)
 }
 
 #[cold]
-fn fail(error: &Error) -> tcuda_status {
-    record(error);
-    status_of(error)
+fn caught(panic: Box<dyn Any + Send>) -> tcuda_status {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let status = fail(Error::Internal(Text::new(text.unwrap_or("a panic"))));
+    // Its destructor is foreign code, which may panic again.
+    std::mem::forget(panic);
+    status
+}
+
+#[cold]
+fn fail(error: Error) -> tcuda_status {
+    record(&error);
+    status_of(&error)
 }
 
 /// An output of the caller, written only when everything else is done.

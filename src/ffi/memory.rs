@@ -38,7 +38,7 @@ impl Allocation {
 pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
 
 /// The stream that an allocation is for: a given stream names its device as well.
-#[inline]
+#[inline(always)]
 fn stream_of(call: &Call, device: i32, stream: *mut tcuda_stream) -> Result<&Stream> {
     match optional(stream, call)? {
         None => Ok(call.runtime()?.device(device)?.streams.current()),
@@ -54,7 +54,7 @@ fn stream_of(call: &Call, device: i32, stream: *mut tcuda_stream) -> Result<&Str
     }
 }
 
-#[inline]
+#[inline(always)]
 fn allocate(call: &Call, bytes: usize, stream: &Stream) -> Result<u64> {
     let runtime = call.runtime()?;
     let device = runtime.device(stream.device())?;

@@ -3,7 +3,8 @@
 //! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
 //! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
 //! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
-//! fits, since it alone can grow; the account equals the sums over the blocks.
+//! fits, since it alone can grow; the account equals the sums over the blocks. Blocks of the quick lists
+//! (`quick.rs`) count as free, and are joined with their neighbours later.
 
 use super::arena_lock::ArenaLock;
 use super::bins::Bins;
@@ -11,13 +12,14 @@ use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::books::Member;
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
+use super::quick::Quick;
 use super::region::Region;
 use super::segment::Segment;
 use super::segmented::Segments;
 use super::sleep::Backup;
 use super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, LANES, Lanes, OVERSIZE,
+    REQUESTED_BYTES, Split,
 };
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -74,6 +76,8 @@ pub struct ArenaState {
     pub(super) class: Class,
     pub(super) blocks: Blocks,
     pub(super) bins: Bins,
+    /// Free blocks that are not joined yet; none in an arena of segments.
+    pub(super) quick: Quick,
     /// Block that starts in a window; not cleared when it goes, so that it is checked when used.
     table: Region<u32>,
     /// First block in address order.
@@ -135,6 +139,7 @@ impl Arena {
                 class,
                 blocks: Blocks::new(capacity)?,
                 bins: Bins::new(),
+                quick: Quick::new(),
                 table: Region::reserve(windows)?,
                 first: NONE,
                 last: NONE,
@@ -257,19 +262,6 @@ impl Member for Arena {
     }
 }
 
-/// A change of one quantity and its bytes.
-#[inline]
-pub(super) fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
-    let mut change = [0; LANES];
-    change[ALLOCATION] = count;
-    change[ALLOCATED_BYTES] = bytes;
-    change[ACTIVE] = count;
-    change[ACTIVE_BYTES] = bytes;
-    change[REQUESTED_BYTES] = requested;
-    change[OVERSIZE] = count * i64::from(oversize);
-    change
-}
-
 impl ArenaState {
     #[inline]
     fn window(&self, start: u32) -> usize {
@@ -290,13 +282,12 @@ impl ArenaState {
         self.table.as_mut_slice()[window] = id;
     }
 
-    /// Fills in how the free blocks count now, given what was counted before.
-    #[inline]
-    pub(super) fn count_free(&self, account: &Account, change: &mut Lanes) {
-        let (blocks, bytes) =
-            if self.active_blocks > 0 { (self.free_blocks, self.free_bytes) } else { (0, 0) };
-        change[INACTIVE_SPLIT] = blocks - account.current[INACTIVE_SPLIT];
-        change[INACTIVE_SPLIT_BYTES] = bytes - account.current[INACTIVE_SPLIT_BYTES];
+    /// The free blocks as they count now.
+    #[inline(always)]
+    pub(super) fn split(&self) -> Split {
+        // Without a branch that depends on what the program does.
+        let counts = -i64::from(self.active_blocks > 0);
+        Split { blocks: self.free_blocks & counts, bytes: self.free_bytes & counts }
     }
 
     /// A new block of the given range, not linked.
@@ -317,18 +308,38 @@ impl ArenaState {
         })
     }
 
-    /// Takes a block out of the mapped memory; none if nothing fits. The change is what the account
-    /// must learn.
-    // Always: what it gives is written in words and would be read in vectors, which stalls.
+    /// Takes a block out of the mapped memory; none if nothing fits.
     #[inline(always)]
-    pub(super) fn allocate(
-        &mut self,
-        request: Request,
-        walk: usize,
-    ) -> Result<Option<(u32, Lanes)>> {
-        let Request { units, bytes: requested, oversize } = request;
+    pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<u32>> {
+        let mut id = self.quick.pop(&self.blocks, request.units);
+        if id == NONE {
+            match self.allocate_by_search(request.units, walk)? {
+                Some(found) => id = found,
+                None => return Ok(None),
+            }
+        } else {
+            // Its window still says where it starts: nothing else can start there.
+            self.free_bytes -= i64::from(request.units) * UNIT as i64;
+            self.free_blocks -= 1;
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = request.bytes;
+        block.set_stack(0);
+        block.oversize = request.oversize;
+        self.active_blocks += 1;
+        Ok(Some(id))
+    }
+
+    /// Takes the best fit, or its front.
+    #[inline(never)]
+    fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
+        if id == NONE && !self.quick.is_empty() {
+            self.join_quick();
+            id = self.bins.find(&self.blocks, units, walk);
+        }
         if id == NONE {
             id = self.wilderness;
             if id == NONE || self.blocks[id].units < units {
@@ -364,45 +375,44 @@ impl ArenaState {
             }
         }
         let block = &mut self.blocks[id];
-        block.state = State::Allocated;
-        block.requested = requested;
-        block.set_stack(0);
         block.uses = 0;
         block.waits = 0;
-        block.oversize = oversize;
-        self.active_blocks += 1;
         self.table.as_mut_slice()[window] = id;
-        let bytes = i64::from(units) * UNIT as i64;
-        Ok(Some((id, change_of(1, bytes, requested as i64, oversize))))
+        Ok(Some(id))
     }
 
     /// The allocated block that starts at `offset` bytes from the base.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, offset: u64, ptr: usize) -> Result<u32> {
         let start = (offset / UNIT) as u32;
         let id = self.table.as_slice().get(self.window(start)).copied().unwrap_or(NONE);
         // Index 0 exists only once there were blocks.
-        let block = (id != NONE).then(|| &self.blocks[id]);
-        let Some(block) = block.filter(|b| b.start == start && offset.is_multiple_of(UNIT)) else {
-            return Err(Error::InvalidPointer {
-                ptr,
-                why: "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave",
-            });
-        };
-        match block.state {
-            State::Allocated => Ok(id),
-            _ => Err(Error::InvalidPointer { ptr, why: "was freed already" }),
+        if id != NONE && offset.is_multiple_of(UNIT) {
+            let block = &self.blocks[id];
+            if block.start == start && block.state == State::Allocated {
+                return Ok(id);
+            }
         }
+        Err(self.refuse(id, offset, ptr))
+    }
+
+    #[cold]
+    fn refuse(&self, id: u32, offset: u64, ptr: usize) -> Error {
+        let starts = |id: u32| u64::from(self.blocks[id].start) * UNIT == offset;
+        let why = match id != NONE && starts(id) {
+            true => "was freed already",
+            false => {
+                "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave"
+            }
+        };
+        Error::InvalidPointer { ptr, why }
     }
 
     /// The host lets go of a block that no other stream uses: it is free at once.
-    #[inline]
-    pub(super) fn free(&mut self, id: u32) -> Lanes {
-        let block = &self.blocks[id];
-        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+    #[inline(always)]
+    pub(super) fn free(&mut self, id: u32) {
         self.active_blocks -= 1;
-        self.release(id);
-        change
+        self.release_quick(id);
     }
 
     /// The host lets go of a block that waits for other streams.
@@ -432,7 +442,6 @@ impl ArenaState {
     }
 
     /// Makes a block free and merges it with free neighbours.
-    #[inline]
     pub(super) fn release(&mut self, id: u32) {
         let Block { units, previous, next, .. } = self.blocks[id];
         self.free_blocks += 1;
@@ -478,22 +487,5 @@ impl ArenaState {
         }
         self.blocks.give(next);
         self.free_blocks -= 1;
-    }
-
-    /// Adds freshly mapped units at the mapped end.
-    pub(super) fn extend(&mut self, units: u32) {
-        let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
-        let id = self.new_block(start, units, State::Free);
-        self.blocks.link(id, self.last, NONE);
-        if self.last == NONE {
-            self.first = id;
-        }
-        self.last = id;
-        self.release(id);
-    }
-
-    /// One past the last mapped unit.
-    pub(super) fn end(&self) -> u32 {
-        if self.last == NONE { 0 } else { self.blocks[self.last].end() }
     }
 }

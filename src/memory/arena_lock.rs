@@ -1,37 +1,165 @@
 //! The lock of an arena, and how the ledger holds all of them still.
 //!
+//! An arena is nearly always used by one thread. So the lock can be *biased* to a thread, its owner,
+//! which then takes it the *light* way: it says that it is inside, and looks whether it is the owner
+//! still. Both are plain accesses with a light fence between them. Whoever else wants the lock takes
+//! the real one, takes the bias away, makes that visible to the owner with a heavy fence, and waits
+//! until the owner is not inside. So of the two one sees the other. What takes a bias away costs a
+//! system call: who loses it often gets it back rarely.
+//!
+//! All owners say that they are inside with one flag. A thread may have found that it is the owner,
+//! lose the bias, and only then raise the flag, and take it down again, since it is the owner no more:
+//! it would take down the flag of the next owner. So there is no next one before the call is over in
+//! which the thread may be about to do this.
+//!
+//! An owner is known by its address, which another thread may have once it has ended. That one is the
+//! owner then, and rightly: it joined the list of members after the other had left it, and so sees what
+//! that one did.
+//!
 //! Whoever holds an arena's lock may go to the ledger, and the ledger's holder needs the locks of all
 //! arenas. The two cannot deadlock: the former says that it is *parked*, and the latter takes locks by
-//! trying only, and counts a parked arena's as its own.
+//! trying only, and counts a parked arena's as its own. It suspends biases meanwhile, all of them with
+//! one heavy fence, and puts them back.
 
-use crate::lock::{Guard, Lock};
+use crate::lock::Lock;
 use crate::rank::Rank;
-use crate::sync::{self, AtomicBool, Ordering};
+use crate::sync::{self, AtomicBool, AtomicUsize, Ordering};
+use crate::thread::{self, Visit};
 use std::cell::Cell;
+use std::marker::PhantomData;
+
+/// Nobody, as an owner.
+const NOBODY: usize = 0;
+/// Looks at what soon changes before the looking thread sleeps between them.
+const YIELDS: u32 = 10 * sync::LOOKS;
 
 /// The lock of an arena.
+#[repr(C)]
 pub struct ArenaLock {
+    bias: Bias,
+    /// Held by all holders but an owner that is inside.
     lock: Lock,
+    /// Guarded by `lock`, and beside it.
+    habit: Habit,
     /// Set by the holder while it waits for the ledger's lock, or for the device.
     parked: AtomicBool,
-    /// Did the ledger take the lock itself? Guarded by the ledger's lock.
-    taken: Cell<bool>,
+    /// What the ledger did. Guarded by the ledger's lock.
+    hold: Hold,
 }
 
-// SAFETY: the cell is used with the ledger's lock held only.
+/// The light way, on a line of its own: whoever finds that it is not the owner need not fetch that line
+/// each time that somebody else takes the real lock.
+#[repr(align(64))]
+struct Bias {
+    /// The thread to which it is biased, or nobody. Changes only with the real lock held.
+    owner: AtomicUsize,
+    /// Is the owner inside, or about to find out that it is the owner no more?
+    inside: AtomicBool,
+}
+
+/// Who takes the lock, and who took it.
+#[repr(C)]
+struct Habit {
+    last: Cell<usize>,
+    /// How often in a row the last one took it.
+    streak: Cell<u32>,
+    /// The streak that makes an owner. The first comer is one; each loss makes it longer.
+    patience: Cell<u32>,
+    /// How often the ledger has suspended the present bias.
+    suspensions: Cell<u32>,
+    /// The call in which the last owner may be about to raise or take down the flag.
+    former: Cell<Option<Visit>>,
+}
+
+/// What the ledger holds of a lock.
+struct Hold {
+    /// Did it take the lock itself?
+    taken: Cell<bool>,
+    /// The owner whose bias it suspended.
+    suspended: Cell<usize>,
+    /// Is that owner inside, parked?
+    inside: Cell<bool>,
+}
+
+// SAFETY: the cells are used with the locks held that guard them.
 unsafe impl Sync for ArenaLock {}
 
 impl ArenaLock {
     /// A free lock.
     pub fn new() -> ArenaLock {
-        let (parked, taken) = (AtomicBool::new(false), Cell::new(false));
-        ArenaLock { lock: Lock::new(Rank::ARENA), parked, taken }
+        ArenaLock {
+            bias: Bias { owner: AtomicUsize::new(NOBODY), inside: AtomicBool::new(false) },
+            lock: Lock::new(Rank::ARENA),
+            habit: Habit {
+                last: Cell::new(NOBODY),
+                streak: Cell::new(0),
+                patience: Cell::new(0),
+                suspensions: Cell::new(0),
+                former: Cell::new(None),
+            },
+            parked: AtomicBool::new(false),
+            hold: Hold {
+                taken: Cell::new(false),
+                suspended: Cell::new(NOBODY),
+                inside: Cell::new(false),
+            },
+        }
     }
 
     /// Takes it for the life of the guard.
     #[inline]
-    pub fn guard(&self) -> Guard<'_> {
-        self.lock.guard()
+    pub fn guard(&self) -> ArenaGuard<'_> {
+        let me = thread::address();
+        if self.bias.owner.load(Ordering::Relaxed) == me {
+            Rank::ARENA.before();
+            self.bias.inside.store(true, Ordering::Relaxed);
+            sync::light_fence();
+            if self.bias.owner.load(Ordering::Acquire) == me {
+                debug_assert!(
+                    thread::is_inside(),
+                    "whoever asks where an owner is looks at its call"
+                );
+                Rank::ARENA.taken();
+                return ArenaGuard { lock: self, is_light: true, not_send: PhantomData };
+            }
+            self.bias.inside.store(false, Ordering::Release);
+        }
+        self.guard_slowly(me)
+    }
+
+    /// The real way.
+    #[inline(never)]
+    fn guard_slowly(&self, me: usize) -> ArenaGuard<'_> {
+        self.lock.lock();
+        let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
+        let owner = self.bias.owner.load(Ordering::Relaxed);
+        if owner == NOBODY {
+            if self.habit.is_streak_of(me) {
+                self.become_owner(me);
+            }
+        } else if owner != me {
+            self.take_bias_from(owner);
+            if self.habit.is_streak_of(me) {
+                self.become_owner(me);
+            }
+        }
+        guard
+    }
+
+    #[cold]
+    fn take_bias_from(&self, owner: usize) {
+        self.bias.owner.store(NOBODY, Ordering::Relaxed);
+        thread::reach_all();
+        // It may be parked, and wait for the device.
+        wait_while(|| self.bias.inside.load(Ordering::Acquire));
+        self.habit.is_lost_by(owner);
+    }
+
+    #[cold]
+    fn become_owner(&self, me: usize) {
+        if thread::may_own() && self.habit.lets_be_owner(me) {
+            self.bias.owner.store(me, Ordering::Relaxed);
+        }
     }
 
     /// The holder lets the ledger use what the lock guards of the ledger's, until it is back.
@@ -50,31 +178,247 @@ impl ArenaLock {
 
     /// For the ledger's holder: waits until nobody changes the arena's account.
     pub fn hold_still(&self) {
-        // Whoever holds an arena's lock soon gives it back, or parks, waiting for us.
-        let mut spins = 0u32;
-        let taken = loop {
-            if self.lock.try_lock() {
-                break true;
-            }
-            if self.parked.load(Ordering::Acquire) {
-                break false;
-            }
-            spins += 1;
-            if spins < sync::LOOKS { sync::spin_loop() } else { sync::yield_now() }
-        };
-        self.taken.set(taken);
+        ArenaLock::hold_all_still(std::iter::once(self));
     }
 
-    /// For the ledger's holder: is the lock its own?
+    /// For the ledger's holder: waits until nobody changes the account of any of these arenas.
+    pub fn hold_all_still<'a>(locks: impl Iterator<Item = &'a ArenaLock> + Clone) {
+        let me = thread::address();
+        let mut were_suspended = false;
+        for lock in locks.clone() {
+            were_suspended |= lock.take_and_suspend(me);
+        }
+        if were_suspended {
+            thread::reach_all();
+            locks.for_each(ArenaLock::wait_for_suspended);
+        }
+    }
+
+    /// Takes the lock by trying, or sees it parked; was a bias suspended?
+    fn take_and_suspend(&self, me: usize) -> bool {
+        // Whoever holds an arena's lock soon gives it back, or parks, waiting for us.
+        let mut is_taken = false;
+        wait_while(|| {
+            is_taken = self.lock.try_lock();
+            !is_taken && !self.parked.load(Ordering::Acquire)
+        });
+        self.hold.taken.set(is_taken);
+        if !is_taken {
+            return false;
+        }
+        // One that is biased to this very thread is held still by its being here.
+        let owner = self.bias.owner.load(Ordering::Relaxed);
+        if owner == NOBODY || owner == me {
+            return false;
+        }
+        self.bias.owner.store(NOBODY, Ordering::Relaxed);
+        self.hold.suspended.set(owner);
+        true
+    }
+
+    /// Waits for an owner whose bias was suspended: until it is not inside, or parked.
+    fn wait_for_suspended(&self) {
+        if self.hold.suspended.get() == NOBODY {
+            return;
+        }
+        let mut is_inside = false;
+        wait_while(|| {
+            is_inside = self.bias.inside.load(Ordering::Acquire);
+            is_inside && !self.parked.load(Ordering::Acquire)
+        });
+        // Parked, it stays so: it cannot come back without the ledger's lock.
+        self.hold.inside.set(is_inside);
+    }
+
+    /// For the ledger's holder: is the lock its own, and nobody parked with it?
     #[cfg(test)]
     pub fn is_taken(&self) -> bool {
-        self.taken.get()
+        self.hold.taken.get() && !self.hold.inside.get()
     }
 
     /// For the ledger's holder: lets go, if there was anything to hold.
     pub fn let_go(&self) {
-        if self.taken.replace(false) {
-            self.lock.unlock();
+        if !self.hold.taken.replace(false) {
+            return;
+        }
+        let owner = self.hold.suspended.replace(NOBODY);
+        let is_inside = self.hold.inside.replace(false);
+        if owner != NOBODY {
+            // Who is inside has nothing but the bias that keeps others out.
+            if self.habit.is_kept() || is_inside {
+                self.bias.owner.store(owner, Ordering::Release);
+            } else {
+                self.habit.is_lost_by(owner);
+            }
+        }
+        self.lock.unlock();
+    }
+}
+
+impl Habit {
+    /// A thread, which is not the owner, has the lock once more: often enough in a row to be it? Where it
+    /// may not be, it is asked again after another streak.
+    #[inline]
+    fn is_streak_of(&self, me: usize) -> bool {
+        let streak = if self.last.replace(me) == me { self.streak.get() + 1 } else { 1 };
+        let is_long = streak >= self.patience.get();
+        self.streak.set(if is_long { 0 } else { streak });
+        is_long
+    }
+
+    /// Is nobody else about to raise or take down the flag?
+    fn lets_be_owner(&self, me: usize) -> bool {
+        self.former.get().is_none_or(|former| former.is_by(me) || former.is_over())
+    }
+
+    /// The owner has lost the bias, and what it does from now on sees that.
+    fn is_lost_by(&self, owner: usize) {
+        self.former.set(Visit::of(owner));
+        self.last.set(NOBODY);
+        self.suspensions.set(0);
+        self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));
+    }
+
+    /// The bias was suspended; is it put back? Each time costs the ledger a system call, at most.
+    fn is_kept(&self) -> bool {
+        let suspensions = self.suspensions.get() + 1;
+        self.suspensions.set(suspensions);
+        suspensions < sync::SUSPENSIONS && thread::has_heavy_fences()
+    }
+}
+
+/// Looks at what another thread changes: soon, or once it has waited for the device.
+fn wait_while(mut is_so: impl FnMut() -> bool) {
+    let mut looks = 0u32;
+    while is_so() {
+        looks = looks.saturating_add(1);
+        if looks < sync::LOOKS {
+            sync::spin_loop();
+        } else if looks < YIELDS {
+            sync::yield_now();
+        } else {
+            sync::nap();
+        }
+    }
+}
+
+/// Gives the lock back when dropped, also when a panic passes.
+pub struct ArenaGuard<'a> {
+    lock: &'a ArenaLock,
+    is_light: bool,
+    /// Only the owner may say that it is no longer inside.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for ArenaGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_light {
+            Rank::ARENA.given();
+            self.lock.bias.inside.store(false, Ordering::Release);
+        } else {
+            self.lock.lock.unlock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::sync::atomic::AtomicU64;
+
+    struct Counter {
+        lock: ArenaLock,
+        ledger: Lock,
+        value: UnsafeCell<u64>,
+    }
+
+    // SAFETY: the lock guards the cell, or the ledger's holder has it.
+    unsafe impl Sync for Counter {}
+
+    impl Counter {
+        /// Takes some time, so that whoever has the lock as well is seen.
+        fn add(&self, pauses: u64) {
+            // SAFETY: the caller has the lock.
+            let value = unsafe { self.value.get().read_volatile() };
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            if pauses == 0 {
+                std::thread::yield_now();
+            }
+            // SAFETY: as above.
+            unsafe { self.value.get().write_volatile(value + 1) };
+        }
+
+        /// As allocating does, or counting beyond the slack, or asking for the statistics; gives how
+        /// often it added.
+        fn count(&self, choice: u64, pauses: u64) -> u64 {
+            if choice == 0 {
+                let _ledger = self.ledger.guard();
+                self.lock.hold_still();
+                self.add(pauses);
+                self.lock.let_go();
+                return 1;
+            }
+            let _guard = self.lock.guard();
+            self.add(pauses);
+            if choice > 1 {
+                return 1;
+            }
+            self.lock.park();
+            {
+                let _ledger = self.ledger.guard();
+                self.lock.unpark();
+            }
+            self.add(pauses);
+            2
+        }
+    }
+
+    #[test]
+    fn whoever_counts_is_alone() {
+        const THREADS: u64 = 3;
+        let counter = |_| Counter {
+            lock: ArenaLock::new(),
+            ledger: Lock::new(Rank::LEDGER),
+            value: UnsafeCell::new(0),
+        };
+        // Fresh ones, because a bias that was lost often hardly comes back.
+        let counters: Vec<Counter> = (0..1000).map(counter).collect();
+        let arrived = AtomicU64::new(0);
+        let uses_all = &|thread: u64| {
+            let mut random = 0x9e37_79b9 * (thread + 1);
+            let mut below = |bound: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % bound
+            };
+            let mut counts = Vec::new();
+            for (index, counter) in (1..).zip(&counters) {
+                arrived.fetch_add(1, Ordering::Relaxed);
+                // The others come soon, unless they failed.
+                let all = THREADS * index;
+                (0..1000)
+                    .take_while(|_| arrived.load(Ordering::Relaxed) < all)
+                    .for_each(|_| std::thread::yield_now());
+                let times = 1 + below(150);
+                let count = |_| {
+                    let _inside = thread::enter().unwrap();
+                    counter.count(below(8), below(20))
+                };
+                counts.push((0..times).map(count).sum());
+            }
+            counts
+        };
+        let counts: Vec<Vec<u64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..THREADS).map(|index| scope.spawn(move || uses_all(index))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for (index, counter) in counters.into_iter().enumerate() {
+            let expected: u64 = counts.iter().map(|counts| counts[index]).sum();
+            assert_eq!(counter.value.into_inner(), expected, "lock {index}");
         }
     }
 }

@@ -69,11 +69,9 @@ impl<M: Member> GuardedBooks<M> {
         self.books.with_mut(|books| {
             // SAFETY: the lock is held.
             let members = unsafe { &(*books).members };
-            for member in members {
-                if own.is_none_or(|own| !std::ptr::eq(own, &**member)) {
-                    member.lock().hold_still();
-                }
-            }
+            let is_other = |member: &&M| own.is_none_or(|own| !std::ptr::eq(own, *member));
+            let others = members.iter().map(|member| &**member).filter(is_other);
+            ArenaLock::hold_all_still(others.map(|member| member.lock()));
             let _still = Still(books);
             // SAFETY: the lock is held.
             body(unsafe { &mut *books })
@@ -163,26 +161,40 @@ impl<M: Member> Books<M> {
         self.share_out(None);
     }
 
-    /// Raises the peaks to what is, and shares out anew what is left below them.
+    /// Raises the peaks to what is, and shares out anew what is left below them: among the members that
+    /// asked lately, since what others hold is missing where it is needed.
     pub fn share_out(&mut self, asked: Option<&M>) {
-        let sums = self.sums(|account| account.current);
+        let sums = self.sums(Account::current);
         self.ledger.raise(&sums);
+        if let Some(asked) = asked {
+            self.ledger.asks += 1;
+            // SAFETY: the books hold all accounts still.
+            unsafe { asked.with_account(|account| account.asked = self.ledger.asks) };
+        }
+        // So many asked in the meantime that it would have been among them.
+        let lately = 16 + 4 * self.members.len() as u64;
+        let asks = self.ledger.asks;
+        let takes_part = |account: &Account| account.asked != 0 && asks - account.asked < lately;
         let mut members = [0; 3];
-        self.each(|class, _| {
-            members[ALL] += 1;
-            members[class.row()] += 1;
+        self.each(|class, account| {
+            let count = i64::from(takes_part(account));
+            members[ALL] += count;
+            members[class.row()] += count;
         });
         for member in &self.members {
             let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
             let slack = self.ledger.share(&sums, &members, member.class(), asked);
+            let set = |account: &mut Account| {
+                account.set_slack(if takes_part(account) { slack } else { [0; LANES] });
+            };
             // SAFETY: the books hold all accounts still.
-            unsafe { member.with_account(|account| account.slack = slack) };
+            unsafe { member.with_account(set) };
         }
     }
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
-        let sums = self.sums(|account| account.current);
+        let sums = self.sums(Account::current);
         self.ledger.reset_peak(&sums);
         self.share_out(None);
     }
@@ -197,7 +209,7 @@ impl<M: Member> Books<M> {
 
     /// Opens a scope of a thread; false: no host memory.
     pub fn open_scope(&mut self, owner: u64) -> bool {
-        let current = self.sums(|account| account.current);
+        let current = self.sums(Account::current);
         let increased = self.sums(|account| account.increased);
         let decreased = self.sums(Account::decreased);
         let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
@@ -208,7 +220,7 @@ impl<M: Member> Books<M> {
 
     /// Closes the newest scope of a thread and gives what happened in it; none: it has none.
     pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
-        let current = self.sums(|account| account.current);
+        let current = self.sums(Account::current);
         let increased = self.sums(|account| account.increased);
         let decreased = self.sums(Account::decreased);
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
@@ -217,7 +229,7 @@ impl<M: Member> Books<M> {
     /// All statistics.
     pub fn statistics(&self) -> Statistics {
         self.ledger.statistics(
-            &self.sums(|account| account.current),
+            &self.sums(Account::current),
             &self.sums(|account| account.increased),
             &self.sums(Account::decreased),
         )

@@ -12,6 +12,23 @@ impl ArenaState {
         u64::from(self.end()) * UNIT != self.segment.bytes()
     }
 
+    /// Adds freshly mapped units at the mapped end.
+    pub(super) fn extend(&mut self, units: u32) {
+        let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
+        let id = self.new_block(start, units, State::Free);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release(id);
+    }
+
+    /// One past the last mapped unit.
+    pub(super) fn end(&self) -> u32 {
+        if self.last == NONE { 0 } else { self.blocks[self.last].end() }
+    }
+
     /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
     /// free neighbours, else at the end.
     pub(super) fn grow(
@@ -22,6 +39,8 @@ impl ArenaState {
         limit: u64,
     ) -> Result<()> {
         let step = (memory.granularity() / UNIT) as u32;
+        debug_assert!(self.quick.is_empty(), "a search came before");
+        self.rest_quick();
         self.blocks.prepare(2)?;
         if self.has_holes()
             && let Some((hole, below)) = self.find_hole(units)
@@ -55,6 +74,7 @@ impl ArenaState {
         units: u32,
         limit: u64,
     ) -> Result<()> {
+        self.rest_quick();
         self.blocks.prepare(1)?;
         let limit = self.segment.aliases.floor(limit);
         if u64::from(self.end()) + u64::from(units) > limit {
@@ -144,6 +164,7 @@ impl ArenaState {
         base: u64,
         wanted: u64,
     ) -> Result<()> {
+        debug_assert!(self.quick.is_empty(), "they were joined");
         self.segment.aliases.clear(memory, base, false)?;
         let before = self.segment.bytes();
         let mut id = self.first;

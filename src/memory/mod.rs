@@ -30,9 +30,11 @@ pub mod observers;
 mod page;
 mod pickle;
 pub mod pluggable;
+mod pointer;
 mod poison;
 mod policy;
 pub mod pool;
+mod quick;
 mod reclaim;
 mod region;
 pub mod registry;
@@ -58,6 +60,7 @@ mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::{Json, Keys, in_row, pool_in};
+pub use pointer::{Found, device_of, find, free, record_stream, unknown_pointer};
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
@@ -78,7 +81,7 @@ use books::GuardedBooks;
 use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
-use stats::{Class, Lanes};
+use stats::{Class, Lanes, Split, change_of};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use virtual_memory::VirtualMemory;
 
@@ -105,15 +108,6 @@ pub struct DeviceMemory {
 }
 
 type Books = books::Books<Arena>;
-
-/// A block as its holder sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Bytes that were asked for.
-    pub requested: u64,
-    /// Bytes that it has.
-    pub bytes: u64,
-}
 
 /// The size of the block for a request: at least one unit, whole units.
 pub fn round_size(bytes: u64) -> u64 {
@@ -194,7 +188,7 @@ impl DeviceMemory {
     }
 
     /// Allocates for a stream of `device`, whose memory this is.
-    #[inline]
+    #[inline(always)]
     pub fn allocate(
         &self,
         runtime: &Runtime,
@@ -279,7 +273,7 @@ impl DeviceMemory {
     }
 
     /// Takes a block out of what is mapped. The caller holds the arena's lock.
-    #[inline]
+    #[inline(always)]
     fn take<const WATCHED: bool>(
         &self,
         arena: &Arena,
@@ -288,15 +282,33 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let Some((id, mut change)) = state.allocate(request, walk)? else { return Ok(None) };
+        let Some(id) = state.allocate(request, walk)? else {
+            // The search has joined free blocks.
+            self.count_free(arena);
+            return Ok(None);
+        };
         if WATCHED {
             history::allocated(arena, state, id);
         }
-        // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
         let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
-        self.count(arena, &change);
+        let (bytes, requested) = ((u64::from(request.units) * UNIT) as i64, request.bytes as i64);
+        let split = state.split();
+        // SAFETY: the lock is held and we are not parked.
+        let account = unsafe { arena.account() };
+        if WATCHED && request.oversize || !account.rise(bytes, requested, split) {
+            let change = change_of(1, bytes, requested, request.oversize);
+            self.count_slowly(arena, change, split);
+        }
         Ok(Some(address))
+    }
+
+    /// Makes a change known where the account alone could not. The caller holds the arena's lock, and
+    /// no reference to its state.
+    #[cold]
+    fn count_slowly(&self, arena: &Arena, mut change: Lanes, split: Split) {
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut change, split);
+        self.count(arena, &change);
     }
 
     /// Makes a change known. The caller holds the arena's lock, and no reference to its state.
@@ -381,120 +393,10 @@ impl DeviceMemory {
     }
 }
 
-/// The device on which an address is, if it is memory of ours.
-pub fn device_of(address: u64) -> Option<i32> {
-    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
-    cached.or_else(|| direct::device_of(address))
-}
-
-/// The error of an address that is no block.
-pub fn unknown_pointer(address: u64) -> Error {
-    let why = match direct::is_used() {
-        false => "was not allocated by tcuda, or tcuda was shut down since",
-        // Of these blocks nothing is left once they are freed.
-        true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
-    };
-    Error::InvalidPointer { ptr: address as usize, why }
-}
-
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
     if let Some(allocator) = backend::pluggable() {
         allocator.reset();
     }
     runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
-}
-
-/// The block at a pointer, its arena locked for the life of the guard.
-struct Locked<'a> {
-    arena: &'a Arena,
-    id: u32,
-    _guard: crate::lock::Guard<'a>,
-}
-
-/// The block at an address of a slot.
-#[inline(always)]
-fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
-    let guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let id = unsafe { arena.state() }.find(offset, address as usize)?;
-    Ok(Locked { arena, id, _guard: guard })
-}
-
-/// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
-#[inline(always)]
-pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
-    if watch::is_watched() {
-        return free_watched(runtime, address);
-    }
-    free_block::<false>(runtime, address)
-}
-
-#[cold]
-fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
-    history::before_free();
-    free_block::<true>(runtime, address)
-}
-
-#[cold]
-fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
-    match direct::has(address) {
-        true => direct::free(runtime, address),
-        false => segmented::free(runtime, address),
-    }
-}
-
-#[inline(always)]
-fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
-    let Some(found) = virtual_memory::arena_of(address) else {
-        return free_unmapped(runtime, address);
-    };
-    let block = lock_mapped(found, address)?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { block.arena.state() };
-    let memory = &runtime.device(block.arena.device)?.memory;
-    if state.blocks[block.id].uses != 0 {
-        memory.free_used(runtime, block.arena, block.id);
-        return Ok(());
-    }
-    if WATCHED {
-        history::freed(block.arena, state, block.id);
-        memory.end_block(runtime, block.arena, block.id);
-    }
-    // SAFETY: as above; poisoning has kept no reference.
-    let state = unsafe { block.arena.state() };
-    let mut change = state.free(block.id);
-    // SAFETY: the lock is held and we are not parked.
-    state.count_free(unsafe { block.arena.account() }, &mut change);
-    memory.count(block.arena, &change);
-    Ok(())
-}
-
-/// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
-pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
-    let block = match virtual_memory::arena_of(address) {
-        Some(found) => lock_mapped(found, address)?,
-        None if direct::has(address) => return direct::record_stream(address, stream),
-        None => segmented::lock_block(address)?,
-    };
-    if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
-        return Ok(());
-    }
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { block.arena.state() };
-    let head = state.blocks[block.id].uses;
-    state.blocks[block.id].uses = state.uses.add(head, stream)?;
-    Ok(())
-}
-
-/// What a live block is.
-pub fn find(address: u64) -> Result<Found> {
-    let block = match virtual_memory::arena_of(address) {
-        Some(found) => lock_mapped(found, address)?,
-        None if direct::has(address) => return direct::find(address),
-        None => segmented::lock_block(address)?,
-    };
-    // SAFETY: the lock is held, and this is the only reference.
-    let found = &unsafe { block.arena.state() }.blocks[block.id];
-    Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
 }

@@ -36,8 +36,15 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let mut change = [0; LANES];
         // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
+        unsafe { arena.account() }.change_split(&mut change, state.split());
         self.count(arena, &change);
+    }
+
+    /// Joins what was freed with its neighbours. The caller holds the arena's lock.
+    pub(super) fn join_quick(&self, arena: &Arena) {
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.join_quick();
+        self.count_free(arena);
     }
 
     /// Counts memory that came or went. The caller holds the arena's lock.
@@ -113,6 +120,7 @@ impl DeviceMemory {
         // SAFETY: `each_arena` holds the lock.
         unsafe { arena.state() }.backups = Vec::new();
         self.settle(runtime, arena, wait)?;
+        self.join_quick(arena);
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
@@ -195,7 +203,7 @@ impl DeviceMemory {
         history::free_requested(arena, state, id);
         let mut change = state.free_later(id);
         // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
+        unsafe { arena.account() }.change_split(&mut change, state.split());
         self.count(arena, &change);
     }
 
@@ -261,7 +269,7 @@ impl DeviceMemory {
             });
             let mut change = state.free_pending(id, self.now());
             // SAFETY: the lock is held and we are not parked.
-            state.count_free(unsafe { arena.account() }, &mut change);
+            unsafe { arena.account() }.change_split(&mut change, state.split());
             self.count(arena, &change);
             if let Some(before) = before {
                 self.count_segment(arena, before);

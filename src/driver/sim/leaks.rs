@@ -76,6 +76,7 @@ impl Machine {
             ("mappings", live.mappings),
             ("reservations", live.reservations),
             ("pools", live.pools),
+            ("blocks of pools", live.pool_blocks),
         ];
         report(&counts, format_args!("it was powered off"));
     }

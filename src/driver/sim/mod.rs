@@ -146,8 +146,10 @@ pub struct LiveObjects {
     pub streams: usize,
     /// Events.
     pub events: usize,
-    /// Allocations by `cuMemAlloc` or from a pool.
+    /// Allocations by `cuMemAlloc`.
     pub allocations: usize,
+    /// Allocations from pools, which do not go with a context.
+    pub pool_blocks: usize,
     /// Physical memory handles.
     pub handles: usize,
     /// Mapped ranges of virtual memory.
@@ -242,13 +244,14 @@ impl Machine {
         let blocks = |pools: &mut dyn Iterator<Item = &Arc<Pool>>| -> usize {
             pools.map(|pool| pool.blocks()).sum()
         };
-        let pooled =
+        let pool_blocks =
             blocks(&mut read(&self.pools).iter()) + blocks(&mut lock(&self.retired_pools).iter());
         LiveObjects {
             contexts: self.devices.iter().map(|device| device.context.retain_count()).sum(),
             streams: read(&self.streams).len(),
             events: read(&self.events).len(),
-            allocations: allocations + pooled,
+            allocations,
+            pool_blocks,
             handles: read(&self.handles).len(),
             mappings,
             reservations,

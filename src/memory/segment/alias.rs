@@ -11,11 +11,11 @@
 //! that order: it waits for what the stream holds. Arenas of private pools have no aliases, because
 //! graphs may use their addresses at any time.
 
-use super::super::arena::{ArenaState, Request, change_of};
+use super::super::arena::{ArenaState, Request};
 use super::super::block::{NONE, State, UNIT};
 use super::super::history;
 use super::super::ring::Action;
-use super::super::stats::Lanes;
+use super::super::stats::{Lanes, change_of};
 use super::super::virtual_memory::VirtualMemory;
 use super::{Mark, Segment};
 use crate::error::{Error, Result};
@@ -290,6 +290,7 @@ impl Segment {
 impl ArenaState {
     /// Marks the mappings that are idle, and gives their units.
     pub(in crate::memory) fn mark_idle(&mut self) -> u64 {
+        debug_assert!(self.quick.is_empty(), "a search came before");
         let (mut id, mut idle) = (self.first, 0);
         for mapping in self.segment.mappings_mut() {
             mapping.mark = Mark::Busy;

@@ -1,12 +1,12 @@
 //! When idle memory is lent at other addresses: where an alias of it is there, and where growing would
 //! take the device's memory instead. The aliases themselves are in `alias.rs`.
 
-use super::super::arena::{Arena, Request, change_of};
+use super::super::arena::{Arena, Request};
 use super::super::bins::WHOLE_WALK;
 use super::super::block::UNIT;
 use super::super::pool::PoolId;
 use super::super::reclaim::ordering_stream;
-use super::super::stats::{ALL, ALLOCATED_BYTES, Class, Stat};
+use super::super::stats::{ALL, ALLOCATED_BYTES, Class, Stat, change_of};
 use super::super::{DeviceMemory, history};
 use crate::error::Result;
 use crate::farewell::Standing;
@@ -155,7 +155,7 @@ impl DeviceMemory {
         let (id, mut change) = state.borrow(arena.base, index, request)?;
         history::allocated(arena, state, id);
         // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
+        unsafe { arena.account() }.change_split(&mut change, state.split());
         let address = state.address(arena.base, id);
         self.count(arena, &change);
         self.count_segment(arena, before);
@@ -177,7 +177,7 @@ impl DeviceMemory {
         state.active_blocks -= 1;
         state.release_or_return(id);
         // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
+        unsafe { arena.account() }.change_split(&mut change, state.split());
         self.count(arena, &change);
         self.count_segment(arena, before);
     }

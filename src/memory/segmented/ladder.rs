@@ -152,7 +152,7 @@ impl DeviceMemory {
         let mut change = state.occupy(id, request, rules, self.now());
         history::allocated(arena, state, id);
         // SAFETY: the lock is held and we are not parked.
-        state.count_free(unsafe { arena.account() }, &mut change);
+        unsafe { arena.account() }.change_split(&mut change, state.split());
         let address = state.address(arena.base, id);
         suballocations::block(state.heap(id), address, request.bytes);
         self.count(arena, &change);

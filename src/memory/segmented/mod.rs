@@ -16,11 +16,12 @@ pub use ladder::{Keeper, Leaving};
 pub use rules::Rules;
 pub use table::{device_of, segment_of};
 
-use super::arena::{ArenaState, Request, change_of};
+use super::arena::{ArenaState, Request};
 use super::block::{Block, NONE, State, UNIT};
+use super::history;
 use super::pluggable::Pluggable;
-use super::stats::Lanes;
-use super::{Locked, history, unknown_pointer};
+use super::pointer::{Locked, unknown_pointer};
+use super::stats::{Lanes, change_of};
 use crate::error::{Error, Result};
 use crate::nvtx::Heap;
 use crate::runtime::Runtime;
@@ -134,7 +135,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let state = unsafe { arena.state() };
     let mut change = state.free_in_segment(id, memory.now());
     // SAFETY: the lock is held and we are not parked.
-    state.count_free(unsafe { arena.account() }, &mut change);
+    unsafe { arena.account() }.change_split(&mut change, state.split());
     memory.count(arena, &change);
     Ok(())
 }

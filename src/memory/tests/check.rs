@@ -46,6 +46,12 @@ impl ArenaState {
                     }
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
+                State::Quick => {
+                    if !self.quick.contains(&self.blocks, id) {
+                        return Err(format!("quick block {id} is in no list"));
+                    }
+                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
+                }
                 State::Allocated | State::Pending => {
                     active += 1;
                     add_active(block, &mut sums);
@@ -74,10 +80,10 @@ impl ArenaState {
         if mapped != self.segment.bytes() as i64 {
             return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
         }
-        if sums == account.current {
+        if sums == account.current() {
             Ok(())
         } else {
-            Err(format!("the account has {:?}, the blocks {sums:?}", account.current))
+            Err(format!("the account has {:?}, the blocks {sums:?}", account.current()))
         }
     }
 }
@@ -134,6 +140,7 @@ fn told(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
         bench.check();
         let arena = arena_of(blocks[0]).unwrap().0;
         let _guard = arena.lock.guard();
+        bench.memory().join_quick(arena);
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         // SAFETY: the lock is held and we are not parked.
@@ -176,6 +183,11 @@ fn a_free_block_that_nobody_would_find_is_told() {
 }
 
 #[test]
+fn a_quick_block_that_nobody_would_find_is_told() {
+    is_told("is in no list", |state, _, at| state.blocks[at.free].state = State::Quick);
+}
+
+#[test]
 fn wrong_counts_are_told() {
     is_told("the counts of free or active", |state, _, _| state.free_blocks += 1);
     is_told("the counts of free or active", |state, _, _| state.free_bytes -= 512);
@@ -185,6 +197,6 @@ fn wrong_counts_are_told() {
         state.active_blocks += 1;
     });
     for lane in 0..LANES {
-        is_told("the account has", |_, account, _| account.current[lane] += 1);
+        is_told("the account has", |_, account, _| account.most[lane] += 1);
     }
 }

@@ -134,7 +134,7 @@ impl Books {
             }
         }
         for class in [Class::Small, Class::Large] {
-            let bytes = self.ledger.direct[class as usize].current[stats::ALLOCATED_BYTES];
+            let bytes = self.ledger.direct[class as usize].now(stats::ALLOCATED_BYTES);
             mapped[stats::ALL] += bytes;
             mapped[class.row()] += bytes;
         }
@@ -143,9 +143,7 @@ impl Books {
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let bounds = self.sums(|account| {
-            std::array::from_fn(|lane| account.current[lane] + account.slack[lane])
-        });
+        let bounds = self.sums(|account| std::array::from_fn(|lane| account.most[lane]));
         for (lane, rows) in statistics.lanes.iter().enumerate() {
             for (row, stat) in rows.iter().enumerate() {
                 if bounds[row][lane] > stat.peak || stat.current > stat.peak {

@@ -48,6 +48,7 @@ impl ArenaState {
             }
             match block.state {
                 State::Vacant | State::Lent => return Err(format!("block {id} is vacant")),
+                State::Quick => return Err(format!("block {id} of a segment is quick")),
                 State::Hole => (),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
@@ -82,10 +83,10 @@ impl ArenaState {
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {
             return Err("the last block, the wilderness or the bytes are wrong".into());
         }
-        if sums == account.current {
+        if sums == account.current() {
             Ok(())
         } else {
-            Err(format!("the account has {:?}, the blocks {sums:?}", account.current))
+            Err(format!("the account has {:?}, the blocks {sums:?}", account.current()))
         }
     }
 }

@@ -127,6 +127,67 @@ fn totals_are_exact_whoever_counts() {
     });
 }
 
+/// Uses streams in bursts, some of which are long enough that an arena is biased to this thread; gives
+/// how often it allocated, and how many bytes.
+fn bursts(bench: Bench, streams: &[&Stream], seed: u64) -> (i64, i64) {
+    let mut random = Random(seed);
+    let (mut count, mut bytes) = (0, 0);
+    // Few at a time, so that threads meet, and then others, whose arenas nobody has lost yet.
+    for streams in streams.chunks(4) {
+        for _ in 0..150 {
+            let stream = streams[random.below(4) as usize];
+            let requested = 512 * (1 + random.below(1000));
+            for _ in 0..1 + random.below(200) {
+                // Each is a call of its own: a bias goes on once the last owner's call is over.
+                let _inside = thread::enter().unwrap();
+                let address = bench.malloc(stream, requested);
+                bench.free(address);
+                count += 1;
+                bytes += round_size(requested) as i64;
+            }
+        }
+    }
+    (count, bytes)
+}
+
+#[test]
+fn biases_that_come_and_go_lose_no_count() {
+    on_machine("memory=8GiB", |bench| {
+        let streams: Vec<&Stream> = (0..32).map(|_| bench.stream()).collect();
+        let is_done = AtomicBool::new(false);
+        let totals: Vec<(i64, i64)> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (1..=3)
+                .map(|seed| {
+                    let streams = &streams;
+                    scope.spawn(move || bursts(bench, streams, 0x9e37_79b9 * seed))
+                })
+                .collect();
+            // The ledger suspends biases meanwhile.
+            let watcher = scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    let _inside = thread::enter().unwrap();
+                    bench.check();
+                    let [all, ..] = bench.memory().statistics().lanes[ALLOCATION];
+                    assert!((0..=3).contains(&all.current), "{} blocks are held", all.current);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let totals = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            watcher.join().unwrap();
+            totals
+        });
+        bench.check();
+        let count = totals.iter().map(|total| total.0).sum::<i64>();
+        let bytes = totals.iter().map(|total| total.1).sum::<i64>();
+        let lanes = bench.memory().statistics().lanes;
+        for (lane, expected) in [(ALLOCATION, count), (ALLOCATED_BYTES, bytes)] {
+            let [all, ..] = lanes[lane];
+            assert_eq!((all.current, all.allocated, all.freed), (0, expected, expected));
+        }
+    });
+}
+
 /// Two threads in turns, so that the true peak of the sum is known while slack goes to and fro.
 #[test]
 fn peaks_are_exact_across_threads() {

@@ -279,6 +279,7 @@ fn power_off_frees_everything_and_the_machine_goes_on_again() {
             streams: 1,
             events: 1,
             allocations: 1,
+            pool_blocks: 0,
             handles: 1,
             mappings: 1,
             reservations: 1,

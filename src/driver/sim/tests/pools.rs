@@ -95,7 +95,7 @@ fn memory_freed_on_another_stream_is_waited_for() {
     let mut address = 0;
     let call = cu!(bench, cuMemAllocAsync(&mut address, SEGMENT, held));
     assert_eq!(call, code::OUT_OF_MEMORY);
-    assert_eq!(live_objects().allocations, 0);
+    assert_eq!(live_objects().pool_blocks, 0);
     gate.open();
 
     // Neither is finding out that the work is over, until the host waits for it.
@@ -114,7 +114,7 @@ fn memory_freed_on_another_stream_is_waited_for() {
     assert_eq!((call, address), (code::OUT_OF_MEMORY, 0));
     ok!(bench, cuStreamSynchronize(other));
     assert_eq!(allocate(&bench, 16, held), freed);
-    assert_eq!(live_objects().allocations, 2);
+    assert_eq!(live_objects().pool_blocks, 2);
     ok!(bench, cuMemFree(kept));
 }
 

@@ -1,0 +1,201 @@
+/* One operation of tcuda, again and again: instructions.py counts what it costs under valgrind's
+ * callgrind, where no clock and no neighbour disturbs.
+ *
+ *   instructions NAME COUNT    or no argument: the names */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tcuda.h>
+
+enum { LIVE = 1000, BATCH = 64 };
+
+/* An allocator joins what is freed at once while it still grows; the counts begin after that. */
+enum { SETTLED = 20000 };
+
+static void check(tcuda_status status, const char *call)
+{
+    if (status == TCUDA_STATUS_OK)
+        return;
+    fprintf(stderr, "%s: %s: %s\n", call, tcuda_status_name((int32_t)status), tcuda_last_error());
+    exit(EXIT_FAILURE);
+}
+
+#define CHECK(call) check((call), #call)
+
+static tcuda_stream *own, *others[2];
+static tcuda_event *event;
+
+static uint64_t state = 88172645463325252u;
+
+static size_t next_random(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (size_t)(state >> 11);
+}
+
+static void pairs(long count, size_t bytes, tcuda_stream *stream)
+{
+    void *block;
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_malloc(bytes, TCUDA_CURRENT_DEVICE, stream, &block));
+        CHECK(tcuda_free(block));
+    }
+}
+
+static void pair_small(long count)
+{
+    pairs(count, 4096, NULL);
+}
+
+static void pair_large(long count)
+{
+    pairs(count, 20 << 20, NULL);
+}
+
+static void pair_of_stream(long count)
+{
+    pairs(count, 4096, own);
+}
+
+/* Blocks of random sizes up to `most` bytes; a random one goes, another one comes. */
+static void churn(long count, size_t most)
+{
+    static void *blocks[LIVE];
+    for (int i = 0; i < LIVE; i++)
+        CHECK(tcuda_malloc(512 + next_random() % most, TCUDA_CURRENT_DEVICE, NULL, &blocks[i]));
+    for (long i = 0; i < count; i++) {
+        void **block = &blocks[next_random() % LIVE];
+        CHECK(tcuda_free(*block));
+        CHECK(tcuda_malloc(512 + next_random() % most, TCUDA_CURRENT_DEVICE, NULL, block));
+    }
+}
+
+static void churn_small(long count)
+{
+    churn(count, 512 << 10);
+}
+
+static void churn_mixed(long count)
+{
+    churn(count, 4 << 20);
+}
+
+/* A step of a program: the same sizes come, all live at a time, and go the other way round. */
+static void step(long count)
+{
+    static void *blocks[LIVE];
+    static size_t sizes[LIVE];
+    for (int i = 0; i < LIVE; i++)
+        sizes[i] = 512 + next_random() % (2 << 20);
+    for (long done = 0; done < count; done += LIVE) {
+        for (int i = 0; i < LIVE; i++)
+            CHECK(tcuda_malloc(sizes[i], TCUDA_CURRENT_DEVICE, NULL, &blocks[i]));
+        for (int i = LIVE; i > 0; i--)
+            CHECK(tcuda_free(blocks[i - 1]));
+    }
+}
+
+/* Used on two other streams, freed in batches. */
+static void recorded(long count)
+{
+    void *blocks[BATCH];
+    for (long done = 0; done < count; done += BATCH) {
+        for (int i = 0; i < BATCH; i++) {
+            CHECK(tcuda_malloc(4096, TCUDA_CURRENT_DEVICE, own, &blocks[i]));
+            for (int k = 0; k < 2; k++)
+                CHECK(tcuda_record_stream(blocks[i], others[k]));
+        }
+        for (int i = 0; i < BATCH; i++)
+            CHECK(tcuda_free(blocks[i]));
+    }
+}
+
+static void statistics(long count)
+{
+    tcuda_memory_statistics stats = TCUDA_INIT(tcuda_memory_statistics);
+    for (long i = 0; i < count; i++)
+        CHECK(tcuda_memory_stats(TCUDA_CURRENT_DEVICE, &stats));
+}
+
+static void current_stream(long count)
+{
+    tcuda_stream *stream;
+    for (long i = 0; i < count; i++)
+        CHECK(tcuda_stream_current(TCUDA_CURRENT_DEVICE, &stream));
+}
+
+static void stream_exchange(long count)
+{
+    tcuda_stream *stream, *before;
+    for (long i = 0; i < count; i++) {
+        int32_t device;
+        CHECK(tcuda_stream_exchange(own, &before, &device));
+        CHECK(tcuda_stream_exchange(before, &stream, &device));
+    }
+}
+
+static void event_query(long count)
+{
+    for (long i = 0; i < count; i++) {
+        bool reached;
+        CHECK(tcuda_event_query(event, &reached));
+    }
+}
+
+static const struct operation {
+    const char *name;
+    void (*run)(long count);
+} OPERATIONS[] = {
+    { "pair_small", pair_small },
+    { "pair_large", pair_large },
+    { "pair_of_stream", pair_of_stream },
+    { "step", step },
+    { "churn_small", churn_small },
+    { "churn_mixed", churn_mixed },
+    { "recorded", recorded },
+    { "statistics", statistics },
+    { "current_stream", current_stream },
+    { "stream_exchange", stream_exchange },
+    { "event_query", event_query },
+};
+
+enum { COUNT = sizeof OPERATIONS / sizeof OPERATIONS[0] };
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        for (int i = 0; i < COUNT; i++)
+            printf("%s\n", OPERATIONS[i].name);
+        return argc == 1 ? EXIT_SUCCESS : EXIT_FAILURE;
+    }
+    const long count = atol(argv[2]);
+    CHECK(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &own));
+    for (int i = 0; i < 2; i++)
+        CHECK(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &others[i]));
+    CHECK(tcuda_event_create(0, &event));
+    CHECK(tcuda_event_record(event, own));
+    CHECK(tcuda_event_synchronize(event));
+    /* One block stays, so that no arena is ever without. */
+    void *kept[4];
+    CHECK(tcuda_malloc(512, TCUDA_CURRENT_DEVICE, NULL, &kept[0]));
+    CHECK(tcuda_malloc(2 << 20, TCUDA_CURRENT_DEVICE, NULL, &kept[1]));
+    CHECK(tcuda_malloc(512, TCUDA_CURRENT_DEVICE, own, &kept[2]));
+    CHECK(tcuda_malloc(2 << 20, TCUDA_CURRENT_DEVICE, own, &kept[3]));
+    pairs(SETTLED, 20 << 20, NULL);
+    pairs(SETTLED, 4096, NULL);
+    pairs(SETTLED, 4096, own);
+    for (int i = 0; i < COUNT; i++) {
+        if (strcmp(argv[1], OPERATIONS[i].name) == 0) {
+            OPERATIONS[i].run(count);
+            return EXIT_SUCCESS;
+        }
+    }
+    fprintf(stderr, "%s: no such operation\n", argv[1]);
+    return EXIT_FAILURE;
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Instructions that tcuda's operations cost, counted under valgrind's callgrind on the simulated machine.
+
+    benches/instructions.py build/release/benches/instructions [--check | --write]
+
+Each operation runs twice, so many times and then many more; the difference is what one costs, free of
+how the program begins. Counts are the same on every machine with the same compiler; --check exits with
+1 where one is more than 5 % above what benches/instructions.json says, --write writes that file.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+KEPT = pathlib.Path(__file__).with_name("instructions.json")
+FEW, MANY = 20_000, 60_000
+TOLERANCE = 1.05
+
+
+def count(program, name, times):
+    environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM="memory=4GiB")
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, name, str(times)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = re.search(r"refs:\s+([\d,]+)", done.stderr)
+    if done.returncode != 0 or found is None:
+        sys.exit(f"{name}: {done.stderr.strip()[-400:]}")
+    return int(found[1].replace(",", ""))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("program")
+    parser.add_argument("--check", action="store_true", help="fail where a count has grown")
+    parser.add_argument("--write", action="store_true", help="keep the counts")
+    options = parser.parse_args()
+    names = subprocess.run([options.program], capture_output=True, text=True, check=True).stdout.split()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    counted, grown = {}, []
+    print(f"{'operation':<18}{'instructions':>14}{'kept':>10}")
+    for name in names:
+        cost = (count(options.program, name, MANY) - count(options.program, name, FEW)) / (MANY - FEW)
+        counted[name] = round(cost, 1)
+        before = kept.get(name)
+        print(f"{name:<18}{cost:>14.1f}{'' if before is None else before:>10}", flush=True)
+        if before is not None and cost > before * TOLERANCE:
+            grown.append(name)
+    if options.write:
+        KEPT.write_text(json.dumps(counted, indent=2) + "\n")
+    if options.check and grown:
+        sys.exit(f"costs more than it did: {', '.join(grown)}")
+
+
+if __name__ == "__main__":
+    main()

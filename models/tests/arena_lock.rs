@@ -1,0 +1,230 @@
+//! The lock of an arena: one thread at a time has what it guards, whether it is the owner, takes the bias
+//! away, or is the ledger's holder; and it sees what the others did.
+
+use loom::sync::Arc;
+use loom::thread;
+use tcuda_models::explore;
+use tcuda_models::lock::Lock;
+use tcuda_models::memory::arena_lock::ArenaLock;
+use tcuda_models::rank::Rank;
+use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::thread::{enter, leave, register};
+use tcuda_models::twin::fails;
+
+struct Arena {
+    lock: ArenaLock,
+    ledger: Lock,
+    /// How often anybody had the lock.
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: the lock guards the cell, which is what the model checks.
+unsafe impl Sync for Arena {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// The caller has the lock, one way or the other; loom says so if another has it too.
+    fn count(&self) {
+        // SAFETY: as above.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+    }
+
+    /// As allocating does.
+    fn uses(&self) {
+        let _guard = self.lock.guard();
+        self.count();
+    }
+
+    /// As counting beyond the slack does: meanwhile the ledger's holder may have it.
+    fn parks(&self) {
+        let _guard = self.lock.guard();
+        self.count();
+        self.lock.park();
+        let ledger = self.ledger.guard();
+        self.lock.unpark();
+        self.count();
+        drop(ledger);
+        self.count();
+    }
+
+    /// As the statistics do.
+    fn looks(&self) {
+        let _ledger = self.ledger.guard();
+        self.lock.hold_still();
+        self.count();
+        self.lock.let_go();
+    }
+}
+
+type Body = fn(&Arena);
+
+/// The life of a thread. Its address may be that of the next one.
+fn lives(arena: &Arena, body: Body) {
+    register();
+    body(arena);
+    leave();
+}
+
+/// Runs each of the bodies on a thread of its own, the last one here; then everything must add up.
+fn together(expected: u32, bodies: &'static [Body]) {
+    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
+    explore(few, many, move || {
+        let (lock, ledger) = (ArenaLock::new(), Lock::new(Rank::LEDGER));
+        let arena = Arc::new(Arena { lock, ledger, value: UnsafeCell::new(0) });
+        let (last, others) = bodies.split_last().unwrap();
+        let others: Vec<_> = others
+            .iter()
+            .map(|body| {
+                let arena = Arc::clone(&arena);
+                thread::spawn(move || lives(&arena, *body))
+            })
+            .collect();
+        lives(&arena, *last);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let _inside = enter();
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held.
+        assert_eq!(arena.value.with(|value| unsafe { *value }), expected);
+    });
+}
+
+fn uses_it_twice(arena: &Arena) {
+    let _inside = enter();
+    arena.uses();
+    arena.uses();
+}
+
+fn uses_it_once(arena: &Arena) {
+    let _inside = enter();
+    arena.uses();
+}
+
+/// Between its calls nobody minds that it was the owner.
+fn uses_it_in_two_calls(arena: &Arena) {
+    uses_it_once(arena);
+    uses_it_twice(arena);
+}
+
+fn uses_it_and_parks(arena: &Arena) {
+    let _inside = enter();
+    arena.uses();
+    arena.parks();
+}
+
+fn looks_once(arena: &Arena) {
+    let _inside = enter();
+    arena.looks();
+}
+
+fn looks_thrice(arena: &Arena) {
+    let _inside = enter();
+    arena.looks();
+    arena.looks();
+    arena.looks();
+}
+
+#[test]
+fn an_owner_and_another_take_turns() {
+    together(4, &[uses_it_twice, uses_it_twice]);
+}
+
+#[test]
+fn a_bias_goes_on_to_the_next() {
+    together(5, &[uses_it_in_two_calls, uses_it_twice]);
+}
+
+#[test]
+fn three_threads_take_turns() {
+    together(4, &[uses_it_once, uses_it_once, uses_it_twice]);
+}
+
+#[test]
+fn the_ledger_suspends_a_bias() {
+    together(5, &[looks_thrice, uses_it_twice]);
+}
+
+#[test]
+fn a_parked_owner_counts_as_still() {
+    together(7, &[looks_thrice, uses_it_and_parks]);
+}
+
+/// Whoever takes the bias away has the real lock, and waits for an owner who waits for the ledger.
+#[test]
+fn a_parked_owner_counts_as_still_where_its_bias_is_taken_away() {
+    together(6, &[looks_once, uses_it_once, uses_it_and_parks]);
+}
+
+/// The ledger's holder is the owner itself.
+fn uses_it_and_looks(arena: &Arena) {
+    let _inside = enter();
+    arena.uses();
+    arena.looks();
+    arena.uses();
+}
+
+#[test]
+fn a_bias_to_the_ledgers_holder_stays() {
+    together(5, &[uses_it_and_looks, uses_it_twice]);
+}
+
+const FOUND: &[&str] = &["Causality violation"];
+
+#[test]
+fn entering_without_a_fence() {
+    fails("entering_without_a_fence", Bug::NoLightFence, FOUND, || {
+        together(4, &[uses_it_twice, uses_it_twice]);
+    });
+}
+
+#[test]
+fn taking_away_without_a_fence() {
+    fails("taking_away_without_a_fence", Bug::NoHeavyFence, FOUND, || {
+        together(4, &[uses_it_twice, uses_it_twice]);
+    });
+}
+
+#[test]
+fn suspending_without_a_fence() {
+    fails("suspending_without_a_fence", Bug::NoHeavyFence, FOUND, || {
+        together(5, &[looks_thrice, uses_it_twice]);
+    });
+}
+
+#[test]
+fn taking_away_without_waiting() {
+    fails("taking_away_without_waiting", Bug::NoWait, FOUND, || {
+        together(4, &[uses_it_twice, uses_it_twice]);
+    });
+}
+
+#[test]
+fn suspending_without_waiting() {
+    fails("suspending_without_waiting", Bug::NoWait, FOUND, || {
+        together(5, &[looks_thrice, uses_it_twice]);
+    });
+}
+
+/// `inside` is a flag.
+#[test]
+fn leaving_without_release() {
+    fails("leaving_without_release", Bug::NoReleaseOf("AtomicBool"), FOUND, || {
+        together(4, &[uses_it_twice, uses_it_twice]);
+    });
+}
+
+/// `owner` is a number of this type.
+#[test]
+fn putting_back_without_release() {
+    fails("putting_back_without_release", Bug::NoReleaseOf("AtomicUsize"), FOUND, || {
+        together(5, &[looks_thrice, uses_it_twice]);
+    });
+}
+
+/// The former owner is about to take down the flag, which is the next one's.
+#[test]
+fn a_next_owner_too_soon() {
+    fails("a_next_owner_too_soon", Bug::NoVisit, FOUND, || {
+        together(4, &[uses_it_twice, uses_it_twice]);
+    });
+}

@@ -1,0 +1,140 @@
+//! Blocks by their addresses: whose memory it is, giving back, and saying who else uses it.
+
+use super::arena::Arena;
+use super::arena_lock::ArenaGuard;
+use super::block::Block;
+use super::stats::change_of;
+use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+
+/// A block as its holder sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// Bytes that it has.
+    pub bytes: u64,
+}
+
+/// The device on which an address is, if it is memory of ours.
+pub fn device_of(address: u64) -> Option<i32> {
+    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
+    cached.or_else(|| direct::device_of(address))
+}
+
+/// The error of an address that is no block.
+pub fn unknown_pointer(address: u64) -> Error {
+    let why = match direct::is_used() {
+        false => "was not allocated by tcuda, or tcuda was shut down since",
+        // Of these blocks nothing is left once they are freed.
+        true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
+    };
+    Error::InvalidPointer { ptr: address as usize, why }
+}
+
+/// The block at a pointer, its arena locked for the life of the guard.
+pub(super) struct Locked<'a> {
+    pub(super) arena: &'a Arena,
+    pub(super) id: u32,
+    pub(super) _guard: ArenaGuard<'a>,
+}
+
+/// The block at an address of a slot.
+#[inline(always)]
+fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
+    let guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let id = unsafe { arena.state() }.find(offset, address as usize)?;
+    Ok(Locked { arena, id, _guard: guard })
+}
+
+/// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
+#[inline(always)]
+pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    if watch::is_watched() {
+        return free_watched(runtime, address);
+    }
+    free_block::<false>(runtime, address)
+}
+
+#[cold]
+fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
+    history::before_free();
+    free_block::<true>(runtime, address)
+}
+
+#[cold]
+fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
+    match direct::has(address) {
+        true => direct::free(runtime, address),
+        false => segmented::free(runtime, address),
+    }
+}
+
+#[inline(always)]
+fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
+    let Some(found) = virtual_memory::arena_of(address) else {
+        return free_unmapped(runtime, address);
+    };
+    let Locked { arena, id, _guard } = lock_mapped(found, address)?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    if state.blocks[id].uses != 0 {
+        memory_of(runtime, arena)?.free_used(runtime, arena, id);
+        return Ok(());
+    }
+    if WATCHED {
+        history::freed(arena, state, id);
+        memory_of(runtime, arena)?.end_block(runtime, arena, id);
+    }
+    // SAFETY: as above; poisoning has kept no reference.
+    let state = unsafe { arena.state() };
+    let Block { requested, oversize, .. } = state.blocks[id];
+    let (bytes, requested) = (state.blocks[id].bytes(), requested as i64);
+    state.free(id);
+    let split = state.split();
+    // SAFETY: the lock is held and we are not parked.
+    let account = unsafe { arena.account() };
+    if oversize || !account.fall(bytes, requested, split) {
+        let change = change_of(-1, -bytes, -requested, oversize);
+        memory_of(runtime, arena)?.count_slowly(arena, change, split);
+    }
+    Ok(())
+}
+
+/// The memory to which an arena belongs.
+#[cold]
+fn memory_of<'a>(runtime: &'a Runtime, arena: &Arena) -> Result<&'a DeviceMemory> {
+    Ok(&runtime.device(arena.device)?.memory)
+}
+
+/// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
+pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::record_stream(address, stream),
+        None => segmented::lock_block(address)?,
+    };
+    if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
+        return Ok(());
+    }
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { block.arena.state() };
+    let head = state.blocks[block.id].uses;
+    state.blocks[block.id].uses = state.uses.add(head, stream)?;
+    Ok(())
+}
+
+/// What a live block is.
+pub fn find(address: u64) -> Result<Found> {
+    let block = match virtual_memory::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if direct::has(address) => return direct::find(address),
+        None => segmented::lock_block(address)?,
+    };
+    // SAFETY: the lock is held, and this is the only reference.
+    let found = &unsafe { block.arena.state() }.blocks[block.id];
+    Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
+}

@@ -1,0 +1,232 @@
+//! Quick lists: blocks that were freed, by their exact size, not yet joined with their neighbours.
+//!
+//! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
+//! is, without a search, a join or a split. What fits neither here nor in the bins joins all of them
+//! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
+
+use super::arena::ArenaState;
+use super::block::{Blocks, NONE, State};
+
+/// Places for sizes; two sizes may want the same, then the first has it until all are joined.
+const PLACES: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 10;
+/// Blocks that are joined at once after the arena has grown: what is freed in the order of need leaves
+/// memory in pieces, which matters while the arena finds its size. Few where programs are tested, which
+/// are short.
+const REST: u32 = if cfg!(debug_assertions) { 2 } else { 4096 };
+/// Head of a list that has become empty: its place is on the list of used ones still.
+const EMPTY: u32 = u32::MAX;
+
+/// The quick lists of an arena.
+pub struct Quick {
+    /// Newest block of each list; [`NONE`]: the place was not used since all were joined.
+    heads: [u32; PLACES],
+    /// Places that were used since.
+    used: [u16; PLACES],
+    used_count: usize,
+    /// Blocks that are joined at once before the lists are used again.
+    rests: u32,
+}
+
+/// The place of a size.
+#[inline]
+fn place_of(units: u32) -> usize {
+    // Multiplied by the golden ratio, so that sizes that follow each other lie apart.
+    (units.wrapping_mul(0x9e37_79b1) >> (32 - PLACE_BITS)) as usize
+}
+
+impl Quick {
+    /// Empty lists.
+    pub fn new() -> Quick {
+        Quick { heads: [NONE; PLACES], used: [0; PLACES], used_count: 0, rests: REST }
+    }
+
+    /// Is there certainly no block?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.used_count == 0
+    }
+
+    /// Adds a block; false: its place is taken by another size.
+    #[inline(always)]
+    pub fn push(&mut self, blocks: &mut Blocks, id: u32) -> bool {
+        let units = blocks[id].units;
+        let place = place_of(units);
+        let mut head = self.heads[place];
+        if head == NONE {
+            self.used[self.used_count] = place as u16;
+            self.used_count += 1;
+            head = EMPTY;
+        } else if head != EMPTY && blocks[head].units != units {
+            return false;
+        }
+        blocks[id].bin_next = head;
+        self.heads[place] = id;
+        true
+    }
+
+    /// Takes the newest block of a size; none: [`NONE`].
+    #[inline(always)]
+    pub fn pop(&mut self, blocks: &Blocks, units: u32) -> u32 {
+        let place = place_of(units);
+        let head = self.heads[place];
+        if head == NONE || head == EMPTY || blocks[head].units != units {
+            return NONE;
+        }
+        self.heads[place] = blocks[head].bin_next;
+        head
+    }
+
+    /// Takes a whole list out of use: its first block, or [`NONE`] when there are no more.
+    fn take_list(&mut self) -> u32 {
+        while self.used_count > 0 {
+            self.used_count -= 1;
+            let place = self.used[self.used_count] as usize;
+            let head = std::mem::replace(&mut self.heads[place], NONE);
+            if head != EMPTY {
+                return head;
+            }
+        }
+        NONE
+    }
+
+    /// Is a block in the list of its size?
+    #[cfg(test)]
+    pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
+        let place = place_of(blocks[id].units);
+        let mut next = self.heads[place];
+        while next != NONE && next != EMPTY && next != id {
+            next = blocks[next].bin_next;
+        }
+        next == id && self.used[..self.used_count].contains(&(place as u16))
+    }
+}
+
+impl ArenaState {
+    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must.
+    pub(super) fn rest_quick(&mut self) {
+        self.quick.rests = REST;
+    }
+
+    /// Joins the blocks of the quick lists with their free neighbours.
+    #[inline]
+    pub(super) fn join_quick(&mut self) {
+        if !self.quick.is_empty() {
+            self.join_all_quick();
+        }
+    }
+
+    #[inline(never)]
+    fn join_all_quick(&mut self) {
+        loop {
+            let mut id = self.quick.take_list();
+            if id == NONE {
+                return;
+            }
+            while id != EMPTY {
+                let next = self.blocks[id].bin_next;
+                // Counted as free already, which `release` does.
+                self.free_blocks -= 1;
+                self.free_bytes -= self.blocks[id].bytes();
+                self.release(id);
+                id = next;
+            }
+        }
+    }
+
+    /// Makes a block free: in a quick list if there is a place for its size.
+    #[inline(always)]
+    pub(super) fn release_quick(&mut self, id: u32) {
+        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id) {
+            self.quick.rests = self.quick.rests.saturating_sub(1);
+            self.release(id);
+            return;
+        }
+        self.blocks[id].state = State::Quick;
+        self.free_blocks += 1;
+        self.free_bytes += self.blocks[id].bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::Block;
+    use super::*;
+
+    fn blocks_of(sizes: &[u32]) -> (Blocks, Vec<u32>) {
+        let mut blocks = Blocks::new(100).unwrap();
+        blocks.prepare(sizes.len() as u32).unwrap();
+        let take = |units: &u32| {
+            blocks.take(Block {
+                requested: 0,
+                start: 0,
+                units: *units,
+                previous: NONE,
+                next: NONE,
+                bin_previous: NONE,
+                bin_next: NONE,
+                uses: 0,
+                waits: 0,
+                state: State::Quick,
+                oversize: false,
+            })
+        };
+        let ids = sizes.iter().map(take).collect();
+        (blocks, ids)
+    }
+
+    #[test]
+    fn the_newest_of_a_size_comes_first() {
+        let (mut blocks, ids) = blocks_of(&[7, 9, 7]);
+        let mut quick = Quick::new();
+        for id in &ids {
+            assert!(quick.push(&mut blocks, *id));
+            assert!(quick.contains(&blocks, *id));
+        }
+        assert_eq!(quick.pop(&blocks, 7), ids[2]);
+        assert!(!quick.contains(&blocks, ids[2]));
+        assert_eq!(quick.pop(&blocks, 7), ids[0]);
+        assert_eq!(quick.pop(&blocks, 7), NONE);
+        assert_eq!(quick.pop(&blocks, 8), NONE);
+        assert_eq!(quick.pop(&blocks, 9), ids[1]);
+    }
+
+    #[test]
+    fn sizes_that_share_a_place_do_not_mix() {
+        let other = (2..).find(|units| place_of(*units) == place_of(1)).unwrap();
+        let (mut blocks, ids) = blocks_of(&[1, other]);
+        let mut quick = Quick::new();
+        assert!(quick.push(&mut blocks, ids[0]));
+        assert!(!quick.push(&mut blocks, ids[1]));
+        assert_eq!(quick.pop(&blocks, other), NONE);
+        assert_eq!(quick.pop(&blocks, 1), ids[0]);
+        // The place is free again, although no list was taken.
+        assert!(quick.push(&mut blocks, ids[1]));
+        assert_eq!(quick.pop(&blocks, other), ids[1]);
+    }
+
+    #[test]
+    fn every_list_is_taken_once_however_often_it_was_used() {
+        let sizes: Vec<u32> = (1..60).collect();
+        let (mut blocks, ids) = blocks_of(&sizes);
+        let mut quick = Quick::new();
+        for _ in 0..3 {
+            let mut kept = 0;
+            for id in &ids {
+                if quick.push(&mut blocks, *id) {
+                    kept += 1;
+                }
+                let units = blocks[*id].units;
+                if units % 3 == 0 && quick.pop(&blocks, units) != NONE {
+                    kept -= 1;
+                }
+            }
+            let mut taken = 0;
+            while quick.take_list() != NONE {
+                taken += 1;
+            }
+            assert_eq!(taken, kept, "each list has one block");
+            assert!(quick.is_empty());
+        }
+    }
+}
