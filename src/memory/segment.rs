@@ -1,8 +1,9 @@
 //! The memory behind an arena's addresses: physical handles, mapped in address order.
 //!
-//! An arena grows by handles of powers of two up to 16 MiB, the largest first: memory in small handles
-//! is several times as dear to map, that in larger ones hardly cheaper, and those are rarely idle as a
-//! whole. The last is as small as the driver allows, so that nothing is reserved that was not asked for.
+//! An arena grows by handles of powers of two up to 64 MiB, the largest first: memory in few large
+//! handles is several times cheaper to map than in many small ones, and the last is as small as the
+//! driver allows, so that nothing is reserved that was not asked for. Smaller ones would more often be
+//! idle as a whole.
 
 pub(super) mod alias;
 mod loan;
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 use alias::Aliases;
 
 /// The largest handle.
-const LARGEST: u64 = 16 << 20;
+const LARGEST: u64 = 64 << 20;
 
 /// A physical handle and where it is mapped, in units from the arena's base.
 #[derive(Clone, Copy)]

@@ -41,12 +41,12 @@ fn segments(bench: Bench) -> i64 {
 fn grows_by_powers_of_two_the_largest_first() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
-        let block = bench.malloc(stream, 58 * MIB - 512);
-        assert_eq!(handles(block), [16, 16, 16, 8, 2]);
-        assert_eq!(bench.reserved(), 58 * MIB);
+        let block = bench.malloc(stream, 218 * MIB - 512);
+        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2]);
+        assert_eq!(bench.reserved(), 218 * MIB);
         let more = bench.malloc(stream, 3 * MIB);
-        assert_eq!(more, block + 58 * MIB - 512, "contiguous, from the last unit on");
-        assert_eq!(handles(block), [16, 16, 16, 8, 2, 4]);
+        assert_eq!(more, block + 218 * MIB - 512, "contiguous, from the last unit on");
+        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2, 4]);
         assert_eq!(segments(bench), 1);
         let small = bench.malloc(stream, 1);
         assert_eq!(handles(small), [2]);
