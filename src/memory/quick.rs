@@ -2,10 +2,13 @@
 //!
 //! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
 //! is, without a search, a join or a split. What fits neither here nor in the bins joins all of them
-//! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
+//! ([`ArenaState::join_quick`]). What they keep apart still decides where later blocks lie, so that a pass
+//! that is repeated may find another layout, and want more memory, than the one before. Therefore only
+//! small blocks have them, whose arenas grow by little, and rest for longer each time that they grew.
 
 use super::arena::ArenaState;
 use super::block::{Blocks, NONE, State};
+use super::stats::Class;
 
 /// Places for sizes; two sizes may want the same, then the first has it until all are joined.
 const PLACES: usize = 1 << PLACE_BITS;
@@ -14,6 +17,8 @@ const PLACE_BITS: u32 = 10;
 /// memory in pieces, which matters while the arena finds its size. Few where programs are tested, which
 /// are short.
 const REST: u32 = if cfg!(debug_assertions) { 2 } else { 4096 };
+/// How much longer they may rest in the end.
+const MOST_RESTS: u32 = 1024 * REST;
 /// Head of a list that has become empty: its place is on the list of used ones still.
 const EMPTY: u32 = u32::MAX;
 
@@ -26,6 +31,8 @@ pub struct Quick {
     used_count: usize,
     /// Blocks that are joined at once before the lists are used again.
     rests: u32,
+    /// The same at the next growth.
+    next_rests: u32,
 }
 
 /// The place of a size.
@@ -38,7 +45,13 @@ fn place_of(units: u32) -> usize {
 impl Quick {
     /// Empty lists.
     pub fn new() -> Quick {
-        Quick { heads: [NONE; PLACES], used: [0; PLACES], used_count: 0, rests: REST }
+        Quick {
+            heads: [NONE; PLACES],
+            used: [0; PLACES],
+            used_count: 0,
+            rests: REST,
+            next_rests: REST,
+        }
     }
 
     /// Is there certainly no block?
@@ -103,9 +116,14 @@ impl Quick {
 }
 
 impl ArenaState {
-    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must.
+    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must; for
+    /// twice as long if it grows although the lists were in use.
     pub(super) fn rest_quick(&mut self) {
-        self.quick.rests = REST;
+        let quick = &mut self.quick;
+        if quick.rests == 0 {
+            quick.next_rests = (quick.next_rests * 2).min(MOST_RESTS);
+        }
+        quick.rests = quick.next_rests;
     }
 
     /// Joins the blocks of the quick lists with their free neighbours.
@@ -134,9 +152,12 @@ impl ArenaState {
         }
     }
 
-    /// Makes a block free: in a quick list if there is a place for its size.
+    /// Makes a block free: in a quick list if it is small, and there is a place for its size.
     #[inline(always)]
     pub(super) fn release_quick(&mut self, id: u32) {
+        if self.class == Class::Large {
+            return self.release(id);
+        }
         if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id) {
             self.quick.rests = self.quick.rests.saturating_sub(1);
             self.release(id);
