@@ -61,8 +61,8 @@ typedef struct replay_run {
 
 typedef struct replay_result {
     double cold_ns, warm_ns; /* per event: the first pass, the best later one */
-    uint64_t peak_allocated, peak_requested, peak_reserved; /* of the first pass */
-    uint64_t segments;                                      /* obtained in the first pass */
+    uint64_t peak_allocated, peak_requested, peak_reserved; /* of all passes */
+    uint64_t segments;                                      /* obtained in all passes */
     uint64_t cold_calls, warm_calls;                        /* driver calls, first and last pass */
     uint64_t verified_blocks, verified_units;
 } replay_result;

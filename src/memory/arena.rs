@@ -76,7 +76,7 @@ pub struct ArenaState {
     pub(super) class: Class,
     pub(super) blocks: Blocks,
     pub(super) bins: Bins,
-    /// Free blocks that are not joined yet; none in an arena of segments.
+    /// Free blocks that are not joined yet; in small arenas of mapped memory only.
     pub(super) quick: Quick,
     /// Block that starts in a window; not cleared when it goes, so that it is checked when used.
     table: Region<u32>,

@@ -2,9 +2,10 @@
 //!
 //! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
 //! is, without a search, a join or a split. What fits neither here nor in the bins joins all of them
-//! ([`ArenaState::join_quick`]). What they keep apart still decides where later blocks lie, so that a pass
-//! that is repeated may find another layout, and want more memory, than the one before. Therefore only
-//! small blocks have them, whose arenas grow by little, and rest for longer each time that they grew.
+//! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
+//!
+//! Small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of large memory
+//! cost more than the time that they save. Programs that repeat themselves would grow from pass to pass.
 
 use super::arena::ArenaState;
 use super::block::{Blocks, NONE, State};
@@ -13,9 +14,8 @@ use super::stats::Class;
 /// Places for sizes; two sizes may want the same, then the first has it until all are joined.
 const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 10;
-/// Blocks that are joined at once after the arena has grown: what is freed in the order of need leaves
-/// memory in pieces, which matters while the arena finds its size. Few where programs are tested, which
-/// are short.
+/// Blocks that are joined at once after the arena has grown, while it finds its size. Few where programs
+/// are tested, which are short.
 const REST: u32 = if cfg!(debug_assertions) { 2 } else { 4096 };
 /// How much longer they may rest in the end.
 const MOST_RESTS: u32 = 1024 * REST;
@@ -160,8 +160,7 @@ impl ArenaState {
         }
         if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id) {
             self.quick.rests = self.quick.rests.saturating_sub(1);
-            self.release(id);
-            return;
+            return self.release(id);
         }
         self.blocks[id].state = State::Quick;
         self.free_blocks += 1;
