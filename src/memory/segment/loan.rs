@@ -83,7 +83,8 @@ impl DeviceMemory {
     /// Units that an alias for this request would take from the driver; none: not less than growing
     /// takes, or the arena has no aliases. The caller holds its lock.
     fn find_idle(&self, arena: &Arena, request: Request) -> Option<u32> {
-        let is_served = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+        let is_served =
+            self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
         let step = self.step();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };

@@ -4,7 +4,7 @@ use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
 };
 use super::super::{record_stream, round_size};
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use super::{Bench, KIB, MIB, is_invalid_pointer, lending, on_machine};
 use crate::driver::{Call, inject};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -284,7 +284,7 @@ proptest! {
     fn random_operations_agree_with_the_model(
         ops in proptest::collection::vec(op(STREAMS, bytes()), 1..120),
     ) {
-        run("memory=1GiB", &ops);
+        on_machine("memory=1GiB", |bench| run(bench, &ops));
     }
 
     /// Where memory is short, so that what is idle serves at other addresses.
@@ -292,31 +292,28 @@ proptest! {
     fn random_operations_agree_where_memory_is_short(
         ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
     ) {
-        run("memory=256MiB", &ops);
+        lending("memory=256MiB", |bench| run(bench, &ops));
     }
 }
 
-fn run(options: &str, ops: &[Op]) {
-    on_machine(options, |bench| {
-        let streams = (0..STREAMS).map(|_| bench.stream()).collect();
-        let mut run = Run { bench, streams, model: Model::default() };
-        // The context is what the driver itself keeps in memory.
-        bench.device.context().unwrap();
-        for op in ops {
-            run.apply(op);
-            run.compare();
-        }
-        while let Some(address) = run.model.pick(0) {
-            bench.free(address);
-            run.model.free(address);
-            run.compare();
-        }
-        bench.empty_cache();
-        run.model.settle(|_| true);
+fn run(bench: Bench, ops: &[Op]) {
+    let streams = (0..STREAMS).map(|_| bench.stream()).collect();
+    let mut run = Run { bench, streams, model: Model::default() };
+    // The context is what the driver itself keeps in memory.
+    bench.device.context().unwrap();
+    for op in ops {
+        run.apply(op);
         run.compare();
-        assert_eq!(bench.reserved(), 0);
-    });
+    }
+    while let Some(address) = run.model.pick(0) {
+        bench.free(address);
+        run.model.free(address);
+        run.compare();
+    }
+    bench.empty_cache();
+    run.model.settle(|_| true);
+    run.compare();
+    assert_eq!(bench.reserved(), 0);
 }
-
 /// Each case checks everything after every operation.
 const CASES: u32 = 256;

@@ -3,6 +3,7 @@
 use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, destroy, expect, fill, problem};
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
+use tcuda::ffi::limits::*;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::statistics::*;
 use tcuda::ffi::status::tcuda_status;
@@ -51,6 +52,7 @@ pub fn growth() -> Done {
 
 /// What is idle in two places serves one block, is used where it was, and serves again.
 pub fn aliases() -> Done {
+    call!(tcuda_allocator_config_set(c"lend_idle_memory:True".as_ptr()))?;
     let stream = Stream::new(0, 0)?;
     let [first, _above, second, _last] =
         [24, 2, 24, 2].map(|mib| Memory::new(mib * MIB, 0, stream.0));
