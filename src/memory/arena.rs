@@ -435,7 +435,7 @@ impl ArenaState {
         change[REQUESTED_BYTES] = -(block.requested as i64);
         self.active_blocks -= 1;
         match self.segments {
-            None => self.release(id),
+            None => self.release_or_return(id),
             Some(_) => self.release_in_segment(id, now),
         }
         change

@@ -26,6 +26,8 @@ pub enum State {
     Hole = 4,
     /// Free, in a quick list, and not joined with its neighbours.
     Quick = 5,
+    /// Mapped, and its memory serves at other addresses meanwhile.
+    Lent = 6,
 }
 
 /// A block.
@@ -68,7 +70,7 @@ impl Block {
     pub fn stack(&self) -> u32 {
         match self.state {
             State::Allocated | State::Pending => self.bin_previous,
-            State::Vacant | State::Free | State::Hole | State::Quick => 0,
+            State::Vacant | State::Free | State::Hole | State::Quick | State::Lent => 0,
         }
     }
 

@@ -272,7 +272,7 @@ fn real(text: &str) -> Option<f64> {
 const LARGE_SEGMENT: &str = "large_segment_size_mb";
 
 /// Every key.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     LARGE_SEGMENT,
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -297,6 +297,7 @@ const KEYS: [&str; 24] = [
     "pinned_free_catch_all",
     "poison_on_free",
     "nvtx_suballocations",
+    "lend_idle_memory",
 ];
 
 /// Settings changed by a text.
@@ -397,6 +398,7 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
         "pinned_free_catch_all" => settings.pinned_free_catch_all = tokens.bool(key)?,
         "poison_on_free" => settings.poison_on_free = tokens.bool(key)?,
         "nvtx_suballocations" => settings.nvtx_suballocations = tokens.bool(key)?,
+        "lend_idle_memory" => settings.lend_idle_memory = tokens.bool(key)?,
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
             tokens.skip_value(key)?;
         }

@@ -56,14 +56,38 @@ impl ArenaState {
                 Err(_) => (),
             }
         }
+        let wanted = self.missing_at_end(units, step);
+        self.grow_at_end(memory, base, wanted, limit)
+    }
+
+    /// Units that are missing at the end so that a block of `units` fits there.
+    pub(super) fn missing_at_end(&self, units: u32, step: u32) -> u32 {
         let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
-        let wanted = (units - free.min(units)).next_multiple_of(step);
-        if u64::from(self.end()) + u64::from(wanted) > limit {
+        (units - free.min(units)).next_multiple_of(step)
+    }
+
+    /// Maps `units`, a multiple of the granularity, at the end.
+    pub(super) fn grow_at_end(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        limit: u64,
+    ) -> Result<()> {
+        self.rest_quick();
+        self.blocks.prepare(1)?;
+        let limit = self.segment.aliases.floor(limit);
+        if u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        self.segment.map(memory, base, self.end(), u64::from(wanted) * UNIT)?;
-        self.extend(wanted);
+        self.segment.map(memory, base, self.end(), u64::from(units) * UNIT)?;
+        self.extend(units);
         Ok(())
+    }
+
+    /// Is there a hole that makes room for `units`?
+    pub(super) fn has_hole_for(&self, units: u32) -> bool {
+        self.has_holes() && self.find_hole(units).is_some()
     }
 
     /// The lowest hole that makes room for `units` together with its free neighbours, and the units
@@ -132,7 +156,8 @@ impl ArenaState {
     }
 
     /// Unmaps whole mappings that are free and gives their memory back, until that is `wanted` bytes
-    /// or more. Nobody may use what is free any more, on the device either.
+    /// or more. Nobody may use what is free any more, on the device either. Aliases that nobody uses go
+    /// before, because memory stays as long as any address leads to it.
     pub(super) fn release_idle(
         &mut self,
         memory: &VirtualMemory,
@@ -140,6 +165,7 @@ impl ArenaState {
         wanted: u64,
     ) -> Result<()> {
         debug_assert!(self.quick.is_empty(), "they were joined");
+        self.segment.aliases.clear(memory, base, false)?;
         let before = self.segment.bytes();
         let mut id = self.first;
         while id != NONE && before - self.segment.bytes() < wanted {
@@ -165,6 +191,16 @@ impl ArenaState {
         if from == to {
             return outcome;
         }
+        self.cut_out(id, from, to, State::Hole);
+        self.join_holes(id);
+        outcome
+    }
+
+    /// Turns a part of a free block into something else; what is left of it on both sides stays free.
+    /// Two blocks are prepared.
+    pub(super) fn cut_out(&mut self, id: u32, from: u32, to: u32, state: State) {
+        let Block { start, previous: below, .. } = self.blocks[id];
+        let end = self.blocks[id].end();
         if id == self.wilderness {
             self.wilderness = NONE;
         } else {
@@ -173,12 +209,13 @@ impl ArenaState {
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();
         let block = &mut self.blocks[id];
-        (block.start, block.units, block.state) = (from, to - from, State::Hole);
+        (block.start, block.units, block.state) = (from, to - from, state);
         if start < from {
-            // The mapping that it begins in has a block below, so that it is not the first.
-            let below = self.blocks[id].previous;
             let edge = self.new_block(start, from - start, State::Free);
             self.blocks.link(edge, below, id);
+            if self.first == id {
+                self.first = edge;
+            }
             self.release(edge);
         }
         if to < end {
@@ -190,8 +227,6 @@ impl ArenaState {
             }
             self.release(edge);
         }
-        self.join_holes(id);
-        outcome
     }
 
     /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.

@@ -28,6 +28,9 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
+        if let Some(address) = self.borrow_again(arena, request)? {
+            return Ok(address);
+        }
         let size = u64::from(request.units) * UNIT;
         let mut failure = match self.climb(runtime, device, arena, request) {
             Err(error) if is_want(&error) => error,
@@ -64,7 +67,7 @@ impl DeviceMemory {
             }
             self.collect_garbage(runtime, device, most);
         }
-        match self.grow_and_take(device, arena, request, true) {
+        match self.grow_and_take(runtime, device, arena, request, true) {
             Err(error) if is_want(&error) && !self.rejects(&error) => (),
             other => return other,
         }
@@ -75,7 +78,7 @@ impl DeviceMemory {
             return Ok(address);
         }
         if self.release_own(runtime, device, arena, request)? {
-            match self.grow_and_take(device, arena, request, false) {
+            match self.grow_and_take(runtime, device, arena, request, false) {
                 Err(error) if is_want(&error) => (),
                 other => return other,
             }
@@ -87,7 +90,7 @@ impl DeviceMemory {
             });
         });
         let reclaimed = self.reclaim(runtime);
-        match self.grow_and_take(device, arena, request, false) {
+        match self.grow_and_take(runtime, device, arena, request, false) {
             Err(error) if is_want(&error) => reclaimed.and(Err(error)),
             other => other,
         }
@@ -158,6 +161,7 @@ impl DeviceMemory {
 
     fn grow_and_take(
         &self,
+        runtime: &Runtime,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -173,13 +177,21 @@ impl DeviceMemory {
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }
+        if let Some(address) = self.borrow_before_growing(runtime, arena, request)? {
+            return Ok(address);
+        }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
         let limit = arena.slot_units();
         let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
         self.count_segment(arena, before);
-        grown?;
+        match grown {
+            Err(error) if is_want(&error) => {
+                return self.borrow_anyhow(runtime, arena, request)?.ok_or(error);
+            }
+            grown => grown?,
+        }
         // Taking it counts what is left of it; if that fails, the growth alone is counted.
         let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {

@@ -153,17 +153,22 @@ impl ArenaState {
 
     /// The same for those that were left out, where there is host memory now.
     pub(super) fn line_up_the_left_out(&mut self) {
-        let mut id = self.first;
-        while self.limbo.left_out > 0 && id != NONE {
-            let block = &self.blocks[id];
-            let next = block.next;
-            if block.state == State::Pending && block.uses != 0 {
-                if self.line_up(id).is_err() {
-                    return;
+        for index in 0..=self.segment.aliases.len() {
+            let mut id = match index {
+                0 => self.first,
+                _ => self.segment.aliases.block(index - 1),
+            };
+            while self.limbo.left_out > 0 && id != NONE {
+                let block = &self.blocks[id];
+                let next = block.next;
+                if block.state == State::Pending && block.uses != 0 {
+                    if self.line_up(id).is_err() {
+                        return;
+                    }
+                    self.limbo.left_out -= 1;
                 }
-                self.limbo.left_out -= 1;
+                id = next;
             }
-            id = next;
         }
     }
 }

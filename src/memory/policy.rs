@@ -23,6 +23,8 @@ pub struct Policy {
     rejects: AtomicBool,
     /// Something else than arenas serves requests, so that all look.
     diverts: AtomicBool,
+    /// Idle memory is mapped at other addresses before an arena grows.
+    lends: AtomicBool,
     /// Memory comes in segments instead of being mapped.
     segmented: AtomicBool,
     /// What the rules of segments need besides.
@@ -63,6 +65,7 @@ impl Policy {
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
             diverts: AtomicBool::new(false),
+            lends: AtomicBool::new(false),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),
@@ -90,6 +93,7 @@ impl Policy {
         self.threshold.store(settings.garbage_collection_threshold.to_bits(), Ordering::Relaxed);
         self.rejects.store(settings.throw_on_cudamalloc_oom, Ordering::Relaxed);
         self.segmented.store(!settings.expandable_segments, Ordering::Relaxed);
+        self.lends.store(settings.lend_idle_memory, Ordering::Relaxed);
         let (rounding, large) =
             (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
         self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
@@ -101,6 +105,11 @@ impl Policy {
     #[inline]
     pub fn plain(&self) -> u64 {
         self.plain.load(Ordering::Relaxed)
+    }
+
+    /// Is idle memory lent?
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
     }
 
     /// Says whether something else than arenas serves requests, with the next `configure`.

@@ -17,6 +17,8 @@ const PLACE_BITS: u32 = 10;
 /// Blocks that are joined at once after the arena has grown, while it finds its size. Few where programs
 /// are tested, which are short.
 const REST: u32 = if cfg!(debug_assertions) { 2 } else { 4096 };
+/// How much longer they may rest in the end.
+const MOST_RESTS: u32 = 1024 * REST;
 /// Head of a list that has become empty: its place is on the list of used ones still.
 const EMPTY: u32 = u32::MAX;
 
@@ -29,6 +31,8 @@ pub struct Quick {
     used_count: usize,
     /// Blocks that are joined at once before the lists are used again.
     rests: u32,
+    /// The same at the next growth.
+    next_rests: u32,
 }
 
 /// The place of a size.
@@ -41,7 +45,13 @@ fn place_of(units: u32) -> usize {
 impl Quick {
     /// Empty lists.
     pub fn new() -> Quick {
-        Quick { heads: [NONE; PLACES], used: [0; PLACES], used_count: 0, rests: REST }
+        Quick {
+            heads: [NONE; PLACES],
+            used: [0; PLACES],
+            used_count: 0,
+            rests: REST,
+            next_rests: REST,
+        }
     }
 
     /// Is there certainly no block?
@@ -106,9 +116,14 @@ impl Quick {
 }
 
 impl ArenaState {
-    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must.
+    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must; for
+    /// twice as long if it grows although the lists were in use.
     pub(super) fn rest_quick(&mut self) {
-        self.quick.rests = REST;
+        let quick = &mut self.quick;
+        if quick.rests == 0 {
+            quick.next_rests = (quick.next_rests * 2).min(MOST_RESTS);
+        }
+        quick.rests = quick.next_rests;
     }
 
     /// Joins the blocks of the quick lists with their free neighbours.
@@ -137,7 +152,7 @@ impl ArenaState {
         }
     }
 
-    /// Makes a block free: in a quick list if there is a place for its size.
+    /// Makes a block free: in a quick list if it is small, and there is a place for its size.
     #[inline(always)]
     pub(super) fn release_quick(&mut self, id: u32) {
         if self.class == Class::Large {

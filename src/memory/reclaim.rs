@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
+use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
 use super::stats::LANES;
 use super::{DeviceMemory, Relaxed, history};
@@ -52,10 +53,13 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let now = state.reserved();
         let (bytes, ranges) = (now.0 - bytes, now.1 - ranges);
-        if bytes == 0 {
+        if (bytes, ranges) == (0, 0) {
             return;
         }
         self.with_ledger(Some(arena), |books| {
+            if bytes == 0 {
+                return books.ledger.count_ranges(arena.class, ranges);
+            }
             books.ledger.count_reserved(arena.class, bytes, ranges);
             self.count_of(arena, bytes);
         });
@@ -185,10 +189,14 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    /// Frees a block that other streams use; freeing does not fail. The caller holds the arena's lock.
-    pub(super) fn free_used(&self, arena: &Arena, id: u32) {
+    /// Frees a block that other streams use, or that is in an alias; freeing does not fail. The caller
+    /// holds the arena's lock.
+    pub(super) fn free_used(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
+        if state.blocks[id].uses == BORROWED {
+            return self.free_borrowed(runtime, arena, id);
+        }
         if state.line_up(id).is_err() {
             state.limbo.left_out += 1;
         }
@@ -255,10 +263,17 @@ impl DeviceMemory {
             self.end_block(runtime, arena, id);
             // SAFETY: as above; poisoning has kept no reference.
             let state = unsafe { arena.state() };
+            let before = state.segment.aliases.have(id).then(|| {
+                state.record_return(arena.base, id);
+                state.reserved()
+            });
             let mut change = state.free_pending(id, self.now());
             // SAFETY: the lock is held and we are not parked.
             unsafe { arena.account() }.change_split(&mut change, state.split());
             self.count(arena, &change);
+            if let Some(before) = before {
+                self.count_segment(arena, before);
+            }
         }
     }
 

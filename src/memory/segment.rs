@@ -2,13 +2,18 @@
 //!
 //! An arena grows by handles of powers of two up to 64 MiB, the largest first: memory in few large
 //! handles is several times cheaper to map than in many small ones, and the last is as small as the
-//! driver allows, so that nothing is reserved that was not asked for.
+//! driver allows, so that nothing is reserved that was not asked for. Smaller ones would more often be
+//! idle as a whole.
+
+pub(super) mod alias;
+mod loan;
 
 use super::block::UNIT;
 use super::history;
 use super::ring::Action;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
+use alias::Aliases;
 
 /// The largest handle.
 const LARGEST: u64 = 64 << 20;
@@ -21,7 +26,33 @@ pub struct Mapping {
     /// Length.
     pub units: u32,
     /// 0: none, while it sleeps.
-    handle: u64,
+    pub(super) handle: u64,
+    /// Does its memory serve at other addresses?
+    pub(super) is_lent: bool,
+    /// What a search for idle mappings has found.
+    pub(super) mark: Mark,
+}
+
+/// What a search says of a mapping; it means nothing to the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Part of it is in use.
+    Busy,
+    /// Nobody uses it.
+    Idle,
+    /// Nobody uses it, and it is to be lent.
+    Chosen,
+}
+
+impl Mapping {
+    fn new(start: u32, units: u32, handle: u64) -> Mapping {
+        Mapping { start, units, handle, is_lent: false, mark: Mark::Busy }
+    }
+
+    /// One past its last unit.
+    pub(super) fn end(&self) -> u32 {
+        self.start + self.units
+    }
 }
 
 /// The mappings of an arena, in address order.
@@ -29,12 +60,14 @@ pub struct Segment {
     mappings: Vec<Mapping>,
     /// What a failed growth mapped and could not unmap again: in nobody's count, tried again later.
     stranded: Vec<Mapping>,
+    /// Further addresses of what is mapped.
+    pub(super) aliases: Aliases,
     bytes: u64,
 }
 
 impl Segment {
     pub(super) fn new() -> Segment {
-        Segment { mappings: Vec::new(), stranded: Vec::new(), bytes: 0 }
+        Segment { mappings: Vec::new(), stranded: Vec::new(), aliases: Aliases::new(), bytes: 0 }
     }
 
     /// Bytes that are mapped.
@@ -42,31 +75,44 @@ impl Segment {
         self.bytes
     }
 
-    /// Contiguous mapped ranges: what statistics and snapshots call segments.
+    /// Contiguous ranges that serve: what statistics and snapshots call segments.
     pub fn ranges(&self) -> i64 {
-        let gaps = self.mappings.windows(2).filter(|w| w[0].start + w[0].units != w[1].start);
-        if self.mappings.is_empty() { 0 } else { gaps.count() as i64 + 1 }
+        let (mut ranges, mut end) = (self.aliases.live().count() as i64, None);
+        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
+            ranges += i64::from(end != Some(mapping.start));
+            end = Some(mapping.end());
+        }
+        ranges
     }
 
     /// The range, first unit and length, that holds a unit.
     pub(super) fn range_of(&self, unit: u32) -> Option<(u32, u32)> {
+        let alias = self.aliases.live().map(|alias| (alias.start, alias.units));
+        if let Some(found) = alias.clone().find(|(start, units)| unit.wrapping_sub(*start) < *units)
+        {
+            return Some(found);
+        }
         let (mut start, mut end) = (0, 0);
-        for mapping in &self.mappings {
+        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
             if mapping.start != end {
                 if (start..end).contains(&unit) {
                     break;
                 }
                 start = mapping.start;
             }
-            end = mapping.start + mapping.units;
+            end = mapping.end();
         }
         (start..end).contains(&unit).then_some((start, end - start))
     }
 
     /// The mappings, in address order.
-    #[cfg(test)]
     pub(super) fn mappings(&self) -> &[Mapping] {
         &self.mappings
+    }
+
+    /// The same, to mark or lend them.
+    pub(super) fn mappings_mut(&mut self) -> &mut [Mapping] {
+        &mut self.mappings
     }
 
     /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
@@ -103,7 +149,7 @@ impl Segment {
                 Err(error) => break Err(error),
                 Ok(handle) => {
                     let start = start + (offset / UNIT) as u32;
-                    let mapping = Mapping { start, units: (size / UNIT) as u32, handle };
+                    let mapping = Mapping::new(start, (size / UNIT) as u32, handle);
                     self.mappings.insert(index, mapping);
                     index += 1;
                     offset += size;
@@ -129,11 +175,9 @@ impl Segment {
     /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.
     pub(super) fn whole_within(&self, start: u32, end: u32) -> (u32, u32) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
-        let inside = self.mappings[first..]
-            .iter()
-            .take_while(|mapping| mapping.start + mapping.units <= end);
+        let inside = self.mappings[first..].iter().take_while(|mapping| mapping.end() <= end);
         match inside.clone().next() {
-            Some(low) => (low.start, inside.last().map_or(low.start, |m| m.start + m.units)),
+            Some(low) => (low.start, inside.last().map_or(low.start, Mapping::end)),
             None => (start, start),
         }
     }
@@ -173,6 +217,7 @@ impl Segment {
     /// a failure that passes leaves nothing behind.
     pub(super) fn close(&mut self, memory: &VirtualMemory, base: u64) {
         for _ in 0..2 {
+            let _ = self.aliases.clear(memory, base, true);
             let _ = self.unmap(memory, base, 0, u32::MAX);
             self.clear_stranded(memory, base);
         }
@@ -235,7 +280,7 @@ impl Segment {
             let address = base + u64::from(mapping.start) * UNIT;
             memory.allow_peer(address, u64::from(mapping.units) * UNIT, peer)?;
         }
-        Ok(())
+        self.aliases.allow_peer(memory, base, peer)
     }
 }
 

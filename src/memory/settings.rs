@@ -57,6 +57,7 @@ pub struct Settings {
     pub pinned_free_catch_all: bool,
     pub poison_on_free: bool,
     pub nvtx_suballocations: bool,
+    pub lend_idle_memory: bool,
     pub host: HostSettings,
 }
 
@@ -77,6 +78,7 @@ impl Settings {
         pinned_free_catch_all: false,
         poison_on_free: false,
         nvtx_suballocations: false,
+        lend_idle_memory: false,
         host: HostSettings::DEFAULT,
     };
 
@@ -188,6 +190,9 @@ impl fmt::Display for Settings {
         }
         if self.nvtx_suballocations {
             f.write_str(",nvtx_suballocations:True")?;
+        }
+        if self.lend_idle_memory {
+            f.write_str(",lend_idle_memory:True")?;
         }
         Ok(())
     }

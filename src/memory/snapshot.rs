@@ -5,7 +5,7 @@
 //! kept for it beforehand, and no host memory is asked for while the arenas stand still: there is
 //! room in advance, or the list is begun again with more.
 
-use super::arena::Arena;
+use super::arena::{Arena, ArenaState};
 use super::block::{NONE, State, UNIT};
 use super::dictionary::Sink;
 use super::direct::{self, Block};
@@ -266,15 +266,23 @@ impl Snapshot {
     fn add(&mut self, arena: &Arena) {
         // SAFETY: the ledger holds all arenas still, by their locks or parked, and none is written.
         let state = unsafe { &*arena.state.get() };
+        let aliases = state.segment.aliases.live().map(|alias| alias.block);
+        for first in std::iter::once(state.first).chain(aliases) {
+            self.add_blocks(arena, state, first);
+        }
+    }
+
+    /// Adds the blocks from one on, and their segments.
+    fn add_blocks(&mut self, arena: &Arena, state: &ArenaState, first: u32) {
         let stream = arena.stream();
-        let (mut id, mut joins) = (state.first, false);
+        let (mut id, mut joins) = (first, false);
         while id != NONE {
             let block = &state.blocks[id];
             let kind = match block.state {
                 State::Free | State::Quick => Some(BlockState::Inactive),
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
-                State::Hole | State::Vacant => None,
+                State::Hole | State::Lent | State::Vacant => None,
             };
             if let Some(kind) = kind {
                 let (address, bytes) = (state.address(arena.base, id), block.bytes() as u64);

@@ -406,6 +406,15 @@ impl Ledger {
         });
     }
 
+    /// Counts that the same memory is in more ranges, or less.
+    pub fn count_ranges(&mut self, class: Class, ranges: i64) {
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.segment[row].change(ranges);
+            }
+        });
+    }
+
     /// Undoes that memory went back, which the driver refused, as if it had never been counted.
     pub fn undo_given_back(&mut self, class: Class, bytes: i64, segments: i64) {
         self.count(|counted| {

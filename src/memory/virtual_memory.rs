@@ -253,6 +253,20 @@ impl VirtualMemory {
         Ok(handle)
     }
 
+    /// Maps a handle that is mapped elsewhere too; no access yet.
+    pub(super) fn map_again(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
+        // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
+        unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) }?;
+        Ok(())
+    }
+
+    /// Unmaps whole mappings of handles that are mapped elsewhere too.
+    pub(super) fn unmap_again(&self, address: u64, bytes: u64) -> Result<()> {
+        // SAFETY: whole mappings of ours, no longer in use.
+        unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
+        Ok(())
+    }
+
     /// Unmaps a handle and gives its memory back; on failure it is still mapped.
     pub(super) fn destroy_mapped(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         // SAFETY: exactly one mapping of ours, no longer in use.

@@ -126,7 +126,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     if state.blocks[id].uses != 0 {
-        memory.free_used(arena, id);
+        memory.free_used(runtime, arena, id);
         return Ok(());
     }
     history::freed(arena, state, id);

@@ -2,7 +2,7 @@
 //! other tests are worth what this finds.
 
 use super::super::arena::ArenaState;
-use super::super::block::{NONE, State};
+use super::super::block::{Block, NONE, State};
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
@@ -18,6 +18,7 @@ impl ArenaState {
         }
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
+        let mut lent = Vec::new();
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
@@ -26,7 +27,8 @@ impl ArenaState {
                     block.start
                 ));
             }
-            mapped += if block.state == State::Hole { 0 } else { block.bytes() };
+            let is_served = !matches!(block.state, State::Hole | State::Lent);
+            mapped += if is_served { block.bytes() } else { 0 };
             match block.state {
                 State::Vacant => return Err(format!("block {id} is vacant")),
                 State::Hole if block.next == NONE => return Err("a hole at the end".into()),
@@ -34,6 +36,7 @@ impl ArenaState {
                     return Err(format!("blocks {below} and {id} are neighbouring holes"));
                 }
                 State::Hole => (),
+                State::Lent => lent.push(id),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
@@ -51,14 +54,7 @@ impl ArenaState {
                 }
                 State::Allocated | State::Pending => {
                     active += 1;
-                    if block.state == State::Allocated {
-                        sums[ALLOCATION] += 1;
-                        sums[ALLOCATED_BYTES] += block.bytes();
-                        sums[OVERSIZE] += i64::from(block.oversize);
-                    }
-                    sums[ACTIVE] += 1;
-                    sums[ACTIVE_BYTES] += block.bytes();
-                    sums[REQUESTED_BYTES] += block.requested as i64;
+                    add_active(block, &mut sums);
                 }
             }
             (below, at, id) = (id, block.end(), block.next);
@@ -66,6 +62,14 @@ impl ArenaState {
         let last_is_free = below != NONE && self.blocks[below].state == State::Free;
         if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
             return Err("last or wilderness is wrong".into());
+        }
+        for (id, rest) in self.check_aliases(&mut lent, at)? {
+            (active, mapped) = (active + 1, mapped + self.blocks[id].bytes());
+            add_active(&self.blocks[id], &mut sums);
+            if rest != NONE {
+                let bytes = self.blocks[rest].bytes();
+                (free, free_bytes, mapped) = (free + 1, free_bytes + bytes, mapped + bytes);
+            }
         }
         if (free, free_bytes, active) != (self.free_blocks, self.free_bytes, self.active_blocks) {
             return Err("the counts of free or active blocks are wrong".into());
@@ -82,6 +86,17 @@ impl ArenaState {
             Err(format!("the account has {:?}, the blocks {sums:?}", account.current()))
         }
     }
+}
+
+fn add_active(block: &Block, sums: &mut [i64; LANES]) {
+    if block.state == State::Allocated {
+        sums[ALLOCATION] += 1;
+        sums[ALLOCATED_BYTES] += block.bytes();
+        sums[OVERSIZE] += i64::from(block.oversize);
+    }
+    sums[ACTIVE] += 1;
+    sums[ACTIVE_BYTES] += block.bytes();
+    sums[REQUESTED_BYTES] += block.requested as i64;
 }
 
 /// The blocks of the arena that `told` breaks, by their places in it: a free one stands between two in

@@ -129,7 +129,7 @@ fn fixed_handles_mean_the_default_streams() {
 }
 
 /// May the device use this address?
-fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
+pub(super) fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
     let kind = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     let location = CUmemLocation { type_: kind, id: device.ordinal() };
     let mut access: c_ulonglong = 0;

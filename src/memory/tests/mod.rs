@@ -1,6 +1,7 @@
 //! The allocator on the simulated machine: against a plain model, in the order of streams, at the
 //! edges of growing and giving back, and from many threads.
 
+mod alias;
 mod check;
 mod direct;
 mod growth;
@@ -16,6 +17,7 @@ mod segments;
 mod settings;
 mod threads;
 
+use super::settings::Settings;
 use super::stats::{self, Class};
 use super::{Books, DeviceMemory};
 use crate::device::Device;
@@ -47,6 +49,15 @@ fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     runtime::select_backend(&inside, "sim", options).unwrap();
     let runtime = runtime::get(&inside).unwrap();
     body(Bench { runtime, device: &runtime.devices[0] })
+}
+
+/// The same with idle memory lent.
+fn lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+    on_machine(options, |bench| {
+        let settings = Settings { lend_idle_memory: true, ..Settings::DEFAULT };
+        bench.runtime.devices.iter().for_each(|device| device.memory.configure(&settings));
+        body(bench)
+    })
 }
 
 /// What a test works on.

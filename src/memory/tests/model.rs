@@ -4,7 +4,7 @@ use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
 };
 use super::super::{record_stream, round_size};
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use super::{Bench, KIB, MIB, is_invalid_pointer, lending, on_machine};
 use crate::driver::{Call, inject};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -29,7 +29,7 @@ enum Op {
     ResetAccumulated,
 }
 
-fn bytes() -> impl Strategy<Value = u64> {
+fn bytes() -> impl Strategy<Value = u64> + Clone {
     let around = |size: u64, by: u64| size - by..=size + by;
     prop_oneof![
         1 => Just(0),
@@ -43,13 +43,23 @@ fn bytes() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// Sizes that leave idle handles on both sides of what is in use.
+fn large_bytes() -> impl Strategy<Value = u64> + Clone {
+    prop_oneof![
+        2 => (1u64..=4).prop_map(|mib| mib * MIB + 512),
+        4 => (1u64..=24).prop_map(|mib| 2 * mib * MIB),
+        2 => MIB..=90 * MIB,
+    ]
+}
+
+fn op(streams: usize, bytes: impl Strategy<Value = u64> + Clone) -> impl Strategy<Value = Op> {
     let call =
         prop_oneof![Just(Call::cuMemCreate), Just(Call::cuMemMap), Just(Call::cuMemSetAccess)];
     let code = prop_oneof![Just(1), Just(2), Just(999)];
-    let malloc = (0..STREAMS, bytes()).prop_map(|(stream, bytes)| Op::Malloc { stream, bytes });
+    let malloc =
+        (0..streams, bytes.clone()).prop_map(|(stream, bytes)| Op::Malloc { stream, bytes });
     let failing =
-        (0..STREAMS, bytes(), call, 1u64..4, code).prop_map(|(stream, bytes, call, nth, code)| {
+        (0..streams, bytes, call, 1u64..4, code).prop_map(|(stream, bytes, call, nth, code)| {
             Op::MallocFailing { stream, bytes, call, nth, code }
         });
     prop_oneof![
@@ -271,28 +281,39 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_operations_agree_with_the_model(ops in proptest::collection::vec(op(), 1..120)) {
-        on_machine("memory=1GiB", |bench| {
-            let streams = (0..STREAMS).map(|_| bench.stream()).collect();
-            let mut run = Run { bench, streams, model: Model::default() };
-            // The context is what the driver itself keeps in memory.
-            bench.device.context().unwrap();
-            for op in &ops {
-                run.apply(op);
-                run.compare();
-            }
-            while let Some(address) = run.model.pick(0) {
-                bench.free(address);
-                run.model.free(address);
-                run.compare();
-            }
-            bench.empty_cache();
-            run.model.settle(|_| true);
-            run.compare();
-            assert_eq!(bench.reserved(), 0);
-        });
+    fn random_operations_agree_with_the_model(
+        ops in proptest::collection::vec(op(STREAMS, bytes()), 1..120),
+    ) {
+        on_machine("memory=1GiB", |bench| run(bench, &ops));
+    }
+
+    /// Where memory is short, so that what is idle serves at other addresses.
+    #[test]
+    fn random_operations_agree_where_memory_is_short(
+        ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
+    ) {
+        lending("memory=256MiB", |bench| run(bench, &ops));
     }
 }
 
+fn run(bench: Bench, ops: &[Op]) {
+    let streams = (0..STREAMS).map(|_| bench.stream()).collect();
+    let mut run = Run { bench, streams, model: Model::default() };
+    // The context is what the driver itself keeps in memory.
+    bench.device.context().unwrap();
+    for op in ops {
+        run.apply(op);
+        run.compare();
+    }
+    while let Some(address) = run.model.pick(0) {
+        bench.free(address);
+        run.model.free(address);
+        run.compare();
+    }
+    bench.empty_cache();
+    run.model.settle(|_| true);
+    run.compare();
+    assert_eq!(bench.reserved(), 0);
+}
 /// Each case checks everything after every operation.
 const CASES: u32 = 256;

@@ -3,6 +3,7 @@
 use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, destroy, expect, fill, problem};
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
+use tcuda::ffi::limits::*;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::statistics::*;
 use tcuda::ffi::status::tcuda_status;
@@ -47,6 +48,31 @@ pub fn growth() -> Done {
     let part = Memory::new(10 * MIB, 0, CURRENT)?;
     fill(part.at(9 * MIB), &[9], PART, CURRENT)?;
     expect(part.at(9 * MIB), &[9], PART, CURRENT)
+}
+
+/// What is idle in two places serves one block, is used where it was, and serves again.
+pub fn aliases() -> Done {
+    call!(tcuda_allocator_config_set(c"lend_idle_memory:True".as_ptr()))?;
+    let stream = Stream::new(0, 0)?;
+    let [first, _above, second, _last] =
+        [24, 2, 24, 2].map(|mib| Memory::new(mib * MIB, 0, stream.0));
+    drop((first?, second?));
+    for round in 1..4u8 {
+        let large = Memory::new(40 * MIB, 0, stream.0)?;
+        fill(large.at(39 * MIB), &[round], PART, stream.0)?;
+        expect(large.at(39 * MIB), &[round], PART, stream.0)?;
+        if round == 2 {
+            call!(tcuda_record_stream(large.0, CURRENT))?;
+        }
+        drop(large);
+        let home = Memory::new(24 * MIB, 0, stream.0)?;
+        fill(home.at(23 * MIB), &[round + 10], PART, stream.0)?;
+        expect(home.at(23 * MIB), &[round + 10], PART, stream.0)?;
+    }
+    let others = [Memory::new(30 * MIB, 0, stream.0)?, Memory::new(16 * MIB, 0, stream.0)?];
+    fill(others[0].at(29 * MIB), &[7], PART, stream.0)?;
+    call!(tcuda_memory_empty_cache())?;
+    expect(others[0].at(29 * MIB), &[7], PART, stream.0)
 }
 
 pub fn out_of_memory() -> Done {

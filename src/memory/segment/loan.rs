@@ -1,0 +1,197 @@
+//! When idle memory is lent at other addresses: where an alias of it is there, and where growing would
+//! take the device's memory instead. The aliases themselves are in `alias.rs`.
+
+use super::super::arena::{Arena, Request};
+use super::super::bins::WHOLE_WALK;
+use super::super::block::UNIT;
+use super::super::pool::PoolId;
+use super::super::reclaim::ordering_stream;
+use super::super::stats::{ALL, ALLOCATED_BYTES, Class, Stat, change_of};
+use super::super::{DeviceMemory, history};
+use crate::error::Result;
+use crate::farewell::Standing;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+
+impl DeviceMemory {
+    /// A block in an alias that is there, without a driver call.
+    pub(in crate::memory) fn borrow_again(
+        &self,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held, and this is the only reference.
+        if unsafe { arena.state() }.segment.aliases.is_empty() {
+            return Ok(None);
+        }
+        // The short walk may have missed what fits.
+        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
+            return Ok(Some(address));
+        }
+        let step = self.step();
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        state.mark_idle();
+        match state.segment.find_alias(request.units.next_multiple_of(step), step) {
+            Some(index) => self.take_alias(arena, index, request).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A block in a new alias, where that takes much less memory from the driver than to grow, and the
+    /// arena is not small enough to grow all the same. The caller holds the arena's lock.
+    pub(in crate::memory) fn borrow_before_growing(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let Some(new) = self.find_idle(arena, request) else { return Ok(None) };
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let missing = state.missing_at_end(request.units, self.step());
+        let given_up = u64::from(state.segment.aliases.given_up);
+        let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
+        let claimed = self.virtual_memory.limit.claimed();
+        if spared < (u64::from(request.units) * UNIT / 4).max(claimed / 512) {
+            return Ok(None);
+        }
+        let held = self.with_ledger(Some(arena), |books| {
+            let Stat { current, peak, .. } = books.statistics().lanes[ALLOCATED_BYTES][ALL];
+            peak.max(current + i64::from(request.units) * UNIT as i64) as u64
+        });
+        if claimed + growth <= held + held / 100 * (1 + given_up) {
+            return Ok(None);
+        }
+        self.borrow_new(runtime, arena, request, new)
+    }
+
+    /// The same, whatever it spares: there is no memory to grow by.
+    pub(in crate::memory) fn borrow_anyhow(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        match self.find_idle(arena, request) {
+            Some(new) => self.borrow_new(runtime, arena, request, new),
+            None => Ok(None),
+        }
+    }
+
+    /// Units that an alias for this request would take from the driver; none: not less than growing
+    /// takes, or the arena has no aliases. The caller holds its lock.
+    fn find_idle(&self, arena: &Arena, request: Request) -> Option<u32> {
+        let is_served =
+            self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+        let step = self.step();
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if !is_served || state.free_bytes == 0 || state.has_hole_for(request.units) {
+            return None;
+        }
+        let wanted = u64::from(request.units.next_multiple_of(step));
+        let new = wanted.saturating_sub(state.mark_idle()) as u32;
+        (new < state.missing_at_end(request.units, step)).then_some(new)
+    }
+
+    fn borrow_new(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+        new: u32,
+    ) -> Result<Option<u64>> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let (memory, limit, step) = (&self.virtual_memory, arena.slot_units(), self.step());
+        let wanted = request.units.next_multiple_of(step);
+        let Some(stream) = arena.stream() else { return Ok(None) };
+        if state.segment.aliases.are_in_the_way(wanted, limit, state.end()) {
+            self.give_aliases_up(runtime, arena, stream);
+        }
+        if is_left_alone(runtime, stream) {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        if new > 0 {
+            let before = state.reserved();
+            let grown = state.grow_at_end(memory, arena.base, new, limit);
+            self.count_segment(arena, before);
+            self.count_free(arena);
+            grown?;
+        }
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        state.mark_idle();
+        let place = (limit, state.end());
+        // Without it there is still what the driver has.
+        match state.segment.make_alias(memory, arena.base, wanted, place) {
+            Ok(Some(index)) => self.take_alias(arena, index, request).map(Some),
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    /// Unmaps the aliases that nobody uses, to make room for others, unless the device may still use
+    /// them. The caller holds the arena's lock.
+    fn give_aliases_up(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
+        // What cannot be asked is not over.
+        if !self.is_over(runtime, arena, stream, false).unwrap_or(false) {
+            return;
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let aliases = &mut unsafe { arena.state() }.segment.aliases;
+        aliases.given_up += 1;
+        // What the driver refuses stays until the next time.
+        let _ = aliases.clear(&self.virtual_memory, arena.base, false);
+    }
+
+    /// Gives an alias of idle handles to a request. The caller holds the arena's lock.
+    fn take_alias(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        let (id, mut change) = state.borrow(arena.base, index, request)?;
+        history::allocated(arena, state, id);
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut change, state.split());
+        let address = state.address(arena.base, id);
+        self.count(arena, &change);
+        self.count_segment(arena, before);
+        Ok(address)
+    }
+
+    /// Frees a block in an alias that no other stream uses. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_borrowed(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        history::freed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        state.record_return(arena.base, id);
+        let block = &state.blocks[id];
+        let mut change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        state.active_blocks -= 1;
+        state.release_or_return(id);
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut change, state.split());
+        self.count(arena, &change);
+        self.count_segment(arena, before);
+    }
+
+    /// The granularity in units.
+    fn step(&self) -> u32 {
+        (self.virtual_memory.granularity() / UNIT) as u32
+    }
+}
+
+/// Is a stream captured, or gone? What cannot be asked is left alone as well.
+fn is_left_alone(runtime: &Runtime, stream: &Stream) -> bool {
+    let Standing::Alive(_named) = stream.standing() else { return true };
+    let Ok(device) = runtime.device(stream.device()) else { return true };
+    ordering_stream(device, stream).is_capturing(runtime).unwrap_or(true)
+}
