@@ -77,7 +77,7 @@ sanitized_faults() {
 
 # What operations cost, where nothing but the code decides it.
 instructions() {
-    configure_and_build release &&
+    configure_and_build release -DTCUDA_BUILD_BENCHES=ON &&
         python3 benches/instructions.py build/release/benches/instructions --check
 }
 

@@ -183,9 +183,8 @@ impl Members {
         })
     }
 
-    /// The call that the thread of this address is in now, as a number; none: it is in none, or no
-    /// member.
-    pub fn call_of(&self, address: usize) -> Option<u64> {
+    /// The call that the thread of this address is in now; none: it is in none, or no member.
+    pub fn visit_of(&self, address: usize) -> Option<Visit> {
         self.with(|list| {
             if !list.contains(&address) {
                 return None;
@@ -193,12 +192,16 @@ impl Members {
             // SAFETY: threads leave the list, which is locked, before their block goes.
             let presence = unsafe { &*(address as *const Presence) };
             let sequence = presence.sequence.load(Ordering::Acquire);
-            (sequence % 2 == 1).then_some(sequence)
+            (sequence % 2 == 1).then_some(Visit { address, sequence })
         })
     }
 
-    /// Is a thread still in that call?
-    pub fn still_inside(&self, address: usize, sequence: u64) -> bool {
+    /// Is the thread still in that call?
+    pub fn is_on(&self, visit: &Visit) -> bool {
+        self.still_inside(visit.address, visit.sequence)
+    }
+
+    fn still_inside(&self, address: usize, sequence: u64) -> bool {
         self.with(|list| {
             if !list.contains(&address) {
                 return false;
@@ -207,6 +210,20 @@ impl Members {
             let presence = unsafe { &*(address as *const Presence) };
             presence.sequence.load(Ordering::Acquire) == sequence
         })
+    }
+}
+
+/// A call in which a thread was seen.
+#[derive(Clone, Copy)]
+pub struct Visit {
+    address: usize,
+    sequence: u64,
+}
+
+impl Visit {
+    /// Is it the call of the thread of this address?
+    pub fn is_by(&self, address: usize) -> bool {
+        self.address == address
     }
 }
 

@@ -2,7 +2,7 @@
 //! (`epoch`).
 
 use crate::driver::inject;
-use crate::epoch::{Fence, Members, Presence, Retired};
+use crate::epoch::{Fence, Members, Presence, Retired, Visit};
 use crate::error::{Error, Result};
 use crate::lock::Held;
 use crate::memory::history;
@@ -390,28 +390,14 @@ pub fn reach_all() {
     fence(Ordering::SeqCst);
 }
 
-/// A call in which a thread was seen.
-#[derive(Clone, Copy)]
-pub struct Visit {
-    thread: usize,
-    call: u64,
+/// The call that the thread of an address is in now, if it is in one.
+pub fn visit_of(thread: usize) -> Option<Visit> {
+    MEMBERS.visit_of(thread)
 }
 
-impl Visit {
-    /// The call that a thread is in now, if it is in one.
-    pub fn of(thread: usize) -> Option<Visit> {
-        MEMBERS.call_of(thread).map(|call| Visit { thread, call })
-    }
-
-    /// Is it the thread's of this address?
-    pub fn is_by(&self, thread: usize) -> bool {
-        self.thread == thread
-    }
-
-    /// Has the thread left it?
-    pub fn is_over(&self) -> bool {
-        !MEMBERS.still_inside(self.thread, self.call)
-    }
+/// Has the thread left it?
+pub fn is_over(visit: &Visit) -> bool {
+    !MEMBERS.is_on(visit)
 }
 
 /// A box whose failure to find memory is an error, not an abort.

@@ -1,6 +1,6 @@
 //! What threads carry, as `src/thread.rs` has it, but that loom's threads are no threads of the machine.
 
-use crate::epoch::{Fence, Members, Presence, Retired};
+use crate::epoch::{Fence, Members, Presence, Retired, Visit};
 use crate::error::Result;
 use crate::sync::{self, Bug};
 
@@ -72,25 +72,12 @@ pub fn reach_all() {
     barrier();
 }
 
-/// A call in which a thread was seen.
-#[derive(Clone, Copy)]
-pub struct Visit {
-    thread: usize,
-    call: u64,
+pub fn visit_of(thread: usize) -> Option<Visit> {
+    MEMBERS.visit_of(thread)
 }
 
-impl Visit {
-    pub fn of(thread: usize) -> Option<Visit> {
-        MEMBERS.call_of(thread).map(|call| Visit { thread, call })
-    }
-
-    pub fn is_by(&self, thread: usize) -> bool {
-        self.thread == thread
-    }
-
-    pub fn is_over(&self) -> bool {
-        sync::planted(Bug::NoVisit) || !MEMBERS.still_inside(self.thread, self.call)
-    }
+pub fn is_over(visit: &Visit) -> bool {
+    sync::planted(Bug::NoVisit) || !MEMBERS.is_on(visit)
 }
 
 pub fn wait_for_others() {

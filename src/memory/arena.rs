@@ -293,19 +293,7 @@ impl ArenaState {
     /// A new block of the given range, not linked.
     #[inline]
     pub(super) fn new_block(&mut self, start: u32, units: u32, state: State) -> u32 {
-        self.blocks.take(Block {
-            requested: 0,
-            start,
-            units,
-            previous: NONE,
-            next: NONE,
-            bin_previous: NONE,
-            bin_next: NONE,
-            uses: 0,
-            waits: 0,
-            state,
-            oversize: false,
-        })
+        self.blocks.take(Block::new(start, units, state))
     }
 
     /// Takes a block out of the mapped memory; none if nothing fits.

@@ -21,10 +21,11 @@
 //! trying only, and counts a parked arena's as its own. It suspends biases meanwhile, all of them with
 //! one heavy fence, and puts them back.
 
+use crate::epoch::Visit;
 use crate::lock::Lock;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, AtomicUsize, Ordering};
-use crate::thread::{self, Visit};
+use crate::thread;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
@@ -268,12 +269,12 @@ impl Habit {
 
     /// Is nobody else about to raise or take down the flag?
     fn lets_be_owner(&self, me: usize) -> bool {
-        self.former.get().is_none_or(|former| former.is_by(me) || former.is_over())
+        self.former.get().is_none_or(|former| former.is_by(me) || thread::is_over(&former))
     }
 
     /// The owner has lost the bias, and what it does from now on sees that.
     fn is_lost_by(&self, owner: usize) {
-        self.former.set(Visit::of(owner));
+        self.former.set(thread::visit_of(owner));
         self.last.set(NOBODY);
         self.suspensions.set(0);
         self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));

@@ -136,19 +136,7 @@ mod tests {
     use super::*;
 
     fn block(start: u32, units: u32) -> Block {
-        Block {
-            requested: 0,
-            start,
-            units,
-            previous: NONE,
-            next: NONE,
-            bin_previous: NONE,
-            bin_next: NONE,
-            uses: 0,
-            waits: 0,
-            state: State::Free,
-            oversize: false,
-        }
+        Block::new(start, units, State::Free)
     }
 
     #[test]

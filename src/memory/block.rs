@@ -61,6 +61,24 @@ pub struct Block {
 unsafe impl Zeroed for Block {}
 
 impl Block {
+    /// A range that nobody has asked for, linked to nothing.
+    #[inline]
+    pub fn new(start: u32, units: u32, state: State) -> Block {
+        Block {
+            requested: 0,
+            start,
+            units,
+            previous: NONE,
+            next: NONE,
+            bin_previous: NONE,
+            bin_next: NONE,
+            uses: 0,
+            waits: 0,
+            state,
+            oversize: false,
+        }
+    }
+
     /// One past its last unit.
     pub fn end(&self) -> u32 {
         self.start + self.units

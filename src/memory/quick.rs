@@ -176,21 +176,7 @@ mod tests {
     fn blocks_of(sizes: &[u32]) -> (Blocks, Vec<u32>) {
         let mut blocks = Blocks::new(100).unwrap();
         blocks.prepare(sizes.len() as u32).unwrap();
-        let take = |units: &u32| {
-            blocks.take(Block {
-                requested: 0,
-                start: 0,
-                units: *units,
-                previous: NONE,
-                next: NONE,
-                bin_previous: NONE,
-                bin_next: NONE,
-                uses: 0,
-                waits: 0,
-                state: State::Quick,
-                oversize: false,
-            })
-        };
+        let take = |units: &u32| blocks.take(Block::new(0, *units, State::Quick));
         let ids = sizes.iter().map(take).collect();
         (blocks, ids)
     }
