@@ -65,7 +65,7 @@ impl Policy {
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
             diverts: AtomicBool::new(false),
-            lends: AtomicBool::new(false),
+            lends: AtomicBool::new(true),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),

@@ -78,7 +78,7 @@ impl Settings {
         pinned_free_catch_all: false,
         poison_on_free: false,
         nvtx_suballocations: false,
-        lend_idle_memory: false,
+        lend_idle_memory: true,
         host: HostSettings::DEFAULT,
     };
 
@@ -191,8 +191,8 @@ impl fmt::Display for Settings {
         if self.nvtx_suballocations {
             f.write_str(",nvtx_suballocations:True")?;
         }
-        if self.lend_idle_memory {
-            f.write_str(",lend_idle_memory:True")?;
+        if !self.lend_idle_memory {
+            f.write_str(",lend_idle_memory:False")?;
         }
         Ok(())
     }

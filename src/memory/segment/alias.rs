@@ -204,35 +204,27 @@ impl Segment {
     /// Chooses idle handles, few and hardly more than is wanted; gives their units.
     fn choose(&mut self, wanted: u32) -> Option<u32> {
         let mappings = self.mappings_mut();
-        let sizes = mappings.iter().filter(|mapping| mapping.mark == Mark::Idle);
-        let mut size = sizes.map(|mapping| mapping.units).max()?;
         let mut rest = wanted;
-        // Sizes are powers of two: of the larger ones first.
-        while rest > 0 && size > 0 {
-            let fits = mappings.iter_mut().filter(|m| m.mark == Mark::Idle && m.units == size);
-            for mapping in fits.take((rest / size) as usize) {
-                mapping.mark = Mark::Chosen;
-                rest -= size;
-            }
-            size /= 2;
+        // The largest that still fits, again and again.
+        while rest > 0 {
+            let fits = mappings.iter_mut().filter(|m| m.mark == Mark::Idle && m.units <= rest);
+            let Some(mapping) = fits.max_by_key(|mapping| mapping.units) else { break };
+            mapping.mark = Mark::Chosen;
+            rest -= mapping.units;
         }
         if rest == 0 {
             return Some(wanted);
         }
-        // One more, that is too large; then the smallest may not be needed any more.
+        // One more, that is too large; then others may not be needed any more.
         let left = mappings.iter_mut().filter(|mapping| mapping.mark == Mark::Idle);
         let more = left.min_by_key(|mapping| mapping.units)?;
         more.mark = Mark::Chosen;
-        let largest = more.units;
-        let mut over = largest - rest;
-        let mut size = 1;
-        while size < largest && size <= over {
-            let spare = mappings.iter_mut().filter(|m| m.mark == Mark::Chosen && m.units == size);
-            for mapping in spare.take((over / size) as usize) {
-                mapping.mark = Mark::Idle;
-                over -= size;
-            }
-            size *= 2;
+        let mut over = more.units - rest;
+        loop {
+            let spare = mappings.iter_mut().filter(|m| m.mark == Mark::Chosen && m.units <= over);
+            let Some(mapping) = spare.max_by_key(|mapping| mapping.units) else { break };
+            mapping.mark = Mark::Idle;
+            over -= mapping.units;
         }
         Some(wanted + over)
     }

@@ -54,7 +54,7 @@ impl DeviceMemory {
         let given_up = u64::from(state.segment.aliases.given_up);
         let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
         let claimed = self.virtual_memory.limit.claimed();
-        if spared < (u64::from(request.units) * UNIT / 4).max(claimed / 512) {
+        if spared < (u64::from(request.units) * UNIT / 64).max(claimed / 1024) {
             return Ok(None);
         }
         let held = self.with_ledger(Some(arena), |books| {

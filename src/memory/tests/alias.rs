@@ -12,7 +12,7 @@ use super::super::stats::Statistics;
 use super::super::virtual_memory::arena_of;
 use super::identity::may_use;
 use super::order::Gate;
-use super::{Bench, MIB, is_invalid_pointer, lending};
+use super::{Bench, MIB, is_invalid_pointer, on_machine};
 use crate::copy::{copy, fill};
 use crate::driver::sys::CUstreamCaptureMode;
 use crate::driver::{Call, inject, sim};
@@ -97,7 +97,7 @@ fn snapshot_agrees(bench: Bench) {
 
 #[test]
 fn what_is_idle_in_two_places_serves_one_block() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
         let (reserved, in_use) = (bench.reserved(), bench.in_use());
@@ -142,7 +142,7 @@ fn what_is_idle_in_two_places_serves_one_block() {
 /// What was recorded of mapping and unmapping leads to what the snapshot shows.
 #[test]
 fn the_history_says_where_the_memory_is() {
-    lending("schedule=threads,memory=1GiB", |bench| {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
         let recorder = Recorder {
             events: true,
             most: history::DEFAULT_EVENTS,
@@ -190,7 +190,7 @@ fn the_history_says_where_the_memory_is() {
 /// Two that use the same handles do not live at a time, whatever was mapped before.
 #[test]
 fn a_handle_is_lent_once() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         two_free_ranges(bench, stream);
         let (large, small) = (bench.malloc(stream, 150 * MIB), 90 * MIB);
@@ -230,7 +230,7 @@ fn pass(bench: Bench, stream: &Stream, seed: u64) {
 #[test]
 fn a_pass_that_is_repeated_makes_no_driver_call() {
     for seed in 1..=12 {
-        lending("memory=8GiB", |bench| {
+        on_machine("memory=8GiB", |bench| {
             let stream = bench.stream();
             for _ in 0..6 {
                 pass(bench, stream, seed);
@@ -250,7 +250,7 @@ fn a_failure_leaves_everything_as_it_was() {
     for call in ["cuMemMap", "cuMemSetAccess", "cuMemCreate", "cuStreamIsCapturing"] {
         for nth in 1..=4 {
             for (code, unmaps) in [(999, true), (2, true), (999, false)] {
-                lending("memory=1GiB", |bench| {
+                on_machine("memory=1GiB", |bench| {
                     let stream = bench.stream();
                     let parts = two_free_ranges(bench, stream);
                     let before = sim::live_objects();
@@ -285,7 +285,7 @@ fn a_failure_leaves_everything_as_it_was() {
 /// While an alias cannot be unmapped, the memory behind it is not given back, nor said to be.
 #[test]
 fn memory_stays_while_any_address_leads_to_it() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
         bench.free(bench.malloc(stream, 120 * MIB));
@@ -305,7 +305,7 @@ fn memory_stays_while_any_address_leads_to_it() {
 #[test]
 fn an_alias_stays_until_its_stream_is_done() {
     // Room for 42 MiB of aliases.
-    lending("schedule=threads,memory=84MiB", |bench| {
+    on_machine("schedule=threads,memory=84MiB", |bench| {
         let stream = bench.stream();
         let parts = [20, 2, 20, 2].map(|mib| bench.malloc(stream, mib * MIB));
         bench.free(parts[0]);
@@ -334,7 +334,7 @@ fn an_alias_stays_until_its_stream_is_done() {
 #[test]
 fn what_is_written_through_one_address_is_in_order_with_the_others() {
     for seed in 1..=8 {
-        lending(&format!("schedule=adversarial:{seed},memory=80MiB"), |bench| {
+        on_machine(&format!("schedule=adversarial:{seed},memory=80MiB"), |bench| {
             let stream = bench.stream();
             let witness = bench.malloc(stream, MIB);
             let (mut made, mut read) = (0, Vec::new());
@@ -378,7 +378,7 @@ fn what_is_written_through_one_address_is_in_order_with_the_others() {
 
 #[test]
 fn a_recorded_block_stays_lent_until_the_other_stream_is_done() {
-    lending("schedule=threads,memory=1GiB", |bench| {
+    on_machine("schedule=threads,memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
         let parts = two_free_ranges(bench, stream);
         let block = bench.malloc(stream, 120 * MIB);
@@ -403,7 +403,7 @@ fn a_recorded_block_stays_lent_until_the_other_stream_is_done() {
 
 #[test]
 fn small_blocks_and_private_pools_have_no_aliases() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
         // Idle memory of another stream's is no help.
         two_free_ranges(bench, other);
@@ -423,7 +423,7 @@ fn small_blocks_and_private_pools_have_no_aliases() {
 /// While a stream is captured nothing is mapped a second time for it.
 #[test]
 fn captured_streams_are_left_alone() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
         let driver = bench.device.driver();
@@ -445,7 +445,7 @@ fn captured_streams_are_left_alone() {
 
 #[test]
 fn peers_reach_all_addresses_of_a_block() {
-    lending("devices=2,memory=1GiB", |bench| {
+    on_machine("devices=2,memory=1GiB", |bench| {
         let [user, owner] = &bench.runtime.devices[..] else { panic!("two devices") };
         let on_owner = Bench { device: owner, ..bench };
         let stream = on_owner.stream();
@@ -464,7 +464,7 @@ fn peers_reach_all_addresses_of_a_block() {
 /// Where new addresses find no room, those that nobody uses go, and the arena may grow by more.
 #[test]
 fn aliases_are_given_up_for_others() {
-    lending("memory=64MiB", |bench| {
+    on_machine("memory=64MiB", |bench| {
         let stream = bench.stream();
         let parts = [20, 2, 20, 2].map(|mib| bench.malloc(stream, mib * MIB));
         bench.free(parts[0]);
@@ -482,7 +482,7 @@ fn aliases_are_given_up_for_others() {
 
 #[test]
 fn what_is_left_at_the_end_goes() {
-    lending("memory=1GiB", |bench| {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         two_free_ranges(bench, stream);
         bench.malloc(stream, 120 * MIB);

@@ -38,16 +38,30 @@ fn segments(bench: Bench) -> i64 {
 }
 
 #[test]
-fn grows_by_powers_of_two_the_largest_first() {
-    on_machine("memory=1GiB", |bench| {
+fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
+    on_machine("memory=16GiB", |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 218 * MIB - 512);
-        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2]);
+        let mut expected = vec![8; 27];
+        expected.push(2);
+        assert_eq!(handles(block), expected, "a 16th of the growth");
         assert_eq!(bench.reserved(), 218 * MIB);
         let more = bench.malloc(stream, 3 * MIB);
         assert_eq!(more, block + 218 * MIB - 512, "contiguous, from the last unit on");
-        assert_eq!(handles(block), [64, 64, 64, 16, 8, 2, 4]);
+        expected.push(4);
+        assert_eq!(handles(block), expected);
         assert_eq!(segments(bench), 1);
+        // Its 64th is 4 MiB still, and then 16 and 32.
+        let last = |count| handles(block).split_off(handles(block).len() - count);
+        bench.malloc(stream, 9 * MIB);
+        assert_eq!(last(2), [4, 4], "a MiB was left");
+        bench.malloc(stream, 1100 * MIB);
+        assert_eq!(last(2), [64, 12], "a 16th of the growth");
+        bench.malloc(stream, 100 * MIB);
+        assert_eq!(last(7), [16, 16, 16, 16, 16, 16, 4], "a 64th of the arena");
+        bench.malloc(stream, 2048 * MIB);
+        bench.malloc(stream, 100 * MIB);
+        assert_eq!(last(4), [32, 32, 32, 4]);
         let small = bench.malloc(stream, 1);
         assert_eq!(handles(small), [2]);
         assert_eq!(segments(bench), 2);

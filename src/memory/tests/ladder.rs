@@ -140,10 +140,13 @@ fn garbage_is_collected_before_the_driver_is_asked() {
     });
 }
 
-/// Without a limit for splitting the whole cache goes; with it the stream's own, if it is enough.
+/// Without a limit for splitting the whole cache goes; with it the stream's own, if it is enough; and
+/// nothing goes where the two ranges can serve side by side.
 #[test]
 fn the_own_cache_goes_before_that_of_all_streams() {
-    for (text, retries) in [("", 1), ("max_split_size_mb:20", 0)] {
+    let apart = "lend_idle_memory:False";
+    let limited = "lend_idle_memory:False,max_split_size_mb:20";
+    for (text, retries) in [(apart, 1), (limited, 0), ("", 0)] {
         on_machine("memory=256MiB", |bench| {
             configure(text);
             let (own, other) = (bench.stream(), bench.stream());

@@ -51,10 +51,10 @@ fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     body(Bench { runtime, device: &runtime.devices[0] })
 }
 
-/// The same with idle memory lent.
-fn lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+/// The same with no idle memory lent.
+fn without_lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     on_machine(options, |bench| {
-        let settings = Settings { lend_idle_memory: true, ..Settings::DEFAULT };
+        let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
         bench.runtime.devices.iter().for_each(|device| device.memory.configure(&settings));
         body(bench)
     })

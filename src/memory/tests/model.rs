@@ -4,7 +4,7 @@ use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
 };
 use super::super::{record_stream, round_size};
-use super::{Bench, KIB, MIB, is_invalid_pointer, lending, on_machine};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, without_lending};
 use crate::driver::{Call, inject};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -292,7 +292,7 @@ proptest! {
     fn random_operations_agree_where_memory_is_short(
         ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
     ) {
-        lending("memory=256MiB", |bench| run(bench, &ops));
+        without_lending("memory=256MiB", |bench| run(bench, &ops));
     }
 }
 
