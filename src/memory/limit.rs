@@ -1,7 +1,7 @@
 //! How much memory of a device the cache may have at a time. Memory is claimed before the driver is
 //! asked for it, so that threads which grow at once do not pass the limit together.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The limit, and what was claimed.
 pub struct Limit {
@@ -10,6 +10,8 @@ pub struct Limit {
     claimed: AtomicU64,
     /// The share of the device's memory that was asked for, its bits.
     fraction: AtomicU64,
+    /// Was there ever less than was asked for?
+    was_short: AtomicBool,
 }
 
 impl Limit {
@@ -19,6 +21,7 @@ impl Limit {
             most: AtomicU64::new(u64::MAX),
             claimed: AtomicU64::new(0),
             fraction: AtomicU64::new(1f64.to_bits()),
+            was_short: AtomicBool::new(false),
         }
     }
 
@@ -27,6 +30,22 @@ impl Limit {
         let most = if fraction == 1.0 { u64::MAX } else { (fraction * total as f64) as u64 };
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
         self.most.store(most, Ordering::Relaxed);
+        self.was_short.store(false, Ordering::Relaxed);
+    }
+
+    /// Is there one?
+    pub fn is_set(&self) -> bool {
+        self.most() != u64::MAX
+    }
+
+    /// Memory ran out, the driver's or what the limit allows.
+    pub fn runs_short(&self) {
+        self.was_short.store(true, Ordering::Relaxed);
+    }
+
+    /// Did memory run out since the limit was set?
+    pub fn was_short(&self) -> bool {
+        self.was_short.load(Ordering::Relaxed)
     }
 
     /// The share, as it was set.
@@ -44,11 +63,17 @@ impl Limit {
         self.claimed.load(Ordering::Relaxed)
     }
 
+    /// What is left below the limit.
+    pub fn room(&self) -> u64 {
+        self.most().saturating_sub(self.claimed())
+    }
+
     /// Claims memory, unless the limit forbids it.
     pub fn claim(&self, bytes: u64) -> bool {
         let most = self.most();
         let more = |claimed: u64| claimed.checked_add(bytes).filter(|sum| *sum <= most);
-        self.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        let claimed = self.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        claimed.map_err(|_| self.runs_short()).is_ok()
     }
 
     /// Lets go of memory that was claimed.

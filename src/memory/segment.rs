@@ -2,31 +2,62 @@
 //!
 //! An arena grows by what is missing, to the granularity. A handle costs the driver some 30 us, whatever
 //! its size, so that few are better; but memory is given back, and lent (`alias.rs`), by whole handles,
-//! so that small ones are idle more often. So a handle is at most a 64th of the arena, or a 16th of what
-//! it grows by, between two bounds: each doubling of an arena takes some 32 handles, but where it grows
-//! in smaller steps.
+//! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
+//! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited;
+//! and where it has run out, time is the lesser evil.
 
 pub(super) mod alias;
 mod loan;
 
 use super::block::UNIT;
 use super::history;
+use super::limit::Limit;
 use super::ring::Action;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 use alias::Aliases;
 
-/// Bounds of the largest handle.
-const LARGEST: (u64, u64) = (4 << 20, 64 << 20);
-/// A handle is at most this part of its arena, as a shift.
-const OF_ARENA: u32 = 6;
-/// Or this part of what the arena grows by.
-const OF_GROWTH: u32 = 4;
+/// No handle is larger.
+const LARGEST: u64 = 64 << 20;
+/// Where a handle may be as large, no part of the following makes it smaller.
+const SMALL: u64 = 4 << 20;
+/// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
+const PARTS: (u32, u32) = (6, 4);
+/// The same where a limit is set.
+const PARTS_WITH_LIMIT: (u32, u32) = (8, 6);
+/// The same once memory has run out.
+const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
+/// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
+const OF_ROOM: u32 = 4;
 
-/// The largest handle where an arena grows by `bytes` to `total`.
-fn largest_handle(bytes: u64, total: u64, granularity: u64) -> u64 {
-    let largest = (total >> OF_ARENA).max(bytes >> OF_GROWTH);
-    (1 << largest.clamp(LARGEST.0, LARGEST.1).ilog2()).max(granularity)
+/// What decides on the sizes of handles.
+#[derive(Clone, Copy)]
+struct Growth {
+    /// What the arena grows by.
+    bytes: u64,
+    /// What it has then.
+    total: u64,
+    granularity: u64,
+}
+
+impl Growth {
+    /// The sizes of its handles, from below. All are multiples of the granularity.
+    fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
+        let (parts, smallest) = match (limit.was_short(), limit.is_set()) {
+            (true, _) => (PARTS_WHEN_SHORT, 0),
+            (_, true) => (PARTS_WITH_LIMIT, 0),
+            _ => (PARTS, SMALL),
+        };
+        let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGEST);
+        let (mut left, mut room) = (self.bytes, limit.room().max(self.bytes));
+        std::iter::from_fn(move || {
+            let largest = largest.min(room >> OF_ROOM).max(self.granularity);
+            let size = left.min(1 << largest.ilog2());
+            left -= size;
+            room -= size;
+            (size > 0).then_some(size)
+        })
+    }
 }
 
 /// A physical handle and where it is mapped, in units from the arena's base.
@@ -137,8 +168,9 @@ impl Segment {
         self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let largest = largest_handle(bytes, self.bytes + bytes, granularity);
-        let count = bytes.div_ceil(largest) as usize;
+        let growth = Growth { bytes, total: self.bytes + bytes, granularity };
+        let mut sizes = growth.handle_sizes(&memory.limit);
+        let count = sizes.clone().count();
         self.mappings
             .try_reserve(count)
             .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
@@ -150,10 +182,9 @@ impl Segment {
         }
         let (mut index, mut offset) = (at, 0);
         let outcome = loop {
-            if offset == bytes {
+            let Some(size) = sizes.next() else {
                 break memory.allow_access(base + u64::from(start) * UNIT, bytes);
-            }
-            let size = (bytes - offset).min(largest);
+            };
             let address = base + u64::from(start) * UNIT + offset;
             match memory.create_mapped(address, size) {
                 Err(error) => break Err(error),
@@ -170,6 +201,9 @@ impl Segment {
             self.stranded.extend(self.mappings.drain(at..index));
             self.clear_stranded(memory, base);
             memory.limit.let_go(bytes);
+            if matches!(error, Error::DriverOutOfMemory { .. }) {
+                memory.limit.runs_short();
+            }
             return Err(error);
         }
         self.bytes += bytes;
