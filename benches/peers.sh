@@ -46,8 +46,11 @@ PY
 )"
 
 absent() { echo "peers: without $1: $2" >&2; }
-# compile NAME OPTION...: a family of peers.
+# compile NAME OPTION...: a family of peers. One after the other, where there are few cores.
 compile() {
+    if [ "$(nproc)" -ge 8 ]; then compile_now "$@" & else compile_now "$@"; fi
+}
+compile_now() {
     local name=$1
     shift
     g++ -std=c++20 -O2 -Wall -Wextra "$here/peers/main.cpp" -o "$build/peers_$name" "$@" \
@@ -130,6 +133,7 @@ else
             -Wl,-rpath,"$rmm/lib64:$logger/lib64:$(dirname "$runtime")"
     fi
 fi
+wait
 
 python3 "$root/scripts/unpack_traces.py" "$root/data/traces" "$build/traces"
 python3 "$here/peers/peers.py" --backend "$backend" --programs "$build" "${options[@]}" "$out" \

@@ -134,7 +134,7 @@ public:
     Row &figure(const char *key, double value)
     {
         char text[64];
-        std::snprintf(text, sizeof text, ", \"%s\": %.10g", key, value);
+        std::snprintf(text, sizeof text, ", \"%s\": %.15g", key, value);
         line += text;
         return *this;
     }

@@ -12,9 +12,9 @@
 
 namespace bench {
 
-/// Bytes that a peer has from the driver; 0: it does not tell.
+/// Bytes that a peer has from the driver, and the most that its host had of it; 0: it does not tell.
 struct Usage {
-    uint64_t reserved = 0, peak_reserved = 0;
+    uint64_t reserved = 0, peak_reserved = 0, peak_allocated = 0, peak_requested = 0;
 };
 
 template <class P>
@@ -28,6 +28,8 @@ concept Peer = requires(typename P::Stream stream, void *block, size_t bytes) {
     { P::allocate(bytes, stream) } -> std::same_as<void *>;
     /// Block, bytes and stream are those of `allocate`: some peers want to be told.
     P::release(block, bytes, stream);
+    /// Another stream, the last, uses a block: before it is given out again its work is over.
+    P::record(block, stream, stream);
     P::synchronize();
     /// Gives what is unused back to the driver, if the peer can: `empties`.
     P::empty_cache();
@@ -36,10 +38,6 @@ concept Peer = requires(typename P::Stream stream, void *block, size_t bytes) {
     { P::usage() } -> std::same_as<Usage>;
     { P::memory_bytes() } -> std::same_as<size_t>;
 };
-
-/// The peer waits for other streams that use a block before it gives the block out again.
-template <class P>
-concept Records = requires(typename P::Stream stream, void *block) { P::record(block, stream); };
 
 /// The peer keeps what it reserves below a limit.
 template <class P>

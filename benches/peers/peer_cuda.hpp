@@ -35,6 +35,18 @@ struct CudaStreams {
     }
 
     static void *native(Stream stream) { return stream; }
+
+    /// None of these has a record_stream. What hosts do instead: the stream of the block waits
+    /// for the other one before the block is freed there.
+    static void record(void *, Stream owner, Stream other)
+    {
+        static thread_local cudaEvent_t event = nullptr;
+        if (event == nullptr)
+            check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+        check(cudaEventRecord(event, other), "cudaEventRecord");
+        check(cudaStreamWaitEvent(owner, event, 0), "cudaStreamWaitEvent");
+    }
+
     static void synchronize() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
     static size_t free_bytes()
@@ -68,7 +80,7 @@ inline Usage pool_usage(cudaMemPool_t pool)
     uint64_t now = 0, peak = 0;
     check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &now), "reserved");
     check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemHigh, &peak), "reserved");
-    return {now, peak};
+    return {.reserved = now, .peak_reserved = peak};
 }
 
 inline void reset_pool_peaks(cudaMemPool_t pool)
@@ -186,7 +198,7 @@ struct Cub : CudaStreams {
     static Usage usage()
     {
         const auto &cached = allocator->cached_bytes[0];
-        return {uint64_t(cached.live + cached.free), 0};
+        return {.reserved = uint64_t(cached.live + cached.free)};
     }
 };
 #endif

@@ -1,5 +1,5 @@
 // RMM's resources as its own benchmarks set them up: a pool of half of the free memory, an arena
-// of all but 64 MiB of it, and the driver's pool.
+// of nearly all of it, and the driver's pool.
 #pragma once
 
 #include "peer_cuda.hpp"
@@ -28,8 +28,8 @@ struct RmmArena {
     using Resource = rmm::mr::arena_memory_resource;
     static Resource *make(size_t free_bytes)
     {
-        return new Resource(
-            rmm::mr::cuda_memory_resource{}, whole_pages(free_bytes - 64 * MIB));
+        // The driver wants some for streams and kernels.
+        return new Resource(rmm::mr::cuda_memory_resource{}, whole_pages(free_bytes - GIB));
     }
 };
 

@@ -57,7 +57,7 @@ struct Tcuda {
 
     static void release(void *block, size_t, Stream) { check(tcuda_free(block), "tcuda_free"); }
 
-    static void record(void *block, Stream stream)
+    static void record(void *block, Stream, Stream stream)
     {
         check(tcuda_record_stream(block, stream), "tcuda_record_stream");
     }
@@ -76,10 +76,10 @@ struct Tcuda {
 
     static Usage usage()
     {
-        size_t now = 0, peak = 0;
-        check(tcuda_memory_reserved(TCUDA_CURRENT_DEVICE, &now), "tcuda_memory_reserved");
-        check(tcuda_memory_max_reserved(TCUDA_CURRENT_DEVICE, &peak), "tcuda_memory_max_reserved");
-        return {now, peak};
+        tcuda_memory_statistics stats = TCUDA_INIT(tcuda_memory_statistics);
+        check(tcuda_memory_stats(TCUDA_CURRENT_DEVICE, &stats), "tcuda_memory_stats");
+        return {stats.reserved_bytes.all.current, stats.reserved_bytes.all.peak,
+            stats.allocated_bytes.all.peak, stats.requested_bytes.all.peak};
     }
 
     static size_t memory_bytes()

@@ -56,7 +56,7 @@ struct Torch {
 
     static void release(void *block, size_t, const Stream &) { allocator::raw_delete(block); }
 
-    static void record(void *block, const Stream &stream)
+    static void record(void *block, const Stream &, const Stream &stream)
     {
         c10::DataPtr data(block, block, allocator::get()->raw_deleter(),
             c10::Device(c10::DeviceType::CUDA, 0));
@@ -71,7 +71,8 @@ struct Torch {
     static Usage usage()
     {
         const auto stats = allocator::getDeviceStats(0);
-        return {uint64_t(stats.reserved_bytes[0].current), uint64_t(stats.reserved_bytes[0].peak)};
+        return {uint64_t(stats.reserved_bytes[0].current), uint64_t(stats.reserved_bytes[0].peak),
+            uint64_t(stats.allocated_bytes[0].peak), uint64_t(stats.requested_bytes[0].peak)};
     }
 
     static size_t memory_bytes()

@@ -10,7 +10,7 @@ TITLES = {
     "latency": "Single calls among 1,000 live blocks",
     "random": "RMM's RANDOM_ALLOCATIONS_BENCH, an operation",
     "step": "512 blocks come and go in the opposite order, a pair",
-    "recorded": "Allocate, use on two other streams, free",
+    "recorded": "Allocate, use on two other streams (record_stream, or an event to wait for), free",
     "threads_one_stream": "Threads on one stream, a pair of a thread",
     "threads_own_stream": "Threads with a stream each, a pair of a thread",
     "handoff": "Allocated on one thread, freed on another",
@@ -75,6 +75,19 @@ def table(names, figure, order):
     return rows
 
 
+def differences(names):
+    """Traces whose peaks of allocated or requested bytes are not PyTorch's, to the byte: with
+    expandable segments, where it too counts nothing but the rounding to 512 bytes."""
+    found = []
+    for name, figures in names.items():
+        for figure in ("peak_allocated", "peak_requested"):
+            peers = figures.get(figure, {})
+            ours, theirs = peers.get(OURS), peers.get("torch_expandable")
+            if None not in (ours, theirs) and ours != theirs:
+                found.append(f"{name}: {figure}: {ours:.0f}, torch_expandable {theirs:.0f}")
+    return found
+
+
 def markdown(rows):
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -102,6 +115,9 @@ def text(machine, rounds, figures_by_group, left_out, order):
                       for peer_value in figures.get("halved", {}).values()), default=0)
         if halved:
             lines += ["", f"Sizes were divided by {2 ** int(halved)}, to fit into the device."]
+    wrong = differences(figures_by_group.get("traces", {}))
+    if wrong:
+        lines += ["", "Peaks that are not PyTorch's:", *(f"- {line}" for line in wrong)]
     if left_out:
         lines += ["", "Left out:"]
         lines += [f"- {peer}: {group}: {why}" for peer, groups in left_out.items()

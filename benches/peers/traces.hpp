@@ -81,7 +81,7 @@ inline Trace read_trace(const std::string &path)
 /// A trace on the streams and blocks of a peer.
 template <Peer P> class Player {
 public:
-    explicit Player(const Trace &trace) : trace(trace), live(trace.slots)
+    explicit Player(const Trace &what) : trace(what), live(what.slots)
     {
         streams.push_back(P::default_stream());
         while (int(streams.size()) < trace.streams) streams.push_back(P::new_stream());
@@ -173,7 +173,8 @@ template <Peer P> void replay(const Trace &trace)
 {
     const int warm_passes = quick ? 3 : 5;
     double cold = 0, warm = 0;
-    uint64_t cold_calls = 0, warm_calls = 0, peak = 0;
+    uint64_t cold_calls = 0, warm_calls = 0;
+    Usage usage;
     {
         Player<P> player(trace);
         P::synchronize();
@@ -194,15 +195,18 @@ template <Peer P> void replay(const Trace &trace)
             }
             player.release_all();
         }
-        peak = P::usage().peak_reserved;
+        usage = P::usage();
     }
-    if (P::usage().reserved != 0)
-        peak = std::max(peak, memory_over_time<P>(trace));
+    uint64_t peak = usage.peak_reserved;
+    if (usage.reserved != 0 || peak != 0) peak = std::max(peak, memory_over_time<P>(trace));
     Row row("traces", trace.name);
     row.figure("cold_ns", cold).figure("warm_ns", warm);
     if (peak != 0)
         row.figure("reserved_over_allocated", double(peak) / double(trace.peak_allocated));
-    if constexpr (Counts<P>)
+    if (usage.peak_requested != 0)
+        row.figure("peak_allocated", double(usage.peak_allocated))
+            .figure("peak_requested", double(usage.peak_requested));
+    if (cold_calls != 0)
         row.figure("calls_cold", double(cold_calls)).figure("calls_warm", double(warm_calls));
 }
 
