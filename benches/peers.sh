@@ -15,7 +15,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 usage="usage: peers.sh LIBDIR OUT [--wheels DIR] [--backend sim] [--quick] [--rounds N]
-    [--only GROUP] [--limits] [--peer PEER] [--build DIR]"
+    [--only GROUP] [--limits] [--peer PEER] [--build DIR]
+    [--seconds N]"
 libdir=$(cd "${1:?$usage}" && pwd) out=${2:?$usage}
 shift 2
 wheels='' backend=cuda build='' options=()
@@ -35,7 +36,7 @@ if [ -z "$build" ]; then
 fi
 mkdir -p "$build"
 build=$(cd "$build" && pwd)
-library=$(ls "$libdir"/libtcuda.so* 2>/dev/null | head -1)
+library=$(ls "$libdir"/libtcuda.so* 2>/dev/null | head -1) || true
 [ -n "$library" ] || { echo "peers: $libdir has no libtcuda.so" >&2; exit 2; }
 cp -fL "$library" "$build/libtcuda.so"
 # The name that programs ask for: libtcuda.so.0.1.
@@ -77,11 +78,12 @@ print(util.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) ||
         absent torch "python3 has no PyTorch"
     [ -z "$torch" ] ||
         runtime=$(ldd "$torch/lib/libc10_cuda.so" |
-            sed -n 's/.*libcudart[^ ]* => \([^ ]*\) .*/\1/p')
+            sed -n 's/.*libcudart[^ ]* => \([^ ]*\) .*/\1/p') || true
 fi
 toolkit=${CUDA_HOME:-/usr/local/cuda}
 nvcc=$(command -v nvcc) && toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-[ -e "$runtime" ] || runtime=$(find "$toolkit"/ -name 'libcudart.so*' 2>/dev/null | head -1)
+[ -e "$runtime" ] ||
+    runtime=$(find "$toolkit"/ -name 'libcudart.so*' 2>/dev/null | head -1) || true
 # The toolkit's headers are whole; those of PyTorch's wheels may lack crt/.
 include=
 for folder in "$toolkit/include" "$toolkit"/targets/*/include /usr/local/cuda*/include \

@@ -41,14 +41,15 @@ PEERS = {
     "malloc": ("cuda", "", tuple({*GROUPS, "limits"} - {"pairs", "events"}), False),
 }
 STARTS = 7
-QUICK_SECONDS = 200
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="less of everything: four minutes")
+    parser.add_argument("--quick", action="store_true", help="less of everything: four minutes at most")
     parser.add_argument("--rounds", type=int, help="default: 5; 2 with --quick")
+    parser.add_argument("--seconds", type=int,
+                        help="no round starts that would pass them; default with --quick: 200")
     parser.add_argument("--only", action="append", metavar="GROUP", default=[],
                         choices=(*GROUPS, "limits", "start"), help=", ".join((*GROUPS, "start")))
     parser.add_argument("--limits", action="store_true",
@@ -61,6 +62,7 @@ def parse_arguments():
     parser.add_argument("traces", nargs="*", metavar="TRACE")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 5)
+    options.seconds = options.seconds or (200 if options.quick else None)
     if options.rounds < 1:
         parser.error("--rounds: at least 1")
     groups = options.only or [*GROUPS, "start"]
@@ -174,7 +176,7 @@ def run_starts(options, results):
 
 
 def run_all(options, results):
-    """All rounds, or with --quick as many as there is time for; gives their number."""
+    """All rounds, or as many as there is time for; gives their number."""
     names = present(options, results)
     begin, rounds = time.monotonic(), 0
     if options.starts and not options.peer:
@@ -186,7 +188,7 @@ def run_all(options, results):
             run_peer(options, results, peer, options.groups)
         rounds += 1
         now = time.monotonic()
-        if options.quick and now - begin + (now - start) > QUICK_SECONDS:
+        if options.seconds and now - begin + (now - start) > options.seconds:
             break
     for peer in names if options.limits else ():
         print(f"limits: {peer}", file=sys.stderr)
