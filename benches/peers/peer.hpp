@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// Bytes that a peer has from the driver, and the most that its host had of it; 0: it does not tell.
+/// Bytes that a peer has from the driver, and the most that its host had of them; 0: not told.
 struct Usage {
     uint64_t reserved = 0, peak_reserved = 0, peak_allocated = 0, peak_requested = 0;
 };

@@ -46,22 +46,24 @@ STARTS = 7
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="less of everything: four minutes at most")
+    parser.add_argument("--quick", action="store_true", help="less of everything: four minutes")
     parser.add_argument("--rounds", type=int, help="default: 5; 2 with --quick")
     parser.add_argument("--seconds", type=int,
-                        help="no round starts that would pass them; default with --quick: 200")
+                        help="no round starts that would pass them; default: 200 with --quick")
     parser.add_argument("--only", action="append", metavar="GROUP", default=[],
                         choices=(*GROUPS, "limits", "start"), help=", ".join((*GROUPS, "start")))
     parser.add_argument("--limits", action="store_true",
                         help="also the smallest limit at which each trace completes")
     parser.add_argument("--peer", action="append", default=[], choices=PEERS,
                         help="only this one, or these")
-    parser.add_argument("--timeout", type=int, default=400, metavar="SECONDS", help="of a process")
+    parser.add_argument("--timeout", type=int, metavar="SECONDS",
+                        help="of a process; default: 400; 90 with --quick")
     parser.add_argument("--programs", required=True, metavar="DIR", help="what peers.sh built")
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("traces", nargs="*", metavar="TRACE")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 5)
+    options.timeout = options.timeout or (90 if options.quick else 400)
     options.seconds = options.seconds or (200 if options.quick else None)
     if options.rounds < 1:
         parser.error("--rounds: at least 1")
@@ -184,6 +186,9 @@ def run_all(options, results):
     for number in range(options.rounds if options.groups else 0):
         start = time.monotonic()
         for peer in names:
+            if options.seconds and time.monotonic() - begin > options.seconds:
+                results.leave_out(peer, "all", "skipped: there was no time left")
+                continue
             print(f"round {number + 1} of {options.rounds}: {peer}", file=sys.stderr)
             run_peer(options, results, peer, options.groups)
         rounds += 1
