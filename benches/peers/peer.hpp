@@ -69,7 +69,7 @@ template <Peer P> struct Blocks {
     void release_last()
     {
         const auto [block, bytes] = list.back();
-        P::release(block, bytes, stream);
+        if (block != nullptr) P::release(block, bytes, stream);
         list.pop_back();
     }
 

@@ -54,8 +54,9 @@ public:
 
     void release(long i)
     {
-        const auto &[block, bytes] = live.list[picks[size_t(i) % CHOICES]];
+        auto &[block, bytes] = live.list[picks[size_t(i) % CHOICES]];
         P::release(block, bytes, live.stream);
+        block = nullptr;
     }
 
     void allocate(long i)

@@ -22,7 +22,8 @@ TITLES = {
     "start": "A fresh process up to its first device memory",
 }
 FIGURES = {
-    "ns": "ns", "ms": "ms", "cold_ns": "ns an event, cold", "warm_ns": "ns an event, warm",
+    "ns": "ns", "ms": "ms", "again_ms": "ms, once more",
+    "cold_ns": "ns an event, cold", "warm_ns": "ns an event, warm",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
     "calls_cold": "calls of the driver, cold", "calls_warm": "calls of the driver, warm",
