@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds DIR/torch_replay (default DIR: target/c10): PyTorch's own allocator on a machine without a
-# GPU, its libc10_cuda.so over the stub runtime in c10_without_gpu/. Host times and the layout of
-# memory are PyTorch's; driver calls cost nothing.
+# Gets PyTorch's own allocator for a machine without a GPU into DIR (default: target/c10): its
+# libc10_cuda.so and headers, and the stub runtime of c10_without_gpu/ in DIR/stub. Host times and the
+# layout of memory are PyTorch's; driver calls cost nothing.
 #
 #   benches/c10_without_gpu.sh [DIR]
 #
@@ -36,7 +36,4 @@ mkdir -p stub
 gcc -std=gnu11 -O2 -fPIC -shared -I"$include" "$here/c10_without_gpu/cudart.c" \
     -o stub/libcudart.so.13 -Wl,-soname,libcudart.so.13 \
     -Wl,--version-script="$here/c10_without_gpu/v.map" -lpthread
-g++ -O2 -std=c++20 -w -DWITHOUT_GPU -I torch/include -I"$include" "$here/torch_replay.cpp" \
-    -o torch_replay -L torch/lib -L stub -lc10 -lc10_cuda -l:libcudart.so.13 -lpthread \
-    -Wl,--disable-new-dtags,-rpath,'$ORIGIN/torch/lib:$ORIGIN/stub' -Wl,--allow-shlib-undefined
-echo "built $PWD/torch_replay"
+echo "ready: $PWD"
