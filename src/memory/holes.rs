@@ -57,6 +57,10 @@ impl ArenaState {
             }
         }
         let wanted = self.missing_at_end(units, step);
+        let again = (self.segment.growth_again(memory) / UNIT) as u32;
+        if again > wanted && self.grow_at_end(memory, base, again, limit).is_ok() {
+            return Ok(());
+        }
         self.grow_at_end(memory, base, wanted, limit)
     }
 

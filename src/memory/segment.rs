@@ -1,10 +1,11 @@
 //! The memory behind an arena's addresses: physical handles, mapped in address order.
 //!
-//! An arena grows by what is missing, to the granularity. A handle costs the driver some 30 us, whatever
+//! An arena grows by what is missing, to the granularity. A handle costs the driver 30 to 60 us, whatever
 //! its size, so that few are better; but memory is given back, and lent (`alias.rs`), by whole handles,
 //! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
 //! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited;
-//! and where it has run out, time is the lesser evil.
+//! and where it has run out, time is the lesser evil. An arena that gave memory back and grows again
+//! does so by somewhat more than is missing, up to what it had.
 
 pub(super) mod alias;
 mod loan;
@@ -18,15 +19,20 @@ use crate::error::{Error, Result};
 use alias::Aliases;
 
 /// No handle is larger.
-const LARGEST: u64 = 64 << 20;
-/// Where a handle may be as large, no part of the following makes it smaller.
-const SMALL: u64 = 4 << 20;
+const LARGEST: u64 = 256 << 20;
+/// Larger ones than this are for arenas of which they are a 128th.
+const LARGE: u64 = 64 << 20;
+const OF_LARGE_ARENA: u32 = 7;
+/// Where memory is not limited, what follows makes no handle smaller.
+const SMALL: u64 = 8 << 20;
 /// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
 const PARTS: (u32, u32) = (6, 4);
 /// The same where a limit is set.
 const PARTS_WITH_LIMIT: (u32, u32) = (8, 6);
 /// The same once memory has run out.
 const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
+/// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
+const AGAIN: u32 = 6;
 /// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
 const OF_ROOM: u32 = 4;
 
@@ -35,7 +41,7 @@ const OF_ROOM: u32 = 4;
 struct Growth {
     /// What the arena grows by.
     bytes: u64,
-    /// What it has then.
+    /// What it has then, or had.
     total: u64,
     granularity: u64,
 }
@@ -48,7 +54,8 @@ impl Growth {
             (_, true) => (PARTS_WITH_LIMIT, 0),
             _ => (PARTS, SMALL),
         };
-        let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGEST);
+        let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGE);
+        let largest = largest.max(self.total >> parts.0.max(OF_LARGE_ARENA)).min(LARGEST);
         let (mut left, mut room) = (self.bytes, limit.room().max(self.bytes));
         std::iter::from_fn(move || {
             let largest = largest.min(room >> OF_ROOM).max(self.granularity);
@@ -105,16 +112,30 @@ pub struct Segment {
     /// Further addresses of what is mapped.
     pub(super) aliases: Aliases,
     bytes: u64,
+    /// The most that it ever was.
+    most: u64,
 }
 
 impl Segment {
     pub(super) fn new() -> Segment {
-        Segment { mappings: Vec::new(), stranded: Vec::new(), aliases: Aliases::new(), bytes: 0 }
+        let (mappings, stranded) = (Vec::new(), Vec::new());
+        Segment { mappings, stranded, aliases: Aliases::new(), bytes: 0, most: 0 }
     }
 
     /// Bytes that are mapped.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What an arena that gave memory back may grow by, a multiple of the granularity, where it is asked
+    /// for less: it has been larger. 0 where memory is limited or has run out.
+    pub(super) fn growth_again(&self, memory: &VirtualMemory) -> u64 {
+        let limit = &memory.limit;
+        if limit.is_set() || limit.was_short() {
+            return 0;
+        }
+        let more = self.most.saturating_sub(self.bytes).min(self.bytes >> AGAIN).min(LARGEST);
+        more - more % memory.granularity()
     }
 
     /// Contiguous ranges that serve: what statistics and snapshots call segments.
@@ -168,7 +189,7 @@ impl Segment {
         self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let growth = Growth { bytes, total: self.bytes + bytes, granularity };
+        let growth = Growth { bytes, total: self.most.max(self.bytes + bytes), granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);
         let count = sizes.clone().count();
         self.mappings
@@ -207,6 +228,7 @@ impl Segment {
             return Err(error);
         }
         self.bytes += bytes;
+        self.most = self.most.max(self.bytes);
         history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }

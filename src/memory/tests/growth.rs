@@ -51,10 +51,10 @@ fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
         expected.push(4);
         assert_eq!(handles(block), expected);
         assert_eq!(segments(bench), 1);
-        // Its 64th is 4 MiB still, and then 16 and 32.
+        // Its 64th is 3 MiB still, and then 16 and 32.
         let last = |count| handles(block).split_off(handles(block).len() - count);
         bench.malloc(stream, 9 * MIB);
-        assert_eq!(last(2), [4, 4], "a MiB was left");
+        assert_eq!(last(1), [8], "a MiB was left");
         bench.malloc(stream, 1100 * MIB);
         assert_eq!(last(2), [64, 12], "a 16th of the growth");
         bench.malloc(stream, 100 * MIB);
@@ -65,6 +65,38 @@ fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
         let small = bench.malloc(stream, 1);
         assert_eq!(handles(small), [2]);
         assert_eq!(segments(bench), 2);
+        bench.check();
+    });
+}
+
+#[test]
+fn what_was_given_back_is_got_again_in_larger_steps() {
+    on_machine("memory=64GiB", |bench| {
+        let stream = bench.stream();
+        let fill = |count: u64| -> Vec<u64> {
+            (0..count).map(|_| bench.malloc(stream, 20 * MIB)).collect()
+        };
+        let (mut blocks, created) = (fill(1024), bench.calls(Call::cuMemCreate));
+        assert_eq!(bench.reserved(), 20480 * MIB);
+        blocks.drain(..).for_each(|block| bench.free(block));
+        bench.empty_cache();
+        assert_eq!(bench.reserved(), 0);
+        // Up to 1280 MiB the 64th is not more than a block.
+        let mut blocks = fill(64);
+        assert_eq!(bench.reserved(), 1280 * MIB, "no more than is missing");
+        blocks.append(&mut fill(960));
+        assert_eq!(bench.reserved(), 20480 * MIB, "no more than before");
+        let again = bench.calls(Call::cuMemCreate) - created;
+        assert!(again < created / 3, "{again} handles, {created} before");
+        blocks.append(&mut fill(1));
+        assert_eq!(bench.reserved(), 20500 * MIB, "more than before: what is missing");
+        // Where memory is limited, it is not taken ahead of need.
+        blocks.drain(..).for_each(|block| bench.free(block));
+        bench.empty_cache();
+        bench.memory().set_fraction(0.5).unwrap();
+        let blocks = fill(400);
+        assert_eq!(bench.reserved(), 8000 * MIB);
+        blocks.into_iter().for_each(|block| bench.free(block));
         bench.check();
     });
 }
