@@ -5,6 +5,7 @@ mod alias;
 mod check;
 mod direct;
 mod growth;
+mod guarantee;
 mod identity;
 mod ladder;
 mod model;

@@ -292,6 +292,13 @@ proptest! {
     fn random_operations_agree_where_memory_is_short(
         ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
     ) {
+        on_machine("memory=256MiB", |bench| run(bench, &ops));
+    }
+
+    #[test]
+    fn random_operations_agree_where_nothing_is_lent(
+        ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
+    ) {
         without_lending("memory=256MiB", |bench| run(bench, &ops));
     }
 }

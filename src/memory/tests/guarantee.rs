@@ -1,0 +1,112 @@
+//! What is promised of fragmentation: a request fails only where the handles in which nothing is in use,
+//! with what the limit leaves, are less than it needs. What is in use keeps its handle.
+
+use super::super::block::{NONE, State, UNIT};
+use super::super::stats::{ALL, ALLOCATED_BYTES};
+use super::{Bench, MIB, on_machine};
+use crate::error::Error;
+use crate::stream::Stream;
+use proptest::prelude::*;
+
+const LIMIT: u64 = 64 * MIB;
+const STREAMS: usize = 2;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Malloc { stream: usize, bytes: u64 },
+    Free { pick: usize },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let bytes = prop_oneof![
+        2 => 1..=MIB,
+        4 => MIB..=8 * MIB,
+        2 => MIB..=LIMIT,
+        1 => (1..=LIMIT / MIB).prop_map(|mib| mib * MIB),
+    ];
+    prop_oneof![
+        6 => (0..STREAMS, bytes).prop_map(|(stream, bytes)| Op::Malloc { stream, bytes }),
+        5 => any::<usize>().prop_map(|pick| Op::Free { pick }),
+    ]
+}
+
+/// Bytes of the handles that are in use, in whole or in part.
+fn pinned(bench: Bench) -> u64 {
+    bench.memory().with_ledger(None, |books| {
+        let mut pinned = 0;
+        for arena in &books.members {
+            // SAFETY: the test has one thread, which changes nothing now.
+            let state = unsafe { arena.state() };
+            let mut idle = 0;
+            let mut id = state.first;
+            while id != NONE {
+                let block = &state.blocks[id];
+                if block.state == State::Free {
+                    let (from, to) = state.segment.whole_within(block.start, block.end());
+                    idle += u64::from(to - from) * UNIT;
+                }
+                id = block.next;
+            }
+            pinned += state.segment.bytes() - idle;
+        }
+        pinned
+    })
+}
+
+fn run(bench: Bench, ops: &[Op]) {
+    bench.memory().set_fraction(LIMIT as f64 / bench.memory().total() as f64).unwrap();
+    let streams: Vec<&Stream> = (0..STREAMS).map(|_| bench.stream()).collect();
+    let mut live = Vec::new();
+    for op in ops {
+        match op {
+            Op::Free { .. } if live.is_empty() => (),
+            Op::Free { pick } => bench.free(live.swap_remove(pick % live.len())),
+            Op::Malloc { stream, bytes } => match bench.try_malloc(streams[*stream], *bytes) {
+                Ok(address) => live.push(address),
+                Err(Error::OutOfMemory(_)) => {
+                    let (pinned, step) = (pinned(bench), 2 * MIB);
+                    let missing = bytes.next_multiple_of(step);
+                    assert!(
+                        pinned + missing > LIMIT,
+                        "{bytes} bytes are refused, and {pinned} in handles with live blocks"
+                    );
+                }
+                Err(error) => panic!("{error}"),
+            },
+        }
+        bench.check();
+        assert!(bench.reserved() <= LIMIT);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_request_fails_only_for_want_of_handles(ops in proptest::collection::vec(op(), 1..80)) {
+        on_machine("memory=1GiB", |bench| run(bench, &ops));
+    }
+}
+
+/// The same in numbers: 512 live bytes keep 2 MiB from others, and no more.
+#[test]
+fn live_units_keep_their_handles_and_all_else_serves() {
+    on_machine("memory=1GiB", |bench| {
+        bench.memory().set_fraction(LIMIT as f64 / bench.memory().total() as f64).unwrap();
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..64).map(|_| bench.malloc(stream, MIB)).collect();
+        assert_eq!(bench.reserved(), LIMIT);
+        // In each second handle half stays: 16 of 32 handles are idle, nowhere two in a row.
+        for (index, block) in blocks.iter().enumerate() {
+            if index % 4 != 0 {
+                bench.free(*block);
+            }
+        }
+        let block = bench.malloc(stream, 32 * MIB);
+        assert!(matches!(bench.try_malloc(stream, MIB + 1), Err(Error::OutOfMemory(_))));
+        let current = bench.memory().statistics().lanes[ALLOCATED_BYTES][ALL].current as u64;
+        assert_eq!((current, bench.reserved()), (48 * MIB, LIMIT));
+        bench.free(block);
+        bench.check();
+    });
+}
