@@ -101,10 +101,18 @@ inline void percentiles(const char *name, std::vector<uint64_t> &samples)
         Row("latency", std::string(name) + "_" + which).figure("ns", ns(share));
 }
 
+/// Some 100 ns in which nothing can go wrong but what the machine does to every program.
+inline void compute()
+{
+    static uint64_t value = 1;
+    for (int i = 0; i < 100; i++) value = value * 0x9e3779b97f4a7c15u + 1;
+    asm volatile("" ::"r"(value));
+}
+
 template <Peer P> void latency()
 {
     const size_t count = quick ? 100000 : 1000000;
-    std::vector<uint64_t> allocations(count), releases(count);
+    std::vector<uint64_t> allocations(count), releases(count), computations(count);
     const auto work = std::make_unique<Churn<P>>(1000);
     (void)ns_per_tick();
     // Once through all random numbers: what is timed is no allocator that still grows.
@@ -117,11 +125,15 @@ template <Peer P> void latency()
         work->release(long(i));
         const uint64_t middle = ticks();
         work->allocate(long(i));
-        allocations[i] = ticks() - middle;
+        const uint64_t end = ticks();
+        compute();
+        computations[i] = ticks() - end;
+        allocations[i] = end - middle;
         releases[i] = middle - start;
     }
     percentiles("allocate", allocations);
     percentiles("free", releases);
+    percentiles("compute", computations);
     Row("latency", "clock_subtracted").figure("ns", double(ticks_overhead()) * ns_per_tick());
 }
 
