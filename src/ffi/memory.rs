@@ -5,9 +5,10 @@ use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{borrow, optional, tcuda_stream};
 use crate::copy;
-use crate::device::CURRENT;
+use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result};
 use crate::memory;
+use crate::runtime::Runtime;
 use crate::stream::Stream;
 use std::ffi::c_void;
 
@@ -37,28 +38,29 @@ impl Allocation {
 
 pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
 
-/// The stream that an allocation is for: a given stream names its device as well.
+/// The stream that an allocation is for, and its device: a given stream names its device as well.
 #[inline(always)]
-fn stream_of(call: &Call, device: i32, stream: *mut tcuda_stream) -> Result<&Stream> {
-    match optional(stream, call)? {
-        None => Ok(call.runtime()?.device(device)?.streams.current()),
-        Some(stream) if device == CURRENT || device == stream.device() => Ok(stream),
-        Some(_) => {
-            call.runtime()?.device(device)?;
-            Err(Error::OutOfRange {
-                name: "device",
-                value: device.into(),
-                allowed: "the stream belongs to another device; pass that one, or -1",
-            })
-        }
-    }
-}
-
-#[inline(always)]
-fn allocate(call: &Call, bytes: usize, stream: &Stream) -> Result<u64> {
+fn place_of<'a>(
+    call: &'a Call,
+    device: i32,
+    stream: *mut tcuda_stream,
+) -> Result<(&'a Runtime, &'a Device, &'a Stream)> {
+    let given = optional(stream, call)?;
     let runtime = call.runtime()?;
-    let device = runtime.device(stream.device())?;
-    device.memory.allocate(runtime, device, stream, bytes as u64)
+    let named = match given {
+        Some(stream) if device == CURRENT => stream.device(),
+        _ => device,
+    };
+    let found = runtime.device(named)?;
+    match given {
+        None => Ok((runtime, found, found.streams.current())),
+        Some(stream) if named == stream.device() => Ok((runtime, found, stream)),
+        Some(_) => Err(Error::OutOfRange {
+            name: "device",
+            value: device.into(),
+            allowed: "the stream belongs to another device; pass that one, or -1",
+        }),
+    }
 }
 
 /// Memory ordered on a stream: work queued on it may use the block at once, and after tcuda_free the
@@ -79,8 +81,8 @@ pub unsafe extern "C" fn tcuda_malloc(
 ) -> tcuda_status {
     boundary(|call| {
         let ptr = out(ptr, "ptr")?;
-        let stream = stream_of(call, device, stream)?;
-        ptr.set(allocate(call, bytes, stream)? as *mut c_void);
+        let (runtime, device, stream) = place_of(call, device, stream)?;
+        ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
         Ok(())
     })
 }
@@ -138,8 +140,8 @@ pub unsafe extern "C" fn tcuda_allocation_create(
 ) -> tcuda_status {
     boundary(|call| {
         let allocation = out(allocation, "allocation")?;
-        let stream = stream_of(call, device, stream)?;
-        let address = allocate(call, bytes, stream)?;
+        let (runtime, device, stream) = place_of(call, device, stream)?;
+        let address = device.memory.allocate(runtime, device, stream, bytes as u64)?;
         match ALLOCATIONS.insert(Allocation { address, bytes, stream }) {
             Ok(handle) => {
                 allocation.set(handle as *mut tcuda_allocation);

@@ -296,27 +296,25 @@ impl ArenaState {
         self.blocks.take(Block::new(start, units, state))
     }
 
-    /// Takes a block out of the mapped memory; none if nothing fits.
+    /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
     #[inline(always)]
-    pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<u32>> {
-        let mut id = self.quick.pop(&self.blocks, request.units);
-        if id == NONE {
-            match self.allocate_by_search(request.units, walk)? {
-                Some(found) => id = found,
-                None => return Ok(None),
-            }
-        } else {
+    pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
+        self.active_blocks += 1;
+        if let Some((id, block)) = self.quick.pop(&mut self.blocks, request.units) {
             // Its window still says where it starts: nothing else can start there.
             self.free_bytes -= i64::from(request.units) * UNIT as i64;
             self.free_blocks -= 1;
+            block.hand_out(request);
+            return Ok(Some((id, block.start)));
         }
+        let found = self.allocate_by_search(request.units, walk);
+        let Ok(Some(id)) = found else {
+            self.active_blocks -= 1;
+            return found.map(|_| None);
+        };
         let block = &mut self.blocks[id];
-        block.state = State::Allocated;
-        block.requested = request.bytes;
-        block.set_stack(0);
-        block.oversize = request.oversize;
-        self.active_blocks += 1;
-        Ok(Some(id))
+        block.hand_out(request);
+        Ok(Some((id, block.start)))
     }
 
     /// Takes the best fit, or its front.
@@ -398,9 +396,9 @@ impl ArenaState {
 
     /// The host lets go of a block that no other stream uses: it is free at once.
     #[inline(always)]
-    pub(super) fn free(&mut self, id: u32) {
+    pub(super) fn free(&mut self, id: u32, units: u32) {
         self.active_blocks -= 1;
-        self.release_quick(id);
+        self.release_quick(id, units);
     }
 
     /// The host lets go of a block that waits for other streams.

@@ -1,6 +1,7 @@
 //! Blocks: sub-ranges of an arena, linked in address order. Sizes and positions are in units of 512
 //! bytes; a block is named by its index, 0 is none.
 
+use super::arena::Request;
 use super::region::{Region, Zeroed};
 use crate::error::Result;
 
@@ -95,6 +96,15 @@ impl Block {
     /// Notes the frames of a block in use.
     pub fn set_stack(&mut self, stack: u32) {
         self.bin_previous = stack;
+    }
+
+    /// It belongs to the host from now on.
+    #[inline(always)]
+    pub fn hand_out(&mut self, request: Request) {
+        self.state = State::Allocated;
+        self.requested = request.bytes;
+        self.set_stack(0);
+        self.oversize = request.oversize;
     }
 
     /// Its length in bytes.

@@ -282,7 +282,7 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let Some(id) = state.allocate(request, walk)? else {
+        let Some((id, start)) = state.allocate(request, walk)? else {
             // The search has joined free blocks.
             self.count_free(arena);
             return Ok(None);
@@ -290,7 +290,7 @@ impl DeviceMemory {
         if WATCHED {
             history::allocated(arena, state, id);
         }
-        let address = arena.base + u64::from(state.blocks[id].start) * UNIT;
+        let address = arena.base + u64::from(start) * UNIT;
         let (bytes, requested) = ((u64::from(request.units) * UNIT) as i64, request.bytes as i64);
         let split = state.split();
         // SAFETY: the lock is held and we are not parked.

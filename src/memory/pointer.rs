@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::arena_lock::ArenaGuard;
-use super::block::Block;
+use super::block::{Block, UNIT};
 use super::stats::change_of;
 use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
 use crate::error::{Error, Result};
@@ -91,9 +91,9 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { arena.state() };
-    let Block { requested, oversize, .. } = state.blocks[id];
-    let (bytes, requested) = (state.blocks[id].bytes(), requested as i64);
-    state.free(id);
+    let Block { requested, oversize, units, .. } = state.blocks[id];
+    let (bytes, requested) = (i64::from(units) * UNIT as i64, requested as i64);
+    state.free(id, units);
     let split = state.split();
     // SAFETY: the lock is held and we are not parked.
     let account = unsafe { arena.account() };

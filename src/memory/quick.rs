@@ -8,7 +8,7 @@
 //! cost more than the time that they save. Programs that repeat themselves would grow from pass to pass.
 
 use super::arena::ArenaState;
-use super::block::{Blocks, NONE, State};
+use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::stats::Class;
 
 /// Places for sizes; two sizes may want the same, then the first has it until all are joined.
@@ -60,10 +60,9 @@ impl Quick {
         self.used_count == 0
     }
 
-    /// Adds a block; false: its place is taken by another size.
+    /// Adds a block of this length; false: its place is taken by another length.
     #[inline(always)]
-    pub fn push(&mut self, blocks: &mut Blocks, id: u32) -> bool {
-        let units = blocks[id].units;
+    pub fn push(&mut self, blocks: &mut Blocks, id: u32, units: u32) -> bool {
         let place = place_of(units);
         let mut head = self.heads[place];
         if head == NONE {
@@ -73,21 +72,27 @@ impl Quick {
         } else if head != EMPTY && blocks[head].units != units {
             return false;
         }
-        blocks[id].bin_next = head;
         self.heads[place] = id;
+        let block = &mut blocks[id];
+        block.bin_next = head;
+        block.state = State::Quick;
         true
     }
 
-    /// Takes the newest block of a size; none: [`NONE`].
+    /// Takes the newest block of a length.
     #[inline(always)]
-    pub fn pop(&mut self, blocks: &Blocks, units: u32) -> u32 {
+    pub fn pop<'a>(&mut self, blocks: &'a mut Blocks, units: u32) -> Option<(u32, &'a mut Block)> {
         let place = place_of(units);
         let head = self.heads[place];
-        if head == NONE || head == EMPTY || blocks[head].units != units {
-            return NONE;
+        if head == NONE || head == EMPTY {
+            return None;
         }
-        self.heads[place] = blocks[head].bin_next;
-        head
+        let block = &mut blocks[head];
+        if block.units != units {
+            return None;
+        }
+        self.heads[place] = block.bin_next;
+        Some((head, block))
     }
 
     /// Takes a whole list out of use: its first block, or [`NONE`] when there are no more.
@@ -154,23 +159,21 @@ impl ArenaState {
 
     /// Makes a block free: in a quick list if it is small, and there is a place for its size.
     #[inline(always)]
-    pub(super) fn release_quick(&mut self, id: u32) {
+    pub(super) fn release_quick(&mut self, id: u32, units: u32) {
         if self.class == Class::Large {
             return self.release(id);
         }
-        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id) {
+        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
             self.quick.rests = self.quick.rests.saturating_sub(1);
             return self.release(id);
         }
-        self.blocks[id].state = State::Quick;
         self.free_blocks += 1;
-        self.free_bytes += self.blocks[id].bytes();
+        self.free_bytes += i64::from(units) * UNIT as i64;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::Block;
     use super::*;
 
     fn blocks_of(sizes: &[u32]) -> (Blocks, Vec<u32>) {
@@ -181,20 +184,29 @@ mod tests {
         (blocks, ids)
     }
 
+    fn push(quick: &mut Quick, blocks: &mut Blocks, id: u32) -> bool {
+        let units = blocks[id].units;
+        quick.push(blocks, id, units)
+    }
+
+    fn pop(quick: &mut Quick, blocks: &mut Blocks, units: u32) -> u32 {
+        quick.pop(blocks, units).map_or(NONE, |found| found.0)
+    }
+
     #[test]
     fn the_newest_of_a_size_comes_first() {
         let (mut blocks, ids) = blocks_of(&[7, 9, 7]);
         let mut quick = Quick::new();
         for id in &ids {
-            assert!(quick.push(&mut blocks, *id));
+            assert!(push(&mut quick, &mut blocks, *id));
             assert!(quick.contains(&blocks, *id));
         }
-        assert_eq!(quick.pop(&blocks, 7), ids[2]);
+        assert_eq!(pop(&mut quick, &mut blocks, 7), ids[2]);
         assert!(!quick.contains(&blocks, ids[2]));
-        assert_eq!(quick.pop(&blocks, 7), ids[0]);
-        assert_eq!(quick.pop(&blocks, 7), NONE);
-        assert_eq!(quick.pop(&blocks, 8), NONE);
-        assert_eq!(quick.pop(&blocks, 9), ids[1]);
+        assert_eq!(pop(&mut quick, &mut blocks, 7), ids[0]);
+        assert_eq!(pop(&mut quick, &mut blocks, 7), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, 8), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, 9), ids[1]);
     }
 
     #[test]
@@ -202,13 +214,13 @@ mod tests {
         let other = (2..).find(|units| place_of(*units) == place_of(1)).unwrap();
         let (mut blocks, ids) = blocks_of(&[1, other]);
         let mut quick = Quick::new();
-        assert!(quick.push(&mut blocks, ids[0]));
-        assert!(!quick.push(&mut blocks, ids[1]));
-        assert_eq!(quick.pop(&blocks, other), NONE);
-        assert_eq!(quick.pop(&blocks, 1), ids[0]);
+        assert!(push(&mut quick, &mut blocks, ids[0]));
+        assert!(!push(&mut quick, &mut blocks, ids[1]));
+        assert_eq!(pop(&mut quick, &mut blocks, other), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, 1), ids[0]);
         // The place is free again, although no list was taken.
-        assert!(quick.push(&mut blocks, ids[1]));
-        assert_eq!(quick.pop(&blocks, other), ids[1]);
+        assert!(push(&mut quick, &mut blocks, ids[1]));
+        assert_eq!(pop(&mut quick, &mut blocks, other), ids[1]);
     }
 
     #[test]
@@ -219,11 +231,11 @@ mod tests {
         for _ in 0..3 {
             let mut kept = 0;
             for id in &ids {
-                if quick.push(&mut blocks, *id) {
+                if push(&mut quick, &mut blocks, *id) {
                     kept += 1;
                 }
                 let units = blocks[*id].units;
-                if units % 3 == 0 && quick.pop(&blocks, units) != NONE {
+                if units % 3 == 0 && pop(&mut quick, &mut blocks, units) != NONE {
                     kept -= 1;
                 }
             }
