@@ -69,6 +69,55 @@ public:
         check(event_record(event, CUstream(stream)), "cuEventRecord");
     }
 
+    CUdeviceptr reserve(size_t bytes)
+    {
+        CUdeviceptr base;
+        check(find<decltype(cuMemAddressReserve)>("cuMemAddressReserve")(&base, bytes, 0, 0, 0),
+            "cuMemAddressReserve");
+        return base;
+    }
+
+    /// A handle that can be exported and read by other hardware, mapped and made accessible.
+    CUmemGenericAllocationHandle map_new(CUdeviceptr address, size_t bytes)
+    {
+        static const auto create = find<decltype(cuMemCreate)>("cuMemCreate");
+        static const auto map = find<decltype(cuMemMap)>("cuMemMap");
+        static const auto allow = find<decltype(cuMemSetAccess)>("cuMemSetAccess");
+        CUmemAllocationProp properties = {};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        properties.allocFlags.gpuDirectRDMACapable = 1;
+        const CUmemAccessDesc access = {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        CUmemGenericAllocationHandle handle;
+        check(create(&handle, bytes, &properties, 0), "cuMemCreate");
+        check(map(address, bytes, 0, handle, 0), "cuMemMap");
+        check(allow(address, bytes, &access, 1), "cuMemSetAccess");
+        return handle;
+    }
+
+    void unmap(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
+    {
+        static const auto unmap = find<decltype(cuMemUnmap)>("cuMemUnmap");
+        static const auto release = find<decltype(cuMemRelease)>("cuMemRelease");
+        check(unmap(address, bytes), "cuMemUnmap");
+        check(release(handle), "cuMemRelease");
+    }
+
+    CUdeviceptr allocate(size_t bytes)
+    {
+        static const auto allocate = find<CUresult(CUdeviceptr *, size_t)>("cuMemAlloc_v2");
+        CUdeviceptr block;
+        check(allocate(&block, bytes), "cuMemAlloc");
+        return block;
+    }
+
+    void release(CUdeviceptr block)
+    {
+        static const auto release = find<CUresult(CUdeviceptr)>("cuMemFree_v2");
+        check(release(block), "cuMemFree");
+    }
+
     void wait(CUevent event) { check(event_synchronize(event), "cuEventSynchronize"); }
 
 private:

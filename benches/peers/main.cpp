@@ -17,6 +17,7 @@
 #else
 #include "peer_cuda.hpp"
 #endif
+#include "driver.hpp"
 #include "small.hpp"
 #include "streams.hpp"
 #include "threads.hpp"
@@ -45,6 +46,7 @@ void run_group(const std::string &group, const std::vector<Trace> &all)
     else if (group == "regrow") regrow<P>();
     else if (group == "limits") limits<P>(all);
     else if (group == "events") events<P>();
+    else if (group == "driver") driver_memory();
     else fail("there is no such group");
 }
 

@@ -24,21 +24,21 @@ import plots
 import tables
 
 GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", "handoff", "traces",
-          "rotation", "regrow", "events")
+          "rotation", "regrow", "events", "driver")
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything
 # over a stub of the CUDA runtime.
 PEERS = {
-    "tcuda": ("tcuda", "", (), True),
-    "torch": ("torch", "", (), True),
-    "torch_expandable": ("torch", EXPANDABLE, ("events",), True),
-    "torch_async": ("torch", "backend:cudaMallocAsync", ("events", "limits"), False),
-    "malloc_async": ("cuda", "", (), False),
-    "cub": ("cuda", "", (), True),
-    "rmm_pool": ("rmm", "", (), False),
-    "rmm_arena": ("rmm", "", (), False),
-    "rmm_async": ("rmm", "", (), False),
-    "malloc": ("cuda", "", tuple({*GROUPS, "limits"} - {"pairs", "events"}), False),
+    "tcuda": ("tcuda", "", ("driver",), True),
+    "torch": ("torch", "", ("driver",), True),
+    "torch_expandable": ("torch", EXPANDABLE, ("events", "driver"), True),
+    "malloc": ("cuda", "", tuple({*GROUPS, "limits"} - {"pairs", "events", "driver"}), False),
+    "torch_async": ("torch", "backend:cudaMallocAsync", ("events", "limits", "driver"), False),
+    "malloc_async": ("cuda", "", ("driver",), False),
+    "cub": ("cuda", "", ("driver",), True),
+    "rmm_pool": ("rmm", "", ("driver",), False),
+    "rmm_arena": ("rmm", "", ("driver",), False),
+    "rmm_async": ("rmm", "", ("driver",), False),
 }
 STARTS = 7
 

@@ -19,10 +19,11 @@ TITLES = {
     "regrow": "Everything given back and got again",
     "limits": "The smallest limit at which a trace completes six times",
     "events": "Streams and events",
+    "driver": "What CUDA's driver takes for memory, a handle or block",
     "start": "A fresh process up to its first device memory",
 }
 FIGURES = {
-    "ns": "ns", "ms": "ms", "again_ms": "ms, once more",
+    "ns": "ns", "us": "us", "ms": "ms", "again_ms": "ms, once more",
     "cold_ns": "ns an event, cold", "warm_ns": "ns an event, warm",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
