@@ -420,6 +420,15 @@ impl Runtime {
         }
     }
 
+    /// The same if that takes no look at the thread's context.
+    #[inline(always)]
+    pub fn device_at_hand(&self, ordinal: i32) -> Option<&Device> {
+        match self.devices.as_slice() {
+            [only] if matches!(ordinal, 0 | crate::device::CURRENT) => Some(only),
+            devices => devices.get(usize::try_from(ordinal).ok()?),
+        }
+    }
+
     #[inline(never)]
     fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
         let ordinal =

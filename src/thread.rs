@@ -172,13 +172,22 @@ pub struct Inside {
 /// Enters the library.
 #[inline(always)]
 pub fn enter() -> Result<Inside> {
+    match enter_quickly() {
+        Some(inside) => Ok(inside),
+        None => enter_slowly(block()),
+    }
+}
+
+/// The same for a thread that was inside before, if nobody keeps turns and a fence costs nothing.
+#[inline(always)]
+pub fn enter_quickly() -> Option<Inside> {
     let block = block();
     let is_plain = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !turn::are_kept();
-    if is_plain && block.registered.load(Ordering::Relaxed) != 0 {
-        block.presence.enter(Fence::Light);
-        return Ok(Inside { block });
+    if !is_plain || block.registered.load(Ordering::Relaxed) == 0 {
+        return None;
     }
-    enter_slowly(block)
+    block.presence.enter(Fence::Light);
+    Some(Inside { block })
 }
 
 #[cold]

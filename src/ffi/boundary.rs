@@ -38,6 +38,29 @@ pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
     })
 }
 
+/// The same with a short way for what is nearly always the case: where that gives nothing, it has done
+/// nothing, and `body` runs.
+#[inline(always)]
+pub fn boundary_with_short_way(
+    short: impl FnOnce(&Call) -> Option<()>,
+    body: impl FnOnce(&Call) -> Result<()>,
+) -> tcuda_status {
+    boundary_outside(|| {
+        if let Some(inside) = thread::enter_quickly()
+            && short(&Call { inside }).is_some()
+        {
+            return Ok(());
+        }
+        long_way(body)
+    })
+}
+
+#[inline(never)]
+fn long_way(body: impl FnOnce(&Call) -> Result<()>) -> Result<()> {
+    let call = Call { inside: thread::enter()? };
+    body(&call)
+}
+
 /// The same for a body that touches nothing but this thread's own.
 #[inline]
 pub fn boundary_outside(body: impl FnOnce() -> Result<()>) -> tcuda_status {

@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: blocks and the cache.
 
-use super::boundary::{Call, boundary, out};
+use super::boundary::{Call, boundary, boundary_with_short_way, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{borrow, optional, tcuda_stream};
@@ -40,11 +40,11 @@ pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
 
 /// The stream that an allocation is for, and its device: a given stream names its device as well.
 #[inline(always)]
-fn place_of<'a>(
-    call: &'a Call,
+fn place_of(
+    call: &Call,
     device: i32,
     stream: *mut tcuda_stream,
-) -> Result<(&'a Runtime, &'a Device, &'a Stream)> {
+) -> Result<(&Runtime, &Device, &Stream)> {
     let given = optional(stream, call)?;
     let runtime = call.runtime()?;
     let named = match given {
@@ -79,7 +79,13 @@ pub unsafe extern "C" fn tcuda_malloc(
     stream: *mut tcuda_stream,
     ptr: *mut *mut c_void,
 ) -> tcuda_status {
-    boundary(|call| {
+    let short = move |call: &Call| {
+        let ptr = out(ptr, "ptr").ok()?;
+        let stream = optional(stream, call).ok()?;
+        ptr.set(memory::fast::allocate(call.inside(), device, stream, bytes as u64)? as *mut c_void);
+        Some(())
+    };
+    boundary_with_short_way(short, move |call| {
         let ptr = out(ptr, "ptr")?;
         let (runtime, device, stream) = place_of(call, device, stream)?;
         ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
@@ -93,7 +99,8 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    boundary(|call| {
+    let short = move |call: &Call| memory::fast::free(call.inside(), ptr as u64);
+    boundary_with_short_way(short, move |call| {
         if ptr.is_null() {
             return Ok(());
         }

@@ -13,22 +13,18 @@ use super::books::Member;
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::quick::Quick;
-use super::region::Region;
 use super::segment::Segment;
 use super::segmented::Segments;
 use super::sleep::Backup;
+use super::starts::Starts;
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, LANES, Lanes, OVERSIZE,
     REQUESTED_BYTES, Split,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
-
-/// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
-/// at most one starts in a window. In a small arena a window is a unit.
-const LARGE_WINDOW_SHIFT: u32 = 11;
 
 /// A block that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +74,8 @@ pub struct ArenaState {
     pub(super) bins: Bins,
     /// Free blocks that are not joined yet; in small arenas of mapped memory only.
     pub(super) quick: Quick,
-    /// Block that starts in a window; not cleared when it goes, so that it is checked when used.
-    table: Region<u32>,
+    /// Where blocks start.
+    pub(super) starts: Starts,
     /// First block in address order.
     pub(super) first: u32,
     /// Last block in address order.
@@ -113,11 +109,6 @@ impl Arena {
         class: Class,
         segments: Option<Box<Segments>>,
     ) -> Result<Arena> {
-        let units = (slot_bytes / UNIT) as usize;
-        let windows = match class {
-            Class::Small => units,
-            Class::Large => units >> LARGE_WINDOW_SHIFT,
-        };
         // Blocks in use fill the memory; between two of them is at most one free block or hole, or both
         // at the edge of a segment.
         let smallest = match class {
@@ -140,7 +131,7 @@ impl Arena {
                 blocks: Blocks::new(capacity)?,
                 bins: Bins::new(),
                 quick: Quick::new(),
-                table: Region::reserve(windows)?,
+                starts: Starts::new(class, (slot_bytes / UNIT) as usize)?,
                 first: NONE,
                 last: NONE,
                 wilderness: NONE,
@@ -263,25 +254,6 @@ impl Member for Arena {
 }
 
 impl ArenaState {
-    #[inline]
-    fn window(&self, start: u32) -> usize {
-        match self.class {
-            Class::Small => start as usize,
-            Class::Large => (start >> LARGE_WINDOW_SHIFT) as usize,
-        }
-    }
-
-    /// Makes sure that a block that starts at a unit can be noted.
-    pub(super) fn prepare_window(&mut self, start: u32) -> Result<()> {
-        self.table.grow(self.window(start) + 1)
-    }
-
-    /// Notes where a block starts.
-    pub(super) fn note_start(&mut self, id: u32) {
-        let window = self.window(self.blocks[id].start);
-        self.table.as_mut_slice()[window] = id;
-    }
-
     /// The free blocks as they count now.
     #[inline(always)]
     pub(super) fn split(&self) -> Split {
@@ -299,21 +271,35 @@ impl ArenaState {
     /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
     #[inline(always)]
     pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
-        self.active_blocks += 1;
-        if let Some((id, block)) = self.quick.pop(&mut self.blocks, request.units) {
-            // Its window still says where it starts: nothing else can start there.
-            self.free_bytes -= i64::from(request.units) * UNIT as i64;
-            self.free_blocks -= 1;
-            block.hand_out(request);
-            return Ok(Some((id, block.start)));
+        match self.allocate_at_hand(request) {
+            None => self.allocate_found(request, walk),
+            found => Ok(found),
         }
-        let found = self.allocate_by_search(request.units, walk);
-        let Ok(Some(id)) = found else {
-            self.active_blocks -= 1;
-            return found.map(|_| None);
-        };
+    }
+
+    /// Takes a block of just this length that was freed lately: it, and its first unit.
+    #[inline(always)]
+    pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
+        let (id, block) = self.quick.pop(&mut self.blocks, request.units)?;
+        block.hand_out(request);
+        // Its window still says where it starts: nothing else can start there.
+        self.free_bytes -= i64::from(request.units) * UNIT as i64;
+        self.free_blocks -= 1;
+        self.active_blocks += 1;
+        Some((id, block.start))
+    }
+
+    /// The same by a search.
+    #[inline(always)]
+    pub(super) fn allocate_found(
+        &mut self,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<(u32, u32)>> {
+        let Some(id) = self.allocate_by_search(request.units, walk)? else { return Ok(None) };
         let block = &mut self.blocks[id];
         block.hand_out(request);
+        self.active_blocks += 1;
         Ok(Some((id, block.start)))
     }
 
@@ -332,10 +318,7 @@ impl ArenaState {
                 return Ok(None);
             }
         }
-        let window = self.window(self.blocks[id].start);
-        if window >= self.table.as_slice().len() {
-            self.table.grow(window + 1)?;
-        }
+        self.starts.prepare(self.blocks[id].start)?;
         // From here on nothing fails.
         if id != self.wilderness {
             self.bins.remove(&mut self.blocks, id);
@@ -363,35 +346,8 @@ impl ArenaState {
         let block = &mut self.blocks[id];
         block.uses = 0;
         block.waits = 0;
-        self.table.as_mut_slice()[window] = id;
+        self.starts.note(start, id);
         Ok(Some(id))
-    }
-
-    /// The allocated block that starts at `offset` bytes from the base.
-    #[inline(always)]
-    pub(super) fn find(&self, offset: u64, ptr: usize) -> Result<u32> {
-        let start = (offset / UNIT) as u32;
-        let id = self.table.as_slice().get(self.window(start)).copied().unwrap_or(NONE);
-        // Index 0 exists only once there were blocks.
-        if id != NONE && offset.is_multiple_of(UNIT) {
-            let block = &self.blocks[id];
-            if block.start == start && block.state == State::Allocated {
-                return Ok(id);
-            }
-        }
-        Err(self.refuse(id, offset, ptr))
-    }
-
-    #[cold]
-    fn refuse(&self, id: u32, offset: u64, ptr: usize) -> Error {
-        let starts = |id: u32| u64::from(self.blocks[id].start) * UNIT == offset;
-        let why = match id != NONE && starts(id) {
-            true => "was freed already",
-            false => {
-                "is not the start of a block that tcuda allocated: pass what tcuda_malloc gave"
-            }
-        };
-        Error::InvalidPointer { ptr, why }
     }
 
     /// The host lets go of a block that no other stream uses: it is free at once.

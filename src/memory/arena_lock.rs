@@ -110,22 +110,29 @@ impl ArenaLock {
     /// Takes it for the life of the guard.
     #[inline]
     pub fn guard(&self) -> ArenaGuard<'_> {
-        let me = thread::address();
-        if self.bias.owner.load(Ordering::Relaxed) == me {
-            Rank::ARENA.before();
-            self.bias.inside.store(true, Ordering::Relaxed);
-            sync::light_fence();
-            if self.bias.owner.load(Ordering::Acquire) == me {
-                debug_assert!(
-                    thread::is_inside(),
-                    "whoever asks where an owner is looks at its call"
-                );
-                Rank::ARENA.taken();
-                return ArenaGuard { lock: self, is_light: true, not_send: PhantomData };
-            }
-            self.bias.inside.store(false, Ordering::Release);
+        match self.guard_quickly() {
+            Some(guard) => guard,
+            None => self.guard_slowly(thread::address()),
         }
-        self.guard_slowly(me)
+    }
+
+    /// Takes it if this thread is the owner.
+    #[inline(always)]
+    pub fn guard_quickly(&self) -> Option<ArenaGuard<'_>> {
+        let me = thread::address();
+        if self.bias.owner.load(Ordering::Relaxed) != me {
+            return None;
+        }
+        Rank::ARENA.before();
+        self.bias.inside.store(true, Ordering::Relaxed);
+        sync::light_fence();
+        if self.bias.owner.load(Ordering::Acquire) == me {
+            debug_assert!(thread::is_inside(), "whoever asks where an owner is looks at its call");
+            Rank::ARENA.taken();
+            return Some(ArenaGuard { lock: self, is_light: true, not_send: PhantomData });
+        }
+        self.bias.inside.store(false, Ordering::Release);
+        None
     }
 
     /// The real way.

@@ -132,6 +132,12 @@ impl Blocks {
         })
     }
 
+    /// A block, if there is one of this index.
+    #[inline(always)]
+    pub fn get(&self, id: u32) -> Option<&Block> {
+        self.region.as_slice().get(id as usize)
+    }
+
     /// Makes sure that `count` calls of [`Blocks::take`] succeed.
     #[inline]
     pub fn prepare(&mut self, count: u32) -> Result<()> {
