@@ -70,6 +70,12 @@ impl ArenaState {
         (units - free.min(units)).next_multiple_of(step)
     }
 
+    /// Does more than a 64th of it lie idle below the end, in pieces that were too small?
+    fn is_scattered(&self) -> bool {
+        let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
+        (self.free_bytes - end) as u64 > self.segment.bytes() / 64
+    }
+
     /// Maps `units`, a multiple of the granularity, at the end.
     pub(super) fn grow_at_end(
         &mut self,
@@ -84,7 +90,8 @@ impl ArenaState {
         if u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        self.segment.map(memory, base, self.end(), u64::from(units) * UNIT)?;
+        let growth = (u64::from(units) * UNIT, self.is_scattered());
+        self.segment.map(memory, base, self.end(), growth)?;
         self.extend(units);
         Ok(())
     }
@@ -126,7 +133,8 @@ impl ArenaState {
         units: u32,
     ) -> Result<()> {
         let start = self.blocks[hole].start;
-        self.segment.map(memory, base, start, u64::from(units) * UNIT)?;
+        let growth = (u64::from(units) * UNIT, self.is_scattered());
+        self.segment.map(memory, base, start, growth)?;
         if units == self.blocks[hole].units {
             self.release(hole);
             return Ok(());

@@ -3,9 +3,9 @@
 //! An arena grows by what is missing, to the granularity. A handle costs the driver 30 to 60 us, whatever
 //! its size, so that few are better; but memory is given back, and lent (`alias.rs`), by whole handles,
 //! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
-//! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited;
-//! and where it has run out, time is the lesser evil. An arena that gave memory back and grows again
-//! does so by somewhat more than is missing, up to what it had.
+//! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited, or
+//! lies idle in pieces while more is needed; and where it has run out, time is the lesser evil. An arena
+//! that gave memory back and grows again does so by somewhat more than is missing, up to what it had.
 
 pub(super) mod alias;
 mod loan;
@@ -27,8 +27,8 @@ const OF_LARGE_ARENA: u32 = 7;
 const SMALL: u64 = 8 << 20;
 /// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
 const PARTS: (u32, u32) = (6, 4);
-/// The same where a limit is set.
-const PARTS_WITH_LIMIT: (u32, u32) = (8, 6);
+/// The same where a limit is set, or memory lies idle in pieces.
+const PARTS_WHEN_TIGHT: (u32, u32) = (8, 6);
 /// The same once memory has run out.
 const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
 /// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
@@ -43,15 +43,17 @@ struct Growth {
     bytes: u64,
     /// What it has then, or had.
     total: u64,
+    /// Does much of it lie idle in pieces?
+    is_scattered: bool,
     granularity: u64,
 }
 
 impl Growth {
     /// The sizes of its handles, from below. All are multiples of the granularity.
     fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
-        let (parts, smallest) = match (limit.was_short(), limit.is_set()) {
+        let (parts, smallest) = match (limit.was_short(), limit.is_set() || self.is_scattered) {
             (true, _) => (PARTS_WHEN_SHORT, 0),
-            (_, true) => (PARTS_WITH_LIMIT, 0),
+            (_, true) => (PARTS_WHEN_TIGHT, 0),
             _ => (PARTS, SMALL),
         };
         let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGE);
@@ -178,18 +180,20 @@ impl Segment {
         &mut self.mappings
     }
 
-    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
+    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing. Does
+    /// memory of the arena lie idle in pieces?
     pub(super) fn map(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
         start: u32,
-        bytes: u64,
+        (bytes, is_scattered): (u64, bool),
     ) -> Result<()> {
         self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let growth = Growth { bytes, total: self.most.max(self.bytes + bytes), granularity };
+        let total = self.most.max(self.bytes + bytes);
+        let growth = Growth { bytes, total, is_scattered, granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);
         let count = sizes.clone().count();
         self.mappings
