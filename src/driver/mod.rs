@@ -157,6 +157,27 @@ impl Driver {
     }
 }
 
+/// Does the success of a call say that work of a device is over?
+const fn tells(call: Call) -> bool {
+    use Call::*;
+    matches!(
+        call,
+        cuCtxSynchronize
+            | cuStreamSynchronize
+            | cuStreamQuery
+            | cuEventSynchronize
+            | cuEventQuery
+            | cuEventElapsedTime
+            // Copies to pageable memory are over when they come back.
+            | cuMemcpyAsync
+            | cuMemcpy2DAsync
+            | cuMemcpy3DPeerAsync
+            | cuMemFree
+            | cuMemFreeHost
+            | cuMemHostUnregister
+    )
+}
+
 /// The bits of an argument of a driver call: an integer, an enum, a pointer or a handle.
 fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = [0u8; size_of::<u64>()];

@@ -1,23 +1,28 @@
 //! Blocks that other streams use: who uses a live block, and which freed ones still wait.
 //!
 //! A freed block joins the open batch of each stream that uses it; no driver call is made. When memory
-//! is next wanted, each open batch is closed by one event on its stream, so that many frees share one
-//! event, and the blocks of batches whose event has passed become free.
+//! is next wanted, the blocks of each stream that has nothing left to do become free; the open batch of one
+//! that is busy is closed by one event, so that many frees share it, and its blocks become free when the
+//! event has passed. Events that are not ready are left alone for a few allocations ([`Rest`]), unless the
+//! host hears of work that is over, or nothing else fits.
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::progress;
 use crate::stream::Stream;
 
-/// One stream that uses a block.
+/// A block that one stream uses: in the list of the block while that lives, then in the stream's batch.
 #[derive(Clone, Copy)]
 struct Use {
     stream: *const Stream,
+    block: u32,
     next: u32,
 }
 
-/// The streams that use the live blocks of an arena, as lists in one array; 0 ends a list.
+/// Who uses blocks, as lists in one array; 0 ends a list. What is freed goes from list to list, so that
+/// freeing needs no memory.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -31,16 +36,20 @@ impl Uses {
         Uses { nodes: Vec::new(), vacant: 0 }
     }
 
-    /// Adds a stream to the list `head`, once, and gives the new head.
-    pub(super) fn add(&mut self, head: u32, stream: &Stream) -> Result<u32> {
+    /// Adds a stream to the list `head` of a block, once, and gives the new head.
+    #[inline]
+    pub(super) fn add(&mut self, head: u32, block: u32, stream: &Stream) -> Result<u32> {
         let wanted = std::ptr::from_ref(stream);
-        if self.iter(head).any(|known| std::ptr::eq(known, wanted)) {
-            return Ok(head);
+        let mut next = head;
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, wanted) {
+                return Ok(head);
+            }
+            next = node.next;
         }
-        let node = Use { stream: wanted, next: head };
-        if self.vacant != 0 {
-            let index = self.vacant;
-            let slot = &mut self.nodes[index as usize - 1];
+        let node = Use { stream: wanted, block, next: head };
+        let index = self.vacant;
+        if let Some(slot) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
             self.vacant = slot.next;
             *slot = node;
             return Ok(index);
@@ -50,23 +59,49 @@ impl Uses {
         Ok(self.nodes.len() as u32)
     }
 
-    /// The streams of a list.
-    pub(super) fn iter(&self, head: u32) -> impl Iterator<Item = *const Stream> {
-        let mut next = head;
-        std::iter::from_fn(move || {
-            let node = self.nodes.get((next as usize).checked_sub(1)?)?;
-            next = node.next;
-            Some(node.stream)
-        })
+    #[inline]
+    fn node(&self, index: u32) -> Option<Use> {
+        self.nodes.get((index as usize).wrapping_sub(1)).copied()
     }
 
-    /// Takes the first stream off a list: it and the rest.
-    pub(super) fn pop(&mut self, head: u32) -> Option<(*const Stream, u32)> {
-        let slot = self.nodes.get_mut((head as usize).checked_sub(1)?)?;
-        let Use { stream, next } = *slot;
-        slot.next = self.vacant;
-        self.vacant = head;
-        Some((stream, next))
+    fn set_next(&mut self, index: u32, next: u32) {
+        if let Some(node) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
+            node.next = next;
+        }
+    }
+
+    /// Puts a freed block, with its list `head`, in line for each of the streams; gives how many those are.
+    /// Fails where there is no host memory, and has done nothing then.
+    pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> Result<u16> {
+        let mut next = head;
+        while let Some(node) = self.node(next) {
+            limbo.prepare(node.stream)?;
+            next = node.next;
+        }
+        let (mut waits, mut next) = (0, head);
+        while let Some(node) = self.node(next) {
+            if let Some(batch) = limbo.open_batch(node.stream) {
+                self.set_next(next, 0);
+                self.set_next(batch.last, next);
+                batch.last = next;
+                if batch.first == 0 {
+                    batch.first = next;
+                }
+                waits += 1;
+            }
+            next = node.next;
+        }
+        Ok(waits)
+    }
+
+    /// Takes the block that has waited longest out of a batch.
+    pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<u32> {
+        let index = batch.first;
+        let node = self.node(index)?;
+        self.set_next(index, self.vacant);
+        self.vacant = index;
+        batch.first = node.next;
+        Some(node.block)
     }
 }
 
@@ -75,7 +110,9 @@ pub(super) struct Batch {
     pub stream: *const Stream,
     /// NULL while the batch is open.
     pub event: CUevent,
-    pub blocks: Vec<u32>,
+    /// The list of those blocks, oldest first.
+    first: u32,
+    last: u32,
 }
 
 /// The batches of an arena, oldest first.
@@ -84,6 +121,8 @@ pub struct Limbo {
     /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
     /// and are lined up later.
     pub(super) left_out: u32,
+    /// When the events are asked again.
+    pub(super) rest: Rest,
 }
 
 // SAFETY: streams and events are shared by all threads and outlive the batches.
@@ -91,7 +130,7 @@ unsafe impl Send for Limbo {}
 
 impl Limbo {
     pub(super) fn new() -> Limbo {
-        Limbo { batches: Vec::new(), left_out: 0 }
+        Limbo { batches: Vec::new(), left_out: 0, rest: Rest::default() }
     }
 
     /// Does anything wait?
@@ -100,52 +139,77 @@ impl Limbo {
         self.batches.is_empty() && self.left_out == 0
     }
 
-    /// Makes room so that `join` for this stream cannot fail.
-    pub(super) fn prepare(&mut self, stream: *const Stream) -> Result<()> {
-        let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
-        match self.open_batch(stream) {
-            Some(batch) => batch.blocks.try_reserve(1).map_err(no_memory),
-            None => {
-                let mut blocks = Vec::new();
-                blocks.try_reserve(8).map_err(no_memory)?;
-                self.batches.try_reserve(1).map_err(no_memory)?;
-                self.batches.push(Batch { stream, event: std::ptr::null_mut(), blocks });
-                Ok(())
-            }
+    /// Makes sure that there is an open batch of a stream.
+    fn prepare(&mut self, stream: *const Stream) -> Result<()> {
+        if self.open_batch(stream).is_none() {
+            let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
+            self.batches.try_reserve(1).map_err(no_memory)?;
+            self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
         }
+        Ok(())
     }
 
-    /// Adds a freed block to the open batch of a stream.
-    pub(super) fn join(&mut self, stream: *const Stream, block: u32) -> bool {
-        match self.open_batch(stream) {
-            Some(batch) if batch.blocks.len() < batch.blocks.capacity() => {
-                batch.blocks.push(block);
-                true
-            }
-            _ => false,
-        }
-    }
-
+    #[inline]
     fn open_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
         self.batches
             .iter_mut()
             .rev()
             .find(|batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream))
     }
+
+    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed meanwhile
+    /// shares the next event.
+    pub(super) fn is_behind(&self, index: usize) -> bool {
+        let (earlier, rest) = self.batches.split_at(index);
+        let stream = rest.first().map(|batch| batch.stream);
+        earlier.iter().any(|batch| Some(batch.stream) == stream)
+    }
+}
+
+/// Allocations that go by at most before events that were not ready are asked again. Asking costs more than
+/// an allocation; with so many between two questions it costs a small part of them.
+const MOST_REST: u32 = 15;
+
+/// How long events that were not ready are left alone: longer each time, but never once the host has heard
+/// that work is over. So a block counts as active no longer than what the host knows of the device allows;
+/// where it learns that behind the library's back, for a few allocations more.
+#[derive(Default)]
+pub(super) struct Rest {
+    /// Allocations that go by.
+    left: u32,
+    /// How many went by the last time.
+    length: u32,
+    /// The host's news when the events were asked.
+    news: u64,
+}
+
+impl Rest {
+    /// May an allocation go by without asking?
+    #[inline]
+    pub(super) fn goes_by(&mut self) -> bool {
+        if self.left == 0 || self.news != progress::news() {
+            return false;
+        }
+        self.left -= 1;
+        true
+    }
+
+    /// The events are about to be asked.
+    pub(super) fn end(&mut self) {
+        self.news = progress::listen();
+    }
+
+    /// They were asked; are all of them of streams that are busy?
+    pub(super) fn begin(&mut self, are_busy: bool) {
+        self.length = if are_busy { (2 * self.length + 1).min(MOST_REST) } else { 0 };
+        self.left = self.length;
+    }
 }
 
 impl ArenaState {
     /// Puts a block that is freed in line for each of the streams that use it.
     pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
-        let mut head = self.blocks[id].uses;
-        for stream in self.uses.iter(head) {
-            self.limbo.prepare(stream)?;
-        }
-        let mut waits = 0;
-        while let Some((stream, rest)) = self.uses.pop(head) {
-            head = rest;
-            waits += u16::from(self.limbo.join(stream, id));
-        }
+        let waits = self.uses.line_up(&mut self.limbo, self.blocks[id].uses)?;
         self.blocks[id].uses = 0;
         self.blocks[id].waits = waits;
         Ok(())
@@ -153,6 +217,9 @@ impl ArenaState {
 
     /// The same for those that were left out, where there is host memory now.
     pub(super) fn line_up_the_left_out(&mut self) {
+        if self.limbo.left_out == 0 {
+            return;
+        }
         for index in 0..=self.segment.aliases.len() {
             let mut id = match index {
                 0 => self.first,

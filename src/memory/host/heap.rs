@@ -364,15 +364,7 @@ impl Heap {
 
     /// Puts a block that is freed in line for each of the streams that use it.
     pub fn line_up(&mut self, id: u32) -> Result<()> {
-        let mut head = self.blocks[id].uses;
-        for stream in self.uses.iter(head) {
-            self.limbo.prepare(stream)?;
-        }
-        let mut waits = 0;
-        while let Some((stream, rest)) = self.uses.pop(head) {
-            head = rest;
-            waits += u16::from(self.limbo.join(stream, id));
-        }
+        let waits = self.uses.line_up(&mut self.limbo, self.blocks[id].uses)?;
         self.blocks[id].uses = 0;
         self.blocks[id].waits = waits;
         Ok(())

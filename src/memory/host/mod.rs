@@ -373,7 +373,7 @@ impl HostMemory {
             heap.blocks[id].waits = KEPT;
             return Ok(());
         }
-        let head = heap.uses.add(heap.blocks[id].uses, stream)?;
+        let head = heap.uses.add(heap.blocks[id].uses, id, stream)?;
         heap.blocks[id].uses = head;
         Ok(())
     }
