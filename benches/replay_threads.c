@@ -7,6 +7,8 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,9 @@ enum {
     CHOICES = 1 << 16,
     MAX_THREADS = 16,
     PAIRS_PER_THREAD = 200000,
-    THREAD_BLOCK_BYTES = 4096
+    THREAD_BLOCK_BYTES = 4096,
+    BATCH = 64,
+    RING = 1024
 };
 
 static void check(tcuda_status status, const char *call)
@@ -40,7 +44,7 @@ static double now_ns(void)
 
 /* What the measured loops work on. */
 typedef struct subject {
-    tcuda_stream *stream;
+    tcuda_stream *stream, *others[2];
     tcuda_event *event;
     size_t bytes;
     void *live[LIVE];
@@ -128,6 +132,49 @@ static void measure_churn(subject *s)
         check(tcuda_free(s->live[i]), "tcuda_free");
 }
 
+/* Blocks that two other streams use, 64 at a time: freed together, or each at once. The others have
+ * nothing to do, and are waited for after each 64. */
+static tcuda_status malloc_recorded(subject *s, long count, int together)
+{
+    for (long i = 0; i < count; i++) {
+        void **const block = &s->live[i % BATCH];
+        tcuda_status status = tcuda_malloc(s->bytes, TCUDA_CURRENT_DEVICE, s->stream, block);
+        for (int k = 0; k < 2 && status == TCUDA_STATUS_OK; k++)
+            status = tcuda_record_stream(*block, s->others[k]);
+        const int is_last = i % BATCH == BATCH - 1 || i == count - 1;
+        for (long j = together ? 0 : i % BATCH;
+             (!together || is_last) && j <= i % BATCH && status == TCUDA_STATUS_OK; j++)
+            status = tcuda_free(s->live[j]);
+        for (int k = 0; is_last && k < 2 && status == TCUDA_STATUS_OK; k++)
+            status = tcuda_stream_synchronize(s->others[k]);
+        if (status != TCUDA_STATUS_OK)
+            return status;
+    }
+    return TCUDA_STATUS_OK;
+}
+
+static tcuda_status recorded_together(subject *s, long count)
+{
+    return malloc_recorded(s, count, 1);
+}
+
+static tcuda_status recorded_one_by_one(subject *s, long count)
+{
+    return malloc_recorded(s, count, 0);
+}
+
+static void measure_recorded(subject *s)
+{
+    for (int k = 0; k < 2; k++) {
+        check(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &s->others[k]), "tcuda_stream_create");
+    }
+    s->bytes = THREAD_BLOCK_BYTES;
+    measure("recorded_together", s, 100000, recorded_together);
+    measure("recorded_one_by_one", s, 100000, recorded_one_by_one);
+    for (int k = 0; k < 2; k++)
+        check(tcuda_stream_destroy(s->others[k]), "tcuda_stream_destroy");
+}
+
 static void measure_memory(subject *s)
 {
     static const size_t sizes[] = {512, 4096, 1 << 20, 2 << 20, 20 << 20, 64 << 20};
@@ -138,6 +185,7 @@ static void measure_memory(subject *s)
         measure(name, s, 200000, malloc_free);
     }
     measure_churn(s);
+    measure_recorded(s);
 }
 
 /* ---- Threads ---- */
@@ -216,6 +264,55 @@ static void measure_threads(tcuda_stream *shared, int count, int own)
     char name[32];
     snprintf(name, sizeof name, "threads_%d_%s", count, own ? "own_stream" : "one_stream");
     printf("MICRO %-32s %10.2f ns per pair, %.2f M pairs/s\n", name, best, count / best * 1e3);
+    fflush(stdout);
+}
+
+/* One thread allocates, the other one frees: the blocks between them. */
+static struct ring {
+    _Alignas(64) atomic_long filled;
+    _Alignas(64) atomic_long emptied;
+    _Alignas(64) void *blocks[RING];
+    tcuda_status status;
+} ring;
+
+static void *free_from_ring(void *unused)
+{
+    for (long i = 0; i < PAIRS_PER_THREAD && ring.status == TCUDA_STATUS_OK; i++) {
+        while (atomic_load_explicit(&ring.filled, memory_order_acquire) == i)
+            sched_yield();
+        ring.status = tcuda_free(ring.blocks[i % RING]);
+        atomic_store_explicit(&ring.emptied, i + 1, memory_order_release);
+    }
+    return unused;
+}
+
+static void measure_handoff(tcuda_stream *stream)
+{
+    double best = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t other;
+        atomic_store(&ring.filled, 0);
+        atomic_store(&ring.emptied, 0);
+        if (pthread_create(&other, NULL, free_from_ring, NULL) != 0) {
+            fprintf(stderr, "a thread cannot be started\n");
+            exit(EXIT_FAILURE);
+        }
+        const double start = now_ns();
+        for (long i = 0; i < PAIRS_PER_THREAD; i++) {
+            while (i - atomic_load_explicit(&ring.emptied, memory_order_acquire) == RING)
+                sched_yield();
+            check(tcuda_malloc(THREAD_BLOCK_BYTES, TCUDA_CURRENT_DEVICE, stream,
+                      &ring.blocks[i % RING]),
+                "tcuda_malloc");
+            atomic_store_explicit(&ring.filled, i + 1, memory_order_release);
+        }
+        pthread_join(other, NULL);
+        const double ns = (now_ns() - start) / PAIRS_PER_THREAD;
+        check(ring.status, "tcuda_free");
+        if (round == 0 || ns < best)
+            best = ns;
+    }
+    printf("MICRO %-32s %10.2f ns\n", "handoff", best);
     fflush(stdout);
 }
 
@@ -315,6 +412,7 @@ int main(void)
         measure_threads(s->stream, count, 0);
         measure_threads(s->stream, count, 1);
     }
+    measure_handoff(s->stream);
     measure_streams(s);
     check(tcuda_stream_destroy(s->stream), "tcuda_stream_destroy");
     free(s);

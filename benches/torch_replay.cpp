@@ -69,6 +69,62 @@ static size_t random_size(uint64_t &state) {
     return low + next_random(state) % low;
 }
 
+// As malloc_recorded of replay_threads.c.
+static void measure_recorded(cudaStream_t stream) {
+    constexpr long batch = 64;
+    const c10::cuda::CUDAStream others[] = {new_stream(), new_stream()};
+    void *blocks[batch];
+    for (const bool together : {true, false}) {
+        measure(together ? "recorded_together" : "recorded_one_by_one", 6400 * 16, [&](long i) {
+            const long index = i % batch;
+            void *const block = blocks[index] = allocator::raw_alloc_with_stream(4096, stream);
+            c10::DataPtr data(block, block, allocator::get()->raw_deleter(),
+                c10::Device(c10::DeviceType::CUDA, 0));
+            for (const auto &other : others) allocator::recordStream(data, other);
+            data.release_context();
+            const bool is_last = index == batch - 1;
+            if (!together) allocator::raw_delete(block);
+            if (together && is_last)
+                for (void *one : blocks) allocator::raw_delete(one);
+            if (is_last)
+                for (const auto &other : others) (void)cudaStreamSynchronize(other.stream());
+        });
+    }
+}
+
+// As measure_handoff of replay_threads.c.
+static void measure_handoff(cudaStream_t stream) {
+    constexpr long pairs = 200000, size = 1024;
+    struct {
+        alignas(64) std::atomic<long> filled{0};
+        alignas(64) std::atomic<long> emptied{0};
+        alignas(64) void *blocks[size];
+    } ring;
+    double best = 1e30;
+    for (int round = 0; round < rounds; round++) {
+        ring.filled = ring.emptied = 0;
+        std::thread other([&] {
+            const c10::cuda::CUDAGuard guard(0);
+            for (long i = 0; i < pairs; i++) {
+                while (ring.filled.load(std::memory_order_acquire) == i) std::this_thread::yield();
+                allocator::raw_delete(ring.blocks[i % size]);
+                ring.emptied.store(i + 1, std::memory_order_release);
+            }
+        });
+        const auto start = Clock::now();
+        for (long i = 0; i < pairs; i++) {
+            while (i - ring.emptied.load(std::memory_order_acquire) == size)
+                std::this_thread::yield();
+            ring.blocks[i % size] = allocator::raw_alloc_with_stream(4096, stream);
+            ring.filled.store(i + 1, std::memory_order_release);
+        }
+        other.join();
+        best = std::min(best, ns_since(start) / pairs);
+    }
+    std::printf("MICRO %-32s %10.2f ns\n", "handoff", best);
+    std::fflush(stdout);
+}
+
 static void measure_memory(cudaStream_t stream) {
     for (const size_t bytes : {size_t(512), size_t(4096), size_t(1) << 20, size_t(2) << 20,
              size_t(20) << 20, size_t(64) << 20}) {
@@ -91,6 +147,7 @@ static void measure_memory(cudaStream_t stream) {
         place = allocator::raw_alloc_with_stream(sizes[i * 7 % choices], stream);
     });
     for (void *block : live) allocator::raw_delete(block);
+    measure_recorded(stream);
 }
 
 // From the first thread's start to the last one's end, as replay_threads.c.
@@ -178,6 +235,7 @@ static void micro() {
     const c10::cuda::CUDAStream stream = new_stream();
     measure_memory(stream.stream());
     measure_threads(stream.stream());
+    measure_handoff(stream.stream());
 #ifndef WITHOUT_GPU
     measure_events(stream);
 #endif
