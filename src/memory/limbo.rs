@@ -166,28 +166,39 @@ impl Limbo {
     }
 }
 
+/// So often events are asked at each allocation, as PyTorch does; who waits for them long enough for more
+/// has other things to do.
+const PATIENCE: u32 = 4;
 /// Allocations that go by at most before events that were not ready are asked again. Asking costs more than
 /// an allocation; with so many between two questions it costs a small part of them.
 const MOST_REST: u32 = 15;
 
 /// How long events that were not ready are left alone: longer each time, but never once the host has heard
-/// that work is over. So a block counts as active no longer than what the host knows of the device allows;
-/// where it learns that behind the library's back, for a few allocations more.
+/// that work is over. So a block counts as active no longer than what the host knows of the device allows.
+/// Where the host hears of it behind the library's back, that takes longer than a moment, and no moment
+/// passes without asking either. (Not on the simulated machine, whose runs are to repeat.)
 #[derive(Default)]
 pub(super) struct Rest {
     /// Allocations that go by.
     left: u32,
     /// How many went by the last time.
     length: u32,
+    /// How often in a row all streams were busy.
+    refusals: u32,
     /// The host's news when the events were asked.
     news: u64,
+    /// When that was.
+    asked: u64,
 }
 
 impl Rest {
     /// May an allocation go by without asking?
     #[inline]
-    pub(super) fn goes_by(&mut self) -> bool {
-        if self.left == 0 || self.news != progress::news() {
+    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
+        if self.left == 0
+            || self.news != progress::news()
+            || !is_simulated && progress::is_over(self.asked)
+        {
             return false;
         }
         self.left -= 1;
@@ -197,11 +208,16 @@ impl Rest {
     /// The events are about to be asked.
     pub(super) fn end(&mut self) {
         self.news = progress::listen();
+        self.asked = progress::now();
     }
 
     /// They were asked; are all of them of streams that are busy?
     pub(super) fn begin(&mut self, are_busy: bool) {
-        self.length = if are_busy { (2 * self.length + 1).min(MOST_REST) } else { 0 };
+        self.refusals = if are_busy { self.refusals.saturating_add(1) } else { 0 };
+        self.length = match self.refusals > PATIENCE {
+            true => (2 * self.length + 1).min(MOST_REST),
+            false => 0,
+        };
         self.left = self.length;
     }
 }

@@ -24,7 +24,7 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         // SAFETY: the lock is held, and this is the only reference.
-        if unsafe { arena.state() }.limbo.rest.goes_by()
+        if unsafe { arena.state() }.limbo.rest.goes_by(self.driver.is_simulated())
             && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)?
         {
             return Ok(Some(address));
