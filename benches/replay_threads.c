@@ -24,7 +24,8 @@ enum {
     PAIRS_PER_THREAD = 200000,
     THREAD_BLOCK_BYTES = 4096,
     BATCH = 64,
-    RING = 1024
+    RING = 1024,
+    SNAPSHOT_BLOCKS = 16000
 };
 
 static void check(tcuda_status status, const char *call)
@@ -186,6 +187,45 @@ static void measure_memory(subject *s)
     }
     measure_churn(s);
     measure_recorded(s);
+}
+
+/* ---- Statistics ---- */
+
+static tcuda_status memory_stats(subject *s, long count)
+{
+    (void)s;
+    tcuda_memory_statistics stats = TCUDA_INIT(tcuda_memory_statistics);
+    tcuda_status status = TCUDA_STATUS_OK;
+    for (long i = 0; i < count && status == TCUDA_STATUS_OK; i++)
+        status = tcuda_memory_stats(TCUDA_CURRENT_DEVICE, &stats);
+    return status;
+}
+
+static tcuda_status snapshot(subject *s, long count)
+{
+    (void)s;
+    for (long i = 0; i < count; i++) {
+        tcuda_memory_snapshot *taken;
+        tcuda_status status = tcuda_memory_snapshot_create(0, &taken);
+        if (status == TCUDA_STATUS_OK)
+            status = tcuda_memory_snapshot_destroy(taken);
+        if (status != TCUDA_STATUS_OK)
+            return status;
+    }
+    return TCUDA_STATUS_OK;
+}
+
+static void measure_statistics(subject *s)
+{
+    static void *blocks[SNAPSHOT_BLOCKS];
+    measure("memory_stats", s, 100000, memory_stats);
+    for (size_t i = 0; i < SNAPSHOT_BLOCKS; i++) {
+        check(tcuda_malloc(512 * (1 + i % 64), TCUDA_CURRENT_DEVICE, s->stream, &blocks[i]),
+            "tcuda_malloc");
+    }
+    measure("snapshot_16000", s, 50, snapshot);
+    for (size_t i = 0; i < SNAPSHOT_BLOCKS; i++)
+        check(tcuda_free(blocks[i]), "tcuda_free");
 }
 
 /* ---- Threads ---- */
@@ -377,7 +417,7 @@ static tcuda_status stream_exchange_restore(subject *s, long count)
         tcuda_status status = tcuda_stream_exchange(s->stream, &previous, &device);
         if (status == TCUDA_STATUS_OK)
             status = tcuda_stream_set_current(previous);
-        if (status == TCUDA_STATUS_OK)
+        if (status == TCUDA_STATUS_OK && device != 0)
             status = tcuda_device_set(device);
         if (status != TCUDA_STATUS_OK)
             return status;
@@ -408,6 +448,7 @@ int main(void)
     check(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &s->stream), "tcuda_stream_create");
     printf("BACKEND %s\n", tcuda_backend_name());
     measure_memory(s);
+    measure_statistics(s);
     for (int count = 1; count <= MAX_THREADS; count *= 2) {
         measure_threads(s->stream, count, 0);
         measure_threads(s->stream, count, 1);

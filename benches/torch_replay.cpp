@@ -150,6 +150,18 @@ static void measure_memory(cudaStream_t stream) {
     measure_recorded(stream);
 }
 
+static void measure_statistics(cudaStream_t stream) {
+    measure("memory_stats", 100000, [](long) {
+        volatile auto now = allocator::getDeviceStats(0).allocation[0].current;
+        (void)now;
+    });
+    std::vector<void *> blocks(16000);
+    for (size_t i = 0; i < blocks.size(); i++)
+        blocks[i] = allocator::raw_alloc_with_stream(512 * (1 + i % 64), stream);
+    measure("snapshot_16000", 50, [](long) { (void)allocator::snapshot(); });
+    for (void *block : blocks) allocator::raw_delete(block);
+}
+
 // From the first thread's start to the last one's end, as replay_threads.c.
 static double run_threads(const std::vector<cudaStream_t> &streams, long pairs) {
     std::atomic<int> ready{0};
@@ -234,6 +246,7 @@ static void measure_events(const c10::cuda::CUDAStream &stream) {
 static void micro() {
     const c10::cuda::CUDAStream stream = new_stream();
     measure_memory(stream.stream());
+    measure_statistics(stream.stream());
     measure_threads(stream.stream());
     measure_handoff(stream.stream());
 #ifndef WITHOUT_GPU

@@ -75,7 +75,8 @@ struct Selection {
 static SELECTION: Mutex<Selection> =
     Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 static LIFE: Life<Runtime, Driver> = Life::new();
-static GENERATION: AtomicU64 = AtomicU64::new(0);
+/// Another number in each life of the library, and between two.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
 /// libcuda was started in this process: a child cannot use it, also after a shutdown.
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -93,6 +94,13 @@ pub fn get(inside: &Inside) -> Result<&Runtime> {
 pub fn existing(_inside: &Inside) -> Option<&Runtime> {
     // SAFETY: this thread is inside for as long.
     unsafe { LIFE.runtime() }
+}
+
+/// Is this the life of the library to which what a thread knows of it belongs? Says nothing of a moment
+/// later to who is not inside.
+#[inline(always)]
+pub fn is_present(generation: u64) -> bool {
+    GENERATION.load(Ordering::Relaxed) == generation
 }
 
 /// The driver in use, if one was started.
@@ -336,6 +344,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     history::stop();
     let destroy = || {
         observers::detach_all();
@@ -379,6 +388,8 @@ fn stop_driver(driver: Box<Driver>) {
 /// In the child of a fork: is the library unusable here? It is when the driver was started, or when
 /// another thread was in the middle of starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
+    // What its thread knows of the library is of no use then, and nothing is lost otherwise.
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver() || LIFE.is_held()
 }
 

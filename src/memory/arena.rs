@@ -279,6 +279,12 @@ impl ArenaState {
         self.table.as_mut_slice()[window] = id;
     }
 
+    /// Bytes of host memory that its blocks and their addresses have.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> usize {
+        self.blocks.resident() + self.table.resident()
+    }
+
     /// The free blocks as they count now.
     #[inline(always)]
     pub(super) fn split(&self) -> Split {

@@ -122,6 +122,12 @@ impl Blocks {
         })
     }
 
+    /// Bytes of host memory that they have.
+    #[cfg(test)]
+    pub fn resident(&self) -> usize {
+        self.region.resident()
+    }
+
     /// Makes sure that `count` calls of [`Blocks::take`] succeed.
     #[inline]
     pub fn prepare(&mut self, count: u32) -> Result<()> {
