@@ -3,8 +3,7 @@
 //! A freed block joins the open batch of each stream that uses it; no driver call is made. When memory
 //! is next wanted, the blocks of each stream that has nothing left to do become free; the open batch of one
 //! that is busy is closed by one event, so that many frees share it, and its blocks become free when the
-//! event has passed. Events that are not ready are left alone for a few allocations ([`Rest`]), unless the
-//! host hears of work that is over, or nothing else fits.
+//! event has passed. [`Rest`] says when streams are left alone; never where nothing else fits.
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
@@ -166,53 +165,41 @@ impl Limbo {
     }
 }
 
-/// So often events are asked at each allocation, as PyTorch does; who waits for them long enough for more
-/// has other things to do.
+/// So often in a row streams are busy before allocations go by, where runs are to repeat.
 const PATIENCE: u32 = 4;
-/// Allocations that go by at most before events that were not ready are asked again. Asking costs more than
-/// an allocation; with so many between two questions it costs a small part of them.
+/// Allocations that go by at most there.
 const MOST_REST: u32 = 15;
 
-/// How long events that were not ready are left alone: longer each time, but never once the host has heard
-/// that work is over. So a block counts as active no longer than what the host knows of the device allows.
-/// Where the host hears of it behind the library's back, that takes longer than a moment, and no moment
-/// passes without asking either. (Not on the simulated machine, whose runs are to repeat.)
+/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at each, has
+/// recorded its events when the blocks were freed: within a moment of that none of them is over. So a
+/// stream is not asked again within a moment, unless the host has heard that work is over; a block counts
+/// as active no longer than what the host can know of the device allows.
+///
+/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked at each
+/// allocation, and more and more rarely where they have been busy several times.
 #[derive(Default)]
 pub(super) struct Rest {
+    /// The host's news when it began.
+    news: u64,
+    /// When that was.
+    began: u64,
     /// Allocations that go by.
     left: u32,
     /// How many went by the last time.
     length: u32,
     /// How often in a row all streams were busy.
     refusals: u32,
-    /// The host's news when the events were asked.
-    news: u64,
-    /// When that was.
-    asked: u64,
 }
 
 impl Rest {
-    /// May an allocation go by without asking?
-    #[inline]
-    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
-        if self.left == 0
-            || self.news != progress::news()
-            || !is_simulated && progress::is_over(self.asked)
-        {
-            return false;
-        }
-        self.left -= 1;
-        true
-    }
-
-    /// The events are about to be asked.
-    pub(super) fn end(&mut self) {
+    /// A moment begins: blocks begin to wait, or streams are about to be asked.
+    pub(super) fn begin(&mut self) {
         self.news = progress::listen();
-        self.asked = progress::now();
+        self.began = progress::now();
     }
 
-    /// They were asked; are all of them of streams that are busy?
-    pub(super) fn begin(&mut self, are_busy: bool) {
+    /// Streams were asked; are all that blocks still wait for busy?
+    pub(super) fn asked(&mut self, are_busy: bool) {
         self.refusals = if are_busy { self.refusals.saturating_add(1) } else { 0 };
         self.length = match self.refusals > PATIENCE {
             true => (2 * self.length + 1).min(MOST_REST),
@@ -220,11 +207,28 @@ impl Rest {
         };
         self.left = self.length;
     }
+
+    /// May an allocation go by without asking?
+    #[inline]
+    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
+        if self.news != progress::news() {
+            return false;
+        }
+        if !is_simulated {
+            return !progress::is_over(self.began);
+        }
+        let goes_by = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        goes_by
+    }
 }
 
 impl ArenaState {
     /// Puts a block that is freed in line for each of the streams that use it.
     pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
+        if self.limbo.is_empty() {
+            self.limbo.rest.begin();
+        }
         let waits = self.uses.line_up(&mut self.limbo, self.blocks[id].uses)?;
         self.blocks[id].uses = 0;
         self.blocks[id].waits = waits;
@@ -253,5 +257,32 @@ impl ArenaState {
                 id = next;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn on_a_gpu_streams_are_left_alone_for_a_moment() {
+        let _alone = crate::driver::sim::test_lock();
+        let mut rest = Rest::default();
+        let goes_by = |rest: &mut Rest| {
+            rest.begin();
+            rest.goes_by(false)
+        };
+        // The system may take longer than that between the two.
+        assert!((0..1000).any(|_| goes_by(&mut rest)));
+        rest.begin();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!rest.goes_by(false), "the moment is over");
+        let hears = |rest: &mut Rest| {
+            rest.begin();
+            progress::told();
+            !rest.goes_by(false)
+        };
+        assert!((0..1000).all(|_| hears(&mut rest)), "the host knows more");
     }
 }

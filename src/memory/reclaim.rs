@@ -224,11 +224,11 @@ impl DeviceMemory {
             return Ok(());
         }
         state.line_up_the_left_out();
-        state.limbo.rest.end();
+        state.limbo.rest.begin();
         let _relaxed = Relaxed::enter(self.driver);
         let are_busy = self.settle_batches(runtime, arena, wait);
         // SAFETY: as above; what was called has kept no reference.
-        unsafe { arena.state() }.limbo.rest.begin(matches!(are_busy, Ok(true)));
+        unsafe { arena.state() }.limbo.rest.asked(matches!(are_busy, Ok(true)));
         are_busy.map(|_| ())
     }
 
