@@ -69,28 +69,24 @@ impl Uses {
         }
     }
 
-    /// Puts a freed block, with its list `head`, in line for each of the streams; gives how many those are.
-    /// Fails where there is no host memory, and has done nothing then.
-    pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> Result<u16> {
-        let mut next = head;
-        while let Some(node) = self.node(next) {
-            limbo.prepare(node.stream)?;
-            next = node.next;
-        }
+    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many those are,
+    /// and the list of those for which there was no host memory.
+    #[inline]
+    pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
-        while let Some(node) = self.node(next) {
-            if let Some(batch) = limbo.open_batch(node.stream) {
-                self.set_next(next, 0);
-                self.set_next(batch.last, next);
-                batch.last = next;
-                if batch.first == 0 {
-                    batch.first = next;
-                }
-                waits += 1;
+        while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
+            let Ok(batch) = limbo.open_batch(node.stream) else { return (waits, next) };
+            let after = std::mem::replace(&mut node.next, 0);
+            let last = std::mem::replace(&mut batch.last, next);
+            if last == 0 {
+                batch.first = next;
+            } else {
+                self.set_next(last, next);
             }
-            next = node.next;
+            waits += 1;
+            next = after;
         }
-        Ok(waits)
+        (waits, 0)
     }
 
     /// Takes the block that has waited longest out of a batch.
@@ -138,22 +134,23 @@ impl Limbo {
         self.batches.is_empty() && self.left_out == 0
     }
 
-    /// Makes sure that there is an open batch of a stream.
-    fn prepare(&mut self, stream: *const Stream) -> Result<()> {
-        if self.open_batch(stream).is_none() {
-            let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
-            self.batches.try_reserve(1).map_err(no_memory)?;
-            self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
+    /// The open batch of a stream, made now if there is none.
+    #[inline]
+    fn open_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
+        let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
+        match self.batches.iter().rposition(is_it) {
+            Some(index) => Ok(&mut self.batches[index]),
+            None => self.add_batch(stream),
         }
-        Ok(())
     }
 
-    #[inline]
-    fn open_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
-        self.batches
-            .iter_mut()
-            .rev()
-            .find(|batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream))
+    #[cold]
+    fn add_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
+        let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
+        self.batches.try_reserve(1).map_err(no_memory)?;
+        let index = self.batches.len();
+        self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
+        Ok(&mut self.batches[index])
     }
 
     /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed meanwhile
@@ -224,15 +221,17 @@ impl Rest {
 }
 
 impl ArenaState {
-    /// Puts a block that is freed in line for each of the streams that use it.
-    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all, since
+    /// there is no host memory.
+    pub(super) fn line_up(&mut self, id: u32) -> bool {
         if self.limbo.is_empty() {
             self.limbo.rest.begin();
         }
-        let waits = self.uses.line_up(&mut self.limbo, self.blocks[id].uses)?;
-        self.blocks[id].uses = 0;
-        self.blocks[id].waits = waits;
-        Ok(())
+        let block = &mut self.blocks[id];
+        let (waits, left_out) = self.uses.line_up(&mut self.limbo, block.uses);
+        block.waits += waits;
+        block.uses = left_out;
+        left_out == 0
     }
 
     /// The same for those that were left out, where there is host memory now.
@@ -249,7 +248,7 @@ impl ArenaState {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && block.uses != 0 {
-                    if self.line_up(id).is_err() {
+                    if !self.line_up(id) {
                         return;
                     }
                     self.limbo.left_out -= 1;

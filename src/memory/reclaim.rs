@@ -204,7 +204,7 @@ impl DeviceMemory {
         if state.blocks[id].uses == BORROWED {
             return self.free_borrowed(runtime, arena, id);
         }
-        if state.line_up(id).is_err() {
+        if !state.line_up(id) {
             state.limbo.left_out += 1;
         }
         history::free_requested(arena, state, id);
@@ -278,7 +278,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
-        if block.waits != 0 {
+        if block.waits != 0 || block.uses != 0 {
             return;
         }
         let (bytes, requested) = (block.bytes(), block.requested as i64);

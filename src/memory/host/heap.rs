@@ -362,12 +362,14 @@ impl Heap {
         }
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it.
-    pub fn line_up(&mut self, id: u32) -> Result<()> {
-        let waits = self.uses.line_up(&mut self.limbo, self.blocks[id].uses)?;
-        self.blocks[id].uses = 0;
-        self.blocks[id].waits = waits;
-        Ok(())
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all, since
+    /// there is no host memory.
+    pub fn line_up(&mut self, id: u32) -> bool {
+        let block = &mut self.blocks[id];
+        let (waits, left_out) = self.uses.line_up(&mut self.limbo, block.uses);
+        block.waits += waits;
+        block.uses = left_out;
+        left_out == 0
     }
 
     /// The same for those for which there was no host memory, where there is some now.
@@ -378,7 +380,7 @@ impl Heap {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && block.uses != 0 && block.waits != KEPT {
-                    if self.line_up(id).is_err() {
+                    if !self.line_up(id) {
                         return;
                     }
                     self.limbo.left_out -= 1;

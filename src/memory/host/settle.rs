@@ -56,7 +56,7 @@ impl HostMemory {
         while let Some(id) = heap.uses.pop(&mut batch) {
             let block = &mut heap.blocks[id];
             block.waits = block.waits.saturating_sub(1);
-            if block.waits == 0 {
+            if block.waits == 0 && block.uses == 0 {
                 past::free_completed(heap, id);
                 self.counts.no_block(heap.release(id));
             }
