@@ -344,7 +344,8 @@ fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
 /// blocks are small, 1 MiB where they are large.
 #[test]
 fn a_live_block_costs_the_host_little() {
-    let costs = [(512, 48), (4 * KIB, 80), (64 * KIB, 560), (2 * MIB, 56), (8 * MIB, 80)];
+    let costs =
+        [(512, 48), (4 * KIB, 80), (64 * KIB, 560), (MIB, 4200), (2 * MIB, 56), (8 * MIB, 80)];
     for (bytes, most) in costs {
         on_machine("memory=32GiB", |bench| {
             let stream = bench.stream();
