@@ -2,8 +2,9 @@
 //! of many arenas at once without a list of guards. And the standard mutex, with a rank.
 //!
 //! The lock is not handed over: whoever gives it back may take it again before those who wait have
-//! looked. What it guards is in the caches of that thread, and taking it over costs more than using it. So
-//! those who wait look rarely where the lock is wanted often, and each thread uses it many times in a row.
+//! looked. What it guards is in the caches of that thread, and where it is used for some ten nanoseconds,
+//! taking it over costs more than using it. So those who wait for such a lock look rarely if it is wanted
+//! often, and each thread uses it many times in a row.
 
 use crate::rank::Rank;
 use crate::sync::{self, AtomicU32, LOOKS, Ordering};
@@ -14,8 +15,10 @@ use std::sync::{PoisonError, TryLockError};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
-/// Pauses between two looks double up to this: some microseconds.
-const MOST_PAUSES: u32 = 512;
+/// Pauses between two looks double up to this, so that waiters do not take the line from the holder.
+const MOST_PAUSES: u32 = 32;
+/// The same of a lock that is held for less time than it takes to move what it guards: some microseconds.
+const MOST_PAUSES_OF_BRIEF: u32 = 512;
 /// Pauses that a thread makes in all before it sleeps. What is guarded takes some ten nanoseconds, and a
 /// sleeper costs whoever wakes it a system call; so it is worth waiting for many holders in turn.
 const ALL_PAUSES: u32 = 4096;
@@ -23,8 +26,10 @@ const ALL_PAUSES: u32 = 4096;
 /// The lock. Not recursive.
 pub struct Lock {
     word: AtomicU32,
-    /// Pauses before the first look of the next who waits. Where the lock is busy it is busy the next time.
+    /// Pauses before the first look of the next who waits. Where a brief lock is busy it is busy the next
+    /// time.
     pace: Pace,
+    most_pauses: u32,
     rank: Rank,
 }
 
@@ -32,8 +37,18 @@ impl Lock {
     sync::constant! {
         /// A free lock.
         pub fn new(rank: Rank) -> Lock {
-            Lock { word: AtomicU32::new(FREE), pace: Pace::new(1), rank }
+            Lock {
+                word: AtomicU32::new(FREE),
+                pace: Pace::new(1),
+                most_pauses: MOST_PAUSES,
+                rank,
+            }
         }
+    }
+
+    /// A free lock that is wanted often and held for some ten nanoseconds.
+    pub fn new_brief(rank: Rank) -> Lock {
+        Lock { most_pauses: MOST_PAUSES_OF_BRIEF, ..Lock::new(rank) }
     }
 
     /// Takes it if it is free.
@@ -89,15 +104,17 @@ impl Lock {
                 sync::spin_loop();
             }
             if self.word.load(Ordering::Relaxed) == FREE && self.try_word(taken) {
-                let pace = if look == 0 { (pauses * 3 / 4).max(1) } else { pauses };
-                self.pace.store(pace, Ordering::Relaxed);
+                if self.most_pauses > MOST_PAUSES {
+                    let pace = if look == 0 { (pauses * 3 / 4).max(1) } else { pauses };
+                    self.pace.store(pace, Ordering::Relaxed);
+                }
                 return true;
             }
             all += pauses;
             if all >= ALL_PAUSES {
                 break;
             }
-            pauses = (pauses * 2).min(MOST_PAUSES);
+            pauses = (pauses * 2).min(self.most_pauses);
         }
         false
     }
