@@ -116,7 +116,7 @@ static void recorded(long count)
     }
 }
 
-/* The same while the other streams are busy, freed at once, with a wait for them after each batch. */
+/* The same while the other streams are busy, freed at once; they are waited for after each batch. */
 static void recorded_busy(long count)
 {
     void *block;

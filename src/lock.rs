@@ -2,9 +2,9 @@
 //! of many arenas at once without a list of guards. And the standard mutex, with a rank.
 //!
 //! The lock is not handed over: whoever gives it back may take it again before those who wait have
-//! looked. What it guards is in the caches of that thread, and where it is used for some ten nanoseconds,
-//! taking it over costs more than using it. So those who wait for such a lock look rarely if it is wanted
-//! often, and each thread uses it many times in a row.
+//! looked. What it guards is in the caches of that thread, and where it is used for some ten
+//! nanoseconds, taking it over costs more than using it. So those who wait for such a lock look
+//! rarely if it is wanted often, and each thread uses it many times in a row.
 
 use crate::rank::Rank;
 use crate::sync::{self, AtomicU32, LOOKS, Ordering};
@@ -17,17 +17,19 @@ const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
 /// Pauses between two looks double up to this, so that waiters do not take the line from the holder.
 const MOST_PAUSES: u32 = 32;
-/// The same of a lock that is held for less time than it takes to move what it guards: some microseconds.
+/// The same of a lock that is held for less time than it takes to move what it guards: some
+/// microseconds.
 const MOST_PAUSES_OF_BRIEF: u32 = 512;
-/// Pauses that a thread makes in all before it sleeps. What is guarded takes some ten nanoseconds, and a
-/// sleeper costs whoever wakes it a system call; so it is worth waiting for many holders in turn.
+/// Pauses that a thread makes in all before it sleeps. What is guarded takes some ten nanoseconds,
+/// and a sleeper costs whoever wakes it a system call; so it is worth waiting for many holders in
+/// turn.
 const ALL_PAUSES: u32 = 4096;
 
 /// The lock. Not recursive.
 pub struct Lock {
     word: AtomicU32,
-    /// Pauses before the first look of the next who waits. Where a brief lock is busy it is busy the next
-    /// time.
+    /// Pauses before the first look of the next who waits. Where a brief lock is busy it is busy
+    /// the next time.
     pace: Pace,
     most_pauses: u32,
     rank: Rank,
@@ -86,7 +88,8 @@ impl Lock {
         if self.look(HELD) {
             return;
         }
-        // From here on others may sleep too, which the word says until nobody has waited for a while.
+        // From here on others may sleep too, which the word says until nobody has waited for a
+        // while.
         while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
             sync::sleep_while(&self.word, WAITED_FOR);
             if self.look(WAITED_FOR) {

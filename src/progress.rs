@@ -1,5 +1,5 @@
-//! What the host has heard of work that is over. Whoever leaves events unasked for a while hears from here
-//! that the host may know more by now.
+//! What the host has heard of work that is over. Whoever leaves events unasked for a while hears
+//! from here that the host may know more by now.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -14,8 +14,8 @@ struct Progress {
 
 static PROGRESS: Progress = Progress { is_wanted: AtomicBool::new(false), news: AtomicU64::new(0) };
 
-/// The host knows of work that is over: a wait has come back, a question was answered with yes, or a
-/// function of its own runs in a stream.
+/// The host knows of work that is over: a wait has come back, a question was answered with yes, or
+/// a function of its own runs in a stream.
 #[inline]
 pub fn told() {
     // What was looked at is looked at before this.
@@ -32,7 +32,8 @@ fn spread() {
     PROGRESS.news.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Begins to listen, before asking what is over: gives what [`news`] says as long as there are none.
+/// Begins to listen, before asking what is over: gives what [`news`] says as long as there are
+/// none.
 pub fn listen() -> u64 {
     let news = news();
     // Before the questions, as every thread sees it.

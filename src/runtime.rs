@@ -96,8 +96,8 @@ pub fn existing(_inside: &Inside) -> Option<&Runtime> {
     unsafe { LIFE.runtime() }
 }
 
-/// Is this the life of the library to which what a thread knows of it belongs? Says nothing of a moment
-/// later to who is not inside.
+/// Is this the life of the library to which what a thread knows of it belongs? Says nothing of a
+/// moment later to who is not inside.
 #[inline(always)]
 pub fn is_present(generation: u64) -> bool {
     GENERATION.load(Ordering::Relaxed) == generation

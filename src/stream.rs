@@ -358,7 +358,8 @@ impl Streams {
         unsafe { stream.as_ref() }.unwrap_or(&self.default)
     }
 
-    /// Makes a stream of the device this thread's current one, after `before` with the one that was.
+    /// Makes a stream of the device this thread's current one, after `before` with the one that
+    /// was.
     #[inline(always)]
     pub fn replace_current<R>(
         &self,

@@ -26,8 +26,8 @@ pub struct Block {
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was ever set.
     pub(crate) streams: AtomicPtr<c_void>,
-    /// Handle of its current stream, where there is one device alone, as long as `known_in` is the present
-    /// life of the library; 0 there: it is not known.
+    /// Handle of its current stream, where there is one device alone, as long as `known_in` is the
+    /// present life of the library; 0 there: it is not known.
     pub(crate) known_stream: AtomicUsize,
     pub(crate) known_in: AtomicU64,
     /// Sentence about the last failure; NULL: none yet; NO_ROOM, FORKED: stand for one.

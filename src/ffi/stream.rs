@@ -210,7 +210,8 @@ pub unsafe extern "C" fn tcuda_stream_default(
     })
 }
 
-/// Makes a stream and its device current; gives what `keep` makes of the stream that was, and the device.
+/// Makes a stream and its device current; gives what `keep` makes of the stream that was, and the
+/// device.
 #[inline(always)]
 fn make_current<R>(
     call: &Call,

@@ -13,8 +13,8 @@ pub struct Account {
     pub slack: Lanes,
     /// All increases since the last reset.
     pub increased: Lanes,
-    /// What each has when its slack is used up: its present value is what is missing from that to the
-    /// slack, so that the hot path writes one of the two.
+    /// What each has when its slack is used up: its present value is what is missing from that to
+    /// the slack, so that the hot path writes one of the two.
     pub most: Lanes,
     /// Present values at the last reset.
     pub base: Lanes,
@@ -50,8 +50,8 @@ impl Account {
         self.most = std::array::from_fn(|lane| current[lane] + slack[lane]);
     }
 
-    /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack allows;
-    /// false: nothing was done, ask the ledger.
+    /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack
+    /// allows; false: nothing was done, ask the ledger.
     // In words, not in vectors: the next call reads what this one wrote, word by word.
     #[inline(always)]
     pub fn rise(&mut self, bytes: i64, requested: i64, split: Split) -> bool {

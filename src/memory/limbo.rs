@@ -1,9 +1,10 @@
 //! Blocks that other streams use: who uses a live block, and which freed ones still wait.
 //!
-//! A freed block joins the open batch of each stream that uses it; no driver call is made. When memory
-//! is next wanted, the blocks of each stream that has nothing left to do become free; the open batch of one
-//! that is busy is closed by one event, so that many frees share it, and its blocks become free when the
-//! event has passed. [`Rest`] says when streams are left alone; never where nothing else fits.
+//! A freed block joins the open batch of each stream that uses it; no driver call is made. When
+//! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
+//! open batch of one that is busy is closed by one event, so that many frees share it, and its
+//! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
+//! where nothing else fits.
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
@@ -12,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::progress;
 use crate::stream::Stream;
 
-/// A block that one stream uses: in the list of the block while that lives, then in the stream's batch.
+/// A block that one stream uses: in the list of the block while that lives, then in the stream's
+/// batch.
 #[derive(Clone, Copy)]
 struct Use {
     stream: *const Stream,
@@ -20,8 +22,8 @@ struct Use {
     next: u32,
 }
 
-/// Who uses blocks, as lists in one array; 0 ends a list. What is freed goes from list to list, so that
-/// freeing needs no memory.
+/// Who uses blocks, as lists in one array; 0 ends a list. What is freed goes from list to list, so
+/// that freeing needs no memory.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -69,8 +71,8 @@ impl Uses {
         }
     }
 
-    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many those are,
-    /// and the list of those for which there was no host memory.
+    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
+    /// those are, and the list of those for which there was no host memory.
     #[inline]
     pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
@@ -153,8 +155,8 @@ impl Limbo {
         Ok(&mut self.batches[index])
     }
 
-    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed meanwhile
-    /// shares the next event.
+    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed
+    /// meanwhile shares the next event.
     pub(super) fn is_behind(&self, index: usize) -> bool {
         let (earlier, rest) = self.batches.split_at(index);
         let stream = rest.first().map(|batch| batch.stream);
@@ -167,13 +169,13 @@ const PATIENCE: u32 = 4;
 /// Allocations that go by at most there.
 const MOST_REST: u32 = 15;
 
-/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at each, has
-/// recorded its events when the blocks were freed: within a moment of that none of them is over. So a
-/// stream is not asked again within a moment, unless the host has heard that work is over; a block counts
-/// as active no longer than what the host can know of the device allows.
+/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at
+/// each, has recorded its events when the blocks were freed: within a moment of that none of them
+/// is over. So a stream is not asked again within a moment, unless the host has heard that work is
+/// over; a block counts as active no longer than what the host can know of the device allows.
 ///
-/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked at each
-/// allocation, and more and more rarely where they have been busy several times.
+/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
+/// at each allocation, and more and more rarely where they have been busy several times.
 #[derive(Default)]
 pub(super) struct Rest {
     /// The host's news when it began.
@@ -221,8 +223,8 @@ impl Rest {
 }
 
 impl ArenaState {
-    /// Puts a block that is freed in line for each of the streams that use it; false: not for all, since
-    /// there is no host memory.
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
+    /// since there is no host memory.
     pub(super) fn line_up(&mut self, id: u32) -> bool {
         if self.limbo.is_empty() {
             self.limbo.rest.begin();

@@ -215,8 +215,8 @@ impl DeviceMemory {
         unsafe { arena.account() }.give_up(bytes, oversize);
     }
 
-    /// Moves freed blocks on: frees those whose streams are done, and closes open batches of streams that
-    /// are busy by an event. The caller holds the arena's lock.
+    /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
+    /// streams that are busy by an event. The caller holds the arena's lock.
     pub(super) fn settle(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -305,8 +305,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Is the stream of an open batch done? Gives `closed` an event that says when it will be. None: it
-    /// cannot be asked now. The caller holds the arena's lock.
+    /// Is the stream of an open batch done? Gives `closed` an event that says when it will be.
+    /// None: it cannot be asked now. The caller holds the arena's lock.
     fn close_batch(
         &self,
         runtime: &Runtime,

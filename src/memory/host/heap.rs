@@ -362,8 +362,8 @@ impl Heap {
         }
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it; false: not for all, since
-    /// there is no host memory.
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
+    /// since there is no host memory.
     pub fn line_up(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
         let (waits, left_out) = self.uses.line_up(&mut self.limbo, block.uses);

@@ -340,8 +340,8 @@ fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
     });
 }
 
-/// A live block costs the host 40 bytes, and 4 for each window of addresses that it has: 512 bytes where
-/// blocks are small, 1 MiB where they are large.
+/// A live block costs the host 40 bytes, and 4 for each window of addresses that it has: 512 bytes
+/// where blocks are small, 1 MiB where they are large.
 #[test]
 fn a_live_block_costs_the_host_little() {
     let costs =

@@ -179,8 +179,8 @@ fn many_frees_share_one_event() {
     });
 }
 
-/// Asking costs more than an allocation: as long as the host has heard of nothing that is over, most
-/// allocations ask nothing, but none grows the arena without having asked.
+/// Asking costs more than an allocation: as long as the host has heard of nothing that is over,
+/// most allocations ask nothing, but none grows the arena without having asked.
 #[test]
 fn events_that_are_not_ready_are_asked_rarely() {
     on_machine(THREADS, |bench| {
