@@ -116,7 +116,7 @@ static void recorded(long count)
     }
 }
 
-/* The same while the other streams are busy, freed at once; they are waited for after each batch. */
+/* The same while the other streams are busy, each freed at once; a batch ends with a wait. */
 static void recorded_busy(long count)
 {
     void *block;

@@ -9,6 +9,7 @@ use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::once::Once;
+use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
@@ -188,8 +189,19 @@ impl Stream {
         Ok(Some(runtime.device(self.device)?.enter()?))
     }
 
-    /// Has all its work finished?
+    /// Has all its work finished? For the host.
+    #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        let is_done = self.is_done(runtime)?;
+        if is_done {
+            progress::told();
+        }
+        Ok(is_done)
+    }
+
+    /// The same, where the host does not hear of it.
+    #[inline]
+    pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
         // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
         finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })

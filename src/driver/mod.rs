@@ -157,16 +157,15 @@ impl Driver {
     }
 }
 
-/// Does the success of a call say that work of a device is over?
+/// Does the success of a call tell the host that work of a device is over? Questions are told where
+/// they are the host's: the library has some of its own.
 const fn tells(call: Call) -> bool {
     use Call::*;
     matches!(
         call,
         cuCtxSynchronize
             | cuStreamSynchronize
-            | cuStreamQuery
             | cuEventSynchronize
-            | cuEventQuery
             | cuEventElapsedTime
             // Copies to pageable memory are over when they come back.
             | cuMemcpyAsync

@@ -331,7 +331,7 @@ impl DeviceMemory {
                     if stream.is_capturing(runtime)? {
                         return Ok(None);
                     }
-                    if stream.query(runtime)? {
+                    if stream.is_done(runtime)? {
                         return Ok(Some(true));
                     }
                 }

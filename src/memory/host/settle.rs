@@ -81,7 +81,7 @@ impl HostMemory {
                     if asked.is_capturing(runtime)? {
                         return Ok(false);
                     }
-                    if asked.query(runtime)? {
+                    if asked.is_done(runtime)? {
                         return Ok(true);
                     }
                     // It is busy, and will hardly be done when the event is recorded.
