@@ -71,13 +71,19 @@ impl Uses {
         }
     }
 
+    /// Is there a stream in a list?
+    #[inline]
+    pub(super) fn has(&self, head: u32) -> bool {
+        self.node(head).is_some()
+    }
+
     /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
-    /// those are, and the list of those for which there was no host memory.
+    /// those are, and what is left of the list: those for which there was no host memory, or its end.
     #[inline]
     pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
         while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
-            let Ok(batch) = limbo.open_batch(node.stream) else { return (waits, next) };
+            let Ok(batch) = limbo.open_batch(node.stream) else { break };
             let after = std::mem::replace(&mut node.next, 0);
             let last = std::mem::replace(&mut batch.last, next);
             if last == 0 {
@@ -88,7 +94,7 @@ impl Uses {
             waits += 1;
             next = after;
         }
-        (waits, 0)
+        (waits, next)
     }
 
     /// Takes the block that has waited longest out of a batch.
@@ -230,10 +236,11 @@ impl ArenaState {
             self.limbo.rest.begin();
         }
         let block = &mut self.blocks[id];
-        let (waits, left_out) = self.uses.line_up(&mut self.limbo, block.uses);
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let is_whole = !self.uses.has(rest);
         block.waits += waits;
-        block.uses = left_out;
-        left_out == 0
+        block.uses = if is_whole { 0 } else { rest };
+        is_whole
     }
 
     /// The same for those that were left out, where there is host memory now.
@@ -249,7 +256,7 @@ impl ArenaState {
             while self.limbo.left_out > 0 && id != NONE {
                 let block = &self.blocks[id];
                 let next = block.next;
-                if block.state == State::Pending && block.uses != 0 {
+                if block.state == State::Pending && self.uses.has(block.uses) {
                     if !self.line_up(id) {
                         return;
                     }

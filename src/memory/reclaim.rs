@@ -278,7 +278,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
-        if block.waits != 0 || block.uses != 0 {
+        if block.waits != 0 || state.uses.has(block.uses) {
             return;
         }
         let (bytes, requested) = (block.bytes(), block.requested as i64);

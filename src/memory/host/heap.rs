@@ -366,10 +366,11 @@ impl Heap {
     /// since there is no host memory.
     pub fn line_up(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
-        let (waits, left_out) = self.uses.line_up(&mut self.limbo, block.uses);
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let is_whole = !self.uses.has(rest);
         block.waits += waits;
-        block.uses = left_out;
-        left_out == 0
+        block.uses = if is_whole { 0 } else { rest };
+        is_whole
     }
 
     /// The same for those for which there was no host memory, where there is some now.
