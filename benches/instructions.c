@@ -116,6 +116,25 @@ static void recorded(long count)
     }
 }
 
+/* The same while the other streams are busy, each freed at once; a batch ends with a wait. */
+static void recorded_busy(long count)
+{
+    void *block;
+    for (long done = 0; done < count; done += BATCH) {
+        for (int i = 0; i < BATCH; i++) {
+            CHECK(tcuda_malloc(4096, TCUDA_CURRENT_DEVICE, own, &block));
+            if (i == 0)
+                CHECK(tcuda_backend_faults("cuEventQuery@1=600!,cuStreamQuery@1=600!"));
+            for (int k = 0; k < 2; k++)
+                CHECK(tcuda_record_stream(block, others[k]));
+            CHECK(tcuda_free(block));
+        }
+        CHECK(tcuda_backend_faults(NULL));
+        for (int k = 0; k < 2; k++)
+            CHECK(tcuda_stream_synchronize(others[k]));
+    }
+}
+
 static void statistics(long count)
 {
     tcuda_memory_statistics stats = TCUDA_INIT(tcuda_memory_statistics);
@@ -159,6 +178,7 @@ static const struct operation {
     { "churn_small", churn_small },
     { "churn_mixed", churn_mixed },
     { "recorded", recorded },
+    { "recorded_busy", recorded_busy },
     { "statistics", statistics },
     { "current_stream", current_stream },
     { "stream_exchange", stream_exchange },

@@ -48,8 +48,10 @@ static void a_recorded_stream_is_waited_for(void)
     tcuda_torch_record_stream(shared, foreign);
     tcuda_torch_record_stream(NULL, foreign);
     expect_silence();
-    if (on_simulator())
+    if (on_simulator()) {
+        CHECK_OK(tcuda_backend_inject("cuStreamQuery", 1, NOT_READY, true));
         CHECK_OK(tcuda_backend_inject("cuEventQuery", 1, NOT_READY, true));
+    }
     torch_free(own);
     torch_free(shared);
     if (on_simulator()) {
@@ -60,6 +62,7 @@ static void a_recorded_stream_is_waited_for(void)
         CHECK(other != shared);
         torch_free(again);
         torch_free(other);
+        CHECK_OK(tcuda_backend_inject("cuStreamQuery", 0, 0, false));
         CHECK_OK(tcuda_backend_inject("cuEventQuery", 0, 0, false));
     }
     CHECK_OK(tcuda_memory_empty_cache());

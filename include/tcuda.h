@@ -473,7 +473,7 @@ tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
 
 /**
  * The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
- * tcuda_device_set(previous_device).
+ * tcuda_device_set(previous_device) if that is another device than the stream's.
  *
  * @param[out] previous         the current stream of the stream's device; borrowed
  * @param[out] previous_device  the current device

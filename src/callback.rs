@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
+use crate::progress;
 use crate::rank::{Rank, before_host_function};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -82,6 +83,7 @@ unsafe extern "C" fn call(address: *mut c_void) {
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
     before_host_function();
+    progress::told();
     let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };

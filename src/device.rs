@@ -288,3 +288,35 @@ fn pop_again(driver: &Driver, entered: CUcontext) {
         let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
     }
 }
+
+impl Runtime {
+    /// A device by ordinal; -1: the thread's current one.
+    #[inline(always)]
+    pub fn device(&self, ordinal: i32) -> Result<&Device> {
+        match self.devices.as_slice() {
+            // It is the current one, whatever the thread's context.
+            [only] if ordinal == CURRENT => Ok(only),
+            devices => match devices.get(ordinal as usize) {
+                Some(device) => Ok(device),
+                None => self.device_of_thread(ordinal),
+            },
+        }
+    }
+
+    /// The same if that takes no look at the thread's context.
+    #[inline(always)]
+    pub fn device_at_hand(&self, ordinal: i32) -> Option<&Device> {
+        match self.devices.as_slice() {
+            [only] if matches!(ordinal, 0 | CURRENT) => Some(only),
+            devices => devices.get(usize::try_from(ordinal).ok()?),
+        }
+    }
+
+    #[inline(never)]
+    fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
+        let ordinal = if ordinal == CURRENT { self.current_device()? } else { ordinal };
+        let count = self.devices.len() as i32;
+        let missing = || Error::InvalidDevice { device: ordinal, count };
+        self.devices.get(ordinal as usize).ok_or_else(missing)
+    }
+}

@@ -6,6 +6,7 @@ use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::once::Once;
+use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
@@ -222,7 +223,12 @@ impl Event {
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
-        finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })
+        let is_reached =
+            finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })?;
+        if is_reached {
+            progress::told();
+        }
+        Ok(is_reached)
     }
 
     /// Waits until it is reached.

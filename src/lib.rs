@@ -26,6 +26,7 @@ pub mod memory;
 pub mod monitor;
 pub mod nvtx;
 pub mod once;
+pub mod progress;
 pub mod rank;
 pub mod reserve;
 pub mod runtime;

@@ -1,9 +1,15 @@
 //! A lock of one word that can be tried, and unlocked by hand: the allocator's ledger holds the locks
 //! of many arenas at once without a list of guards. And the standard mutex, with a rank.
+//!
+//! The lock is not handed over: whoever gives it back may take it again before those who wait have
+//! looked. What it guards is in the caches of that thread, and where it is used for some ten
+//! nanoseconds, taking it over costs more than using it. So those who wait for such a lock look
+//! rarely if it is wanted often, and each thread uses it many times in a row.
 
 use crate::rank::Rank;
 use crate::sync::{self, AtomicU32, LOOKS, Ordering};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU32 as Pace;
 use std::sync::{PoisonError, TryLockError};
 
 const FREE: u32 = 0;
@@ -11,10 +17,21 @@ const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
 /// Pauses between two looks double up to this, so that waiters do not take the line from the holder.
 const MOST_PAUSES: u32 = 32;
+/// The same of a lock that is held for less time than it takes to move what it guards: some
+/// microseconds.
+const MOST_PAUSES_OF_BRIEF: u32 = 512;
+/// Pauses that a thread makes in all before it sleeps. What is guarded takes some ten nanoseconds,
+/// and a sleeper costs whoever wakes it a system call; so it is worth waiting for many holders in
+/// turn.
+const ALL_PAUSES: u32 = 4096;
 
 /// The lock. Not recursive.
 pub struct Lock {
     word: AtomicU32,
+    /// Pauses before the first look of the next who waits. Where a brief lock is busy it is busy
+    /// the next time.
+    pace: Pace,
+    most_pauses: u32,
     rank: Rank,
 }
 
@@ -22,14 +39,24 @@ impl Lock {
     sync::constant! {
         /// A free lock.
         pub fn new(rank: Rank) -> Lock {
-            Lock { word: AtomicU32::new(FREE), rank }
+            Lock {
+                word: AtomicU32::new(FREE),
+                pace: Pace::new(1),
+                most_pauses: MOST_PAUSES,
+                rank,
+            }
         }
+    }
+
+    /// A free lock that is wanted often and held for some ten nanoseconds.
+    pub fn new_brief(rank: Rank) -> Lock {
+        Lock { most_pauses: MOST_PAUSES_OF_BRIEF, ..Lock::new(rank) }
     }
 
     /// Takes it if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
-        let taken = self.try_word();
+        let taken = self.try_word(HELD);
         if taken {
             self.rank.taken();
         }
@@ -37,15 +64,15 @@ impl Lock {
     }
 
     #[inline]
-    fn try_word(&self) -> bool {
-        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    fn try_word(&self, taken: u32) -> bool {
+        self.word.compare_exchange(FREE, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes it, waiting as long as it takes.
     #[inline]
     pub fn lock(&self) {
         self.rank.before();
-        if !self.try_word() {
+        if !self.try_word(HELD) {
             self.wait();
         }
         self.rank.taken();
@@ -54,23 +81,45 @@ impl Lock {
     #[cold]
     fn wait(&self) {
         while sync::give_way() {
-            if self.try_word() {
+            if self.try_word(HELD) {
                 return;
             }
         }
-        let mut pauses = 1;
-        for _ in 0..LOOKS {
+        if self.look(HELD) {
+            return;
+        }
+        // From here on others may sleep too, which the word says until nobody has waited for a
+        // while.
+        while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
+            sync::sleep_while(&self.word, WAITED_FOR);
+            if self.look(WAITED_FOR) {
+                return;
+            }
+        }
+    }
+
+    /// Looks until the lock is free, and takes it; false: not for so long that sleeping costs less.
+    fn look(&self, taken: u32) -> bool {
+        let mut pauses = self.pace.load(Ordering::Relaxed);
+        let mut all = 0;
+        for look in 0..LOOKS {
             for _ in 0..pauses {
                 sync::spin_loop();
             }
-            if self.word.load(Ordering::Relaxed) == FREE && self.try_word() {
-                return;
+            if self.word.load(Ordering::Relaxed) == FREE && self.try_word(taken) {
+                if self.most_pauses > MOST_PAUSES {
+                    let pace = if look == 0 { (pauses * 3 / 4).max(1) } else { pauses };
+                    self.pace.store(pace, Ordering::Relaxed);
+                }
+                return true;
             }
-            pauses = (pauses * 2).min(MOST_PAUSES);
+            all += pauses;
+            if all >= ALL_PAUSES {
+                break;
+            }
+            pauses = (pauses * 2).min(self.most_pauses);
         }
-        while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
-            sync::sleep_while(&self.word, WAITED_FOR);
-        }
+        false
     }
 
     /// Gives it back; only for whoever holds it.

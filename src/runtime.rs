@@ -75,7 +75,8 @@ struct Selection {
 static SELECTION: Mutex<Selection> =
     Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 static LIFE: Life<Runtime, Driver> = Life::new();
-static GENERATION: AtomicU64 = AtomicU64::new(0);
+/// Another number in each life of the library, and between two.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
 /// libcuda was started in this process: a child cannot use it, also after a shutdown.
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -93,6 +94,13 @@ pub fn get(inside: &Inside) -> Result<&Runtime> {
 pub fn existing(_inside: &Inside) -> Option<&Runtime> {
     // SAFETY: this thread is inside for as long.
     unsafe { LIFE.runtime() }
+}
+
+/// Is this the life of the library to which what a thread knows of it belongs? Says nothing of a
+/// moment later to who is not inside.
+#[inline(always)]
+pub fn is_present(generation: u64) -> bool {
+    GENERATION.load(Ordering::Relaxed) == generation
 }
 
 /// The driver in use, if one was started.
@@ -336,6 +344,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
     let held = LIFE.hold()?;
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     history::stop();
     let destroy = || {
         observers::detach_all();
@@ -379,6 +388,8 @@ fn stop_driver(driver: Box<Driver>) {
 /// In the child of a fork: is the library unusable here? It is when the driver was started, or when
 /// another thread was in the middle of starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
+    // What its thread knows of the library is of no use then, and nothing is lost otherwise.
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver() || LIFE.is_held()
 }
 
@@ -405,37 +416,6 @@ impl Runtime {
     #[inline]
     pub fn driver(&self) -> &'static Driver {
         self.driver
-    }
-
-    /// A device by ordinal; -1: the thread's current one.
-    #[inline(always)]
-    pub fn device(&self, ordinal: i32) -> Result<&Device> {
-        match self.devices.as_slice() {
-            // It is the current one, whatever the thread's context.
-            [only] if ordinal == crate::device::CURRENT => Ok(only),
-            devices => match devices.get(ordinal as usize) {
-                Some(device) => Ok(device),
-                None => self.device_of_thread(ordinal),
-            },
-        }
-    }
-
-    /// The same if that takes no look at the thread's context.
-    #[inline(always)]
-    pub fn device_at_hand(&self, ordinal: i32) -> Option<&Device> {
-        match self.devices.as_slice() {
-            [only] if matches!(ordinal, 0 | crate::device::CURRENT) => Some(only),
-            devices => devices.get(usize::try_from(ordinal).ok()?),
-        }
-    }
-
-    #[inline(never)]
-    fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
-        let ordinal =
-            if ordinal == crate::device::CURRENT { self.current_device()? } else { ordinal };
-        let count = self.devices.len() as i32;
-        let missing = || Error::InvalidDevice { device: ordinal, count };
-        self.devices.get(ordinal as usize).ok_or_else(missing)
     }
 
     /// The device of the thread's current context when that is a primary one, else the one that this

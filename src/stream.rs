@@ -9,6 +9,7 @@ use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::once::Once;
+use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
@@ -188,8 +189,19 @@ impl Stream {
         Ok(Some(runtime.device(self.device)?.enter()?))
     }
 
-    /// Has all its work finished?
+    /// Has all its work finished? For the host.
+    #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        let is_done = self.is_done(runtime)?;
+        if is_done {
+            progress::told();
+        }
+        Ok(is_done)
+    }
+
+    /// The same, where the host does not hear of it.
+    #[inline]
+    pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
         // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
         finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
@@ -358,22 +370,36 @@ impl Streams {
         unsafe { stream.as_ref() }.unwrap_or(&self.default)
     }
 
-    /// Makes a stream of the device this thread's current one.
-    pub fn set_current(&self, stream: &Stream) -> Result<()> {
+    /// Makes a stream of the device this thread's current one, after `before` with the one that
+    /// was.
+    #[inline(always)]
+    pub fn replace_current<R>(
+        &self,
+        stream: &Stream,
+        before: impl FnOnce(&Stream) -> Result<R>,
+    ) -> Result<R> {
         let block = thread::block();
         if block.generation.load(Ordering::Relaxed) != self.generation {
-            forget_current(block);
-            let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
-            let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
-            block.streams.store(fresh.cast(), Ordering::Relaxed);
-            block.generation.store(self.generation, Ordering::Relaxed);
+            self.begin_currents(block)?;
         }
         let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
         // SAFETY: this thread's array, made above or before.
-        if let Some(streams) = unsafe { streams.as_ref() } {
-            let stream = std::ptr::from_ref(stream).cast_mut();
-            streams[self.ordinal as usize].store(stream, Ordering::Relaxed);
-        }
+        let place = &unsafe { &*streams }[self.ordinal as usize];
+        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
+        let current = unsafe { place.load(Ordering::Relaxed).as_ref() };
+        let outcome = before(current.unwrap_or(&self.default))?;
+        place.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Relaxed);
+        block.known_in.store(0, Ordering::Relaxed);
+        Ok(outcome)
+    }
+
+    #[cold]
+    fn begin_currents(&self, block: &Block) -> Result<()> {
+        forget_current(block);
+        let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
+        let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
+        block.streams.store(fresh.cast(), Ordering::Relaxed);
+        block.generation.store(self.generation, Ordering::Relaxed);
         Ok(())
     }
 
@@ -397,6 +423,7 @@ type Currents = [AtomicPtr<Stream>; MAX_DEVICES];
 
 /// Frees a thread's list of current streams, so that all are the default ones again.
 pub(crate) fn forget_current(block: &Block) {
+    block.known_in.store(0, Ordering::Relaxed);
     block.generation.store(0, Ordering::Relaxed);
     let streams = block.streams.swap(std::ptr::null_mut(), Ordering::Relaxed).cast::<Currents>();
     if !streams.is_null() {

@@ -11,7 +11,7 @@ use crate::rank::Rank;
 use crate::{runtime, sync, turn};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// The thread block of `thread.c`.
 #[repr(C)]
@@ -26,6 +26,10 @@ pub struct Block {
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was ever set.
     pub(crate) streams: AtomicPtr<c_void>,
+    /// Handle of its current stream, where there is one device alone, as long as `known_in` is the
+    /// present life of the library; 0 there: it is not known.
+    pub(crate) known_stream: AtomicUsize,
+    pub(crate) known_in: AtomicU64,
     /// Sentence about the last failure; NULL: none yet; NO_ROOM, FORKED: stand for one.
     pub(crate) message: AtomicPtr<c_void>,
     /// Private pools that it uses; NULL: none. (`memory::route`)
@@ -38,7 +42,7 @@ pub struct Block {
     departures: AtomicU16,
 }
 
-const _: () = assert!(size_of::<Block>() == 72, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 88, "as in thread.c");
 const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
 
 /// Stands for a sentence for which there was no memory.

@@ -1,5 +1,7 @@
 //! The allocator's pieces that threads share without its locks, or by them.
 
+#[path = "../../src/memory/account.rs"]
+pub mod account;
 #[path = "../../src/memory/arena_lock.rs"]
 pub mod arena_lock;
 #[path = "../../src/memory/books.rs"]

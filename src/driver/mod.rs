@@ -157,6 +157,26 @@ impl Driver {
     }
 }
 
+/// Does the success of a call tell the host that work of a device is over? Questions are told where
+/// they are the host's: the library has some of its own.
+const fn tells(call: Call) -> bool {
+    use Call::*;
+    matches!(
+        call,
+        cuCtxSynchronize
+            | cuStreamSynchronize
+            | cuEventSynchronize
+            | cuEventElapsedTime
+            // Copies to pageable memory are over when they come back.
+            | cuMemcpyAsync
+            | cuMemcpy2DAsync
+            | cuMemcpy3DPeerAsync
+            | cuMemFree
+            | cuMemFreeHost
+            | cuMemHostUnregister
+    )
+}
+
 /// The bits of an argument of a driver call: an integer, an enum, a pointer or a handle.
 fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = [0u8; size_of::<u64>()];

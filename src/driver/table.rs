@@ -5,6 +5,7 @@
 //! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
 
 use super::{CudaResult, Driver, inject};
+use crate::progress;
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -97,6 +98,9 @@ macro_rules! driver_calls {
                 let _theirs = crate::host_faults::theirs();
                 // SAFETY: the caller's promise.
                 let code = unsafe { function($($arg),*) };
+                if const { super::tells(Call::$name) } && code == super::code::SUCCESS {
+                    progress::told();
+                }
                 super::CudaError::check(stringify!($name), code)
             })*
         }

@@ -129,7 +129,10 @@ pub unsafe extern "C" fn tcuda_record_stream(
             return Ok(());
         }
         let runtime = call.runtime()?;
-        let stream = copy::stream_for(runtime, stream, &[ptr as u64])?;
+        let stream = match stream {
+            Some(stream) => stream,
+            None => copy::stream_for(runtime, None, &[ptr as u64])?,
+        };
         memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
     })
 }

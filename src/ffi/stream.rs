@@ -6,9 +6,11 @@ use super::handle::Table;
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use crate::callback::{self, Callback};
+use crate::device::CURRENT;
 use crate::driver::sys::CUstream_st;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+use crate::{runtime, thread, turn};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
@@ -63,7 +65,7 @@ pub(super) fn optional(stream: *mut tcuda_stream, call: &Call) -> Result<Option<
 }
 
 /// The stream of a handle; NULL is the current one of the current device.
-#[inline]
+#[inline(always)]
 pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stream> {
     match optional(stream, call)? {
         Some(stream) => Ok(stream),
@@ -78,11 +80,14 @@ fn own(stream: &Stream) -> Result<*mut tcuda_stream> {
 }
 
 /// The one borrowed handle of a stream.
+#[inline]
 pub(super) fn borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     let known = stream.handle.load(Ordering::Acquire);
-    if known != 0 {
-        return Ok(known as *mut tcuda_stream);
-    }
+    if known != 0 { Ok(known as *mut tcuda_stream) } else { first_borrow(stream) }
+}
+
+#[cold]
+fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     let new = STREAMS.insert(StreamRef { stream, borrowed: true })?;
     match stream.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new as *mut tcuda_stream),
@@ -162,9 +167,31 @@ pub unsafe extern "C" fn tcuda_stream_current(
     device: i32,
     stream: *mut *mut tcuda_stream,
 ) -> tcuda_status {
+    let block = thread::block();
+    // A handle is a number: to repeat what this thread was told, it need not be inside.
+    let is_known = runtime::is_present(block.known_in.load(Ordering::Relaxed));
+    if is_known && matches!(device, CURRENT | 0) && !stream.is_null() {
+        let handle = block.known_stream.load(Ordering::Relaxed);
+        // SAFETY: not NULL, and writable by the caller's promise.
+        unsafe { stream.write_unaligned(handle as *mut tcuda_stream) };
+        return tcuda_status::Ok;
+    }
+    find_current(device, stream)
+}
+
+#[inline(never)]
+fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        stream.set(borrow(call.runtime()?.device(device)?.streams.current())?);
+        let runtime = call.runtime()?;
+        let handle = borrow(runtime.device(device)?.streams.current())?;
+        // Where a backend keeps turns, each call is one.
+        if runtime.devices.len() == 1 && !turn::are_kept() {
+            let block = thread::block();
+            block.known_stream.store(handle as usize, Ordering::Relaxed);
+            block.known_in.store(runtime.generation, Ordering::Relaxed);
+        }
+        stream.set(handle);
         Ok(())
     })
 }
@@ -183,12 +210,24 @@ pub unsafe extern "C" fn tcuda_stream_default(
     })
 }
 
-fn make_current(call: &Call, stream: &Stream) -> Result<()> {
+/// Makes a stream and its device current; gives what `keep` makes of the stream that was, and the
+/// device.
+#[inline(always)]
+fn make_current<R>(
+    call: &Call,
+    stream: &Stream,
+    keep: impl FnOnce(&Stream) -> Result<R>,
+) -> Result<(R, i32)> {
     let runtime = call.runtime()?;
-    if runtime.current_device()? != stream.device() {
-        runtime.set_current_device(stream.device())?;
-    }
-    runtime.device(stream.device())?.streams.set_current(stream)
+    let (before, own) = (runtime.current_device()?, stream.device());
+    let kept = runtime.device(own)?.streams.replace_current(stream, |displaced| {
+        let kept = keep(displaced)?;
+        if before != own {
+            runtime.set_current_device(own)?;
+        }
+        Ok(kept)
+    })?;
+    Ok((kept, before))
 }
 
 /// Makes a stream and its device current for this thread.
@@ -197,11 +236,11 @@ fn make_current(call: &Call, stream: &Stream) -> Result<()> {
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> tcuda_status {
-    boundary(|call| make_current(call, or_current(stream, call)?))
+    boundary(|call| make_current(call, or_current(stream, call)?, |_| Ok(())).map(|_| ()))
 }
 
 /// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
-/// tcuda_device_set(previous_device).
+/// tcuda_device_set(previous_device) if that is another device than the stream's.
 ///
 /// @param[out] previous         the current stream of the stream's device; borrowed
 /// @param[out] previous_device  the current device
@@ -216,10 +255,7 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
         let previous = out(previous, "previous")?;
         let previous_device = out(previous_device, "previous_device")?;
         let stream = or_current(stream, call)?;
-        let runtime = call.runtime()?;
-        let device = runtime.current_device()?;
-        let displaced = borrow(runtime.device(stream.device())?.streams.current())?;
-        make_current(call, stream)?;
+        let (displaced, device) = make_current(call, stream, borrow)?;
         previous.set(displaced);
         previous_device.set(device);
         Ok(())

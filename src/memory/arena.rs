@@ -17,10 +17,7 @@ use super::segment::Segment;
 use super::segmented::Segments;
 use super::sleep::Backup;
 use super::starts::Starts;
-use super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, Class, LANES, Lanes, OVERSIZE,
-    REQUESTED_BYTES, Split,
-};
+use super::stats::{Account, Class, Split};
 use crate::error::Result;
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
@@ -254,6 +251,12 @@ impl Member for Arena {
 }
 
 impl ArenaState {
+    /// Bytes of host memory that its blocks and their addresses have.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> usize {
+        self.blocks.resident() + self.starts.resident()
+    }
+
     /// The free blocks as they count now.
     #[inline(always)]
     pub(super) fn split(&self) -> Split {
@@ -357,30 +360,13 @@ impl ArenaState {
         self.release_quick(id, units);
     }
 
-    /// The host lets go of a block that waits for other streams.
-    pub(super) fn free_later(&mut self, id: u32) -> Lanes {
-        let block = &mut self.blocks[id];
-        block.state = State::Pending;
-        let mut change = [0; LANES];
-        change[ALLOCATION] = -1;
-        change[ALLOCATED_BYTES] = -block.bytes();
-        change[OVERSIZE] = -i64::from(block.oversize);
-        change
-    }
-
     /// The last stream is done with a pending block.
-    pub(super) fn free_pending(&mut self, id: u32, now: u64) -> Lanes {
-        let block = &self.blocks[id];
-        let mut change = [0; LANES];
-        change[ACTIVE] = -1;
-        change[ACTIVE_BYTES] = -block.bytes();
-        change[REQUESTED_BYTES] = -(block.requested as i64);
+    pub(super) fn free_pending(&mut self, id: u32, now: u64) {
         self.active_blocks -= 1;
         match self.segments {
             None => self.release_or_return(id),
             Some(_) => self.release_in_segment(id, now),
         }
-        change
     }
 
     /// Makes a block free and merges it with free neighbours.

@@ -90,7 +90,7 @@ impl ArenaLock {
     pub fn new() -> ArenaLock {
         ArenaLock {
             bias: Bias { owner: AtomicUsize::new(NOBODY), inside: AtomicBool::new(false) },
-            lock: Lock::new(Rank::ARENA),
+            lock: Lock::new_brief(Rank::ARENA),
             habit: Habit {
                 last: Cell::new(NOBODY),
                 streak: Cell::new(0),

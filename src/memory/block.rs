@@ -138,6 +138,12 @@ impl Blocks {
         self.region.as_slice().get(id as usize)
     }
 
+    /// Bytes of host memory that they have.
+    #[cfg(test)]
+    pub fn resident(&self) -> usize {
+        self.region.resident()
+    }
+
     /// Makes sure that `count` calls of [`Blocks::take`] succeed.
     #[inline]
     pub fn prepare(&mut self, count: u32) -> Result<()> {

@@ -133,11 +133,17 @@ impl<M: Member> Books<M> {
 
     /// Adds up a value of all accounts, and of the blocks that are in no arena.
     pub fn sums(&self, value: impl Fn(&Account) -> Lanes) -> Sums {
-        let mut sums = [[0; LANES]; 3];
+        let [sums] = self.all_sums(|account| [value(account)]);
+        sums
+    }
+
+    /// The same of several values.
+    #[inline]
+    fn all_sums<const N: usize>(&self, values: impl Fn(&Account) -> [Lanes; N]) -> [Sums; N] {
+        let mut all = [[[0; LANES]; 3]; N];
         let mut add = |class: Class, account: &Account| {
-            let values = value(account);
-            for row in [ALL, class.row()] {
-                for (sum, value) in sums[row].iter_mut().zip(values) {
+            for (sums, values) in all.iter_mut().zip(values(account)) {
+                for (sum, value) in sums[class.row()].iter_mut().zip(values) {
                     *sum += value;
                 }
             }
@@ -146,7 +152,16 @@ impl<M: Member> Books<M> {
         for class in [Class::Small, Class::Large] {
             add(class, &self.ledger.direct[class as usize]);
         }
-        sums
+        for sums in &mut all {
+            let [_, small, large] = *sums;
+            sums[ALL] = std::array::from_fn(|lane| small[lane] + large[lane]);
+        }
+        all
+    }
+
+    /// The sums of currents, of increases and of decreases.
+    fn totals(&self) -> [Sums; 3] {
+        self.all_sums(|account| [account.current(), account.increased, account.decreased()])
     }
 
     /// Counts a change of the blocks that are in no arena, and raises the peaks to it.
@@ -201,17 +216,15 @@ impl<M: Member> Books<M> {
 
     /// Every total becomes 0.
     pub fn reset_accumulated(&mut self) {
-        let increased = self.sums(|account| account.increased);
-        self.ledger.reset_accumulated(&increased, &self.sums(Account::decreased));
+        let [_, increased, decreased] = self.totals();
+        self.ledger.reset_accumulated(&increased, &decreased);
         self.each(|_, account| account.reset_accumulated());
         self.ledger.direct.iter_mut().for_each(Account::reset_accumulated);
     }
 
     /// Opens a scope of a thread; false: no host memory.
     pub fn open_scope(&mut self, owner: u64) -> bool {
-        let current = self.sums(Account::current);
-        let increased = self.sums(|account| account.increased);
-        let decreased = self.sums(Account::decreased);
+        let [current, increased, decreased] = self.totals();
         let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
         // Its peaks are lower than those below which the slack was shared out.
         self.share_out(None);
@@ -220,18 +233,13 @@ impl<M: Member> Books<M> {
 
     /// Closes the newest scope of a thread and gives what happened in it; none: it has none.
     pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
-        let current = self.sums(Account::current);
-        let increased = self.sums(|account| account.increased);
-        let decreased = self.sums(Account::decreased);
+        let [current, increased, decreased] = self.totals();
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }
 
     /// All statistics.
     pub fn statistics(&self) -> Statistics {
-        self.ledger.statistics(
-            &self.sums(Account::current),
-            &self.sums(|account| account.increased),
-            &self.sums(Account::decreased),
-        )
+        let [current, increased, decreased] = self.totals();
+        self.ledger.statistics(&current, &increased, &decreased)
     }
 }

@@ -11,8 +11,9 @@ use crate::thread;
 impl DeviceMemory {
     /// All statistics, but what the driver counts.
     pub fn statistics(&self) -> Statistics {
-        let statistics = self.with_ledger(None, |books| books.statistics());
-        Statistics { max_split_size: self.policy.max_split_size(), ..statistics }
+        let mut statistics = self.with_ledger(None, |books| books.statistics());
+        statistics.max_split_size = self.policy.max_split_size();
+        statistics
     }
 
     /// All statistics; of the driver's pool those that the driver counts.

@@ -40,7 +40,6 @@ impl ArenaState {
     ) -> Result<()> {
         let step = (memory.granularity() / UNIT) as u32;
         debug_assert!(self.quick.is_empty(), "a search came before");
-        self.rest_quick();
         self.blocks.prepare(2)?;
         if self.has_holes()
             && let Some((hole, below)) = self.find_hole(units)
@@ -132,6 +131,7 @@ impl ArenaState {
         hole: u32,
         units: u32,
     ) -> Result<()> {
+        self.rest_quick();
         let start = self.blocks[hole].start;
         let growth = (u64::from(units) * UNIT, self.is_scattered());
         self.segment.map(memory, base, start, growth)?;

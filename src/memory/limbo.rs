@@ -1,23 +1,29 @@
 //! Blocks that other streams use: who uses a live block, and which freed ones still wait.
 //!
-//! A freed block joins the open batch of each stream that uses it; no driver call is made. When memory
-//! is next wanted, each open batch is closed by one event on its stream, so that many frees share one
-//! event, and the blocks of batches whose event has passed become free.
+//! A freed block joins the open batch of each stream that uses it; no driver call is made. When
+//! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
+//! open batch of one that is busy is closed by one event, so that many frees share it, and its
+//! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
+//! where nothing else fits.
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::progress;
 use crate::stream::Stream;
 
-/// One stream that uses a block.
+/// A block that one stream uses: in the list of the block while that lives, then in the stream's
+/// batch.
 #[derive(Clone, Copy)]
 struct Use {
     stream: *const Stream,
+    block: u32,
     next: u32,
 }
 
-/// The streams that use the live blocks of an arena, as lists in one array; 0 ends a list.
+/// Who uses blocks, as lists in one array; 0 ends a list. What is freed goes from list to list, so
+/// that freeing needs no memory.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -31,16 +37,20 @@ impl Uses {
         Uses { nodes: Vec::new(), vacant: 0 }
     }
 
-    /// Adds a stream to the list `head`, once, and gives the new head.
-    pub(super) fn add(&mut self, head: u32, stream: &Stream) -> Result<u32> {
+    /// Adds a stream to the list `head` of a block, once, and gives the new head.
+    #[inline]
+    pub(super) fn add(&mut self, head: u32, block: u32, stream: &Stream) -> Result<u32> {
         let wanted = std::ptr::from_ref(stream);
-        if self.iter(head).any(|known| std::ptr::eq(known, wanted)) {
-            return Ok(head);
+        let mut next = head;
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, wanted) {
+                return Ok(head);
+            }
+            next = node.next;
         }
-        let node = Use { stream: wanted, next: head };
-        if self.vacant != 0 {
-            let index = self.vacant;
-            let slot = &mut self.nodes[index as usize - 1];
+        let node = Use { stream: wanted, block, next: head };
+        let index = self.vacant;
+        if let Some(slot) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
             self.vacant = slot.next;
             *slot = node;
             return Ok(index);
@@ -50,23 +60,51 @@ impl Uses {
         Ok(self.nodes.len() as u32)
     }
 
-    /// The streams of a list.
-    pub(super) fn iter(&self, head: u32) -> impl Iterator<Item = *const Stream> {
-        let mut next = head;
-        std::iter::from_fn(move || {
-            let node = self.nodes.get((next as usize).checked_sub(1)?)?;
-            next = node.next;
-            Some(node.stream)
-        })
+    #[inline]
+    fn node(&self, index: u32) -> Option<Use> {
+        self.nodes.get((index as usize).wrapping_sub(1)).copied()
     }
 
-    /// Takes the first stream off a list: it and the rest.
-    pub(super) fn pop(&mut self, head: u32) -> Option<(*const Stream, u32)> {
-        let slot = self.nodes.get_mut((head as usize).checked_sub(1)?)?;
-        let Use { stream, next } = *slot;
-        slot.next = self.vacant;
-        self.vacant = head;
-        Some((stream, next))
+    fn set_next(&mut self, index: u32, next: u32) {
+        if let Some(node) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
+            node.next = next;
+        }
+    }
+
+    /// Is there a stream in a list?
+    #[inline]
+    pub(super) fn has(&self, head: u32) -> bool {
+        self.node(head).is_some()
+    }
+
+    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
+    /// those are, and what is left of the list: those for which there was no host memory, or its end.
+    #[inline]
+    pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
+        let (mut waits, mut next) = (0, head);
+        while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
+            let Ok(batch) = limbo.open_batch(node.stream) else { break };
+            let after = std::mem::replace(&mut node.next, 0);
+            let last = std::mem::replace(&mut batch.last, next);
+            if last == 0 {
+                batch.first = next;
+            } else {
+                self.set_next(last, next);
+            }
+            waits += 1;
+            next = after;
+        }
+        (waits, next)
+    }
+
+    /// Takes the block that has waited longest out of a batch.
+    pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<u32> {
+        let index = batch.first;
+        let node = self.node(index)?;
+        self.set_next(index, self.vacant);
+        self.vacant = index;
+        batch.first = node.next;
+        Some(node.block)
     }
 }
 
@@ -75,7 +113,9 @@ pub(super) struct Batch {
     pub stream: *const Stream,
     /// NULL while the batch is open.
     pub event: CUevent,
-    pub blocks: Vec<u32>,
+    /// The list of those blocks, oldest first.
+    first: u32,
+    last: u32,
 }
 
 /// The batches of an arena, oldest first.
@@ -84,6 +124,8 @@ pub struct Limbo {
     /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
     /// and are lined up later.
     pub(super) left_out: u32,
+    /// When the events are asked again.
+    pub(super) rest: Rest,
 }
 
 // SAFETY: streams and events are shared by all threads and outlive the batches.
@@ -91,7 +133,7 @@ unsafe impl Send for Limbo {}
 
 impl Limbo {
     pub(super) fn new() -> Limbo {
-        Limbo { batches: Vec::new(), left_out: 0 }
+        Limbo { batches: Vec::new(), left_out: 0, rest: Rest::default() }
     }
 
     /// Does anything wait?
@@ -100,59 +142,112 @@ impl Limbo {
         self.batches.is_empty() && self.left_out == 0
     }
 
-    /// Makes room so that `join` for this stream cannot fail.
-    pub(super) fn prepare(&mut self, stream: *const Stream) -> Result<()> {
+    /// The open batch of a stream, made now if there is none.
+    #[inline]
+    fn open_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
+        let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
+        match self.batches.iter().rposition(is_it) {
+            Some(index) => Ok(&mut self.batches[index]),
+            None => self.add_batch(stream),
+        }
+    }
+
+    #[cold]
+    fn add_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
         let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
-        match self.open_batch(stream) {
-            Some(batch) => batch.blocks.try_reserve(1).map_err(no_memory),
-            None => {
-                let mut blocks = Vec::new();
-                blocks.try_reserve(8).map_err(no_memory)?;
-                self.batches.try_reserve(1).map_err(no_memory)?;
-                self.batches.push(Batch { stream, event: std::ptr::null_mut(), blocks });
-                Ok(())
-            }
-        }
+        self.batches.try_reserve(1).map_err(no_memory)?;
+        let index = self.batches.len();
+        self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
+        Ok(&mut self.batches[index])
     }
 
-    /// Adds a freed block to the open batch of a stream.
-    pub(super) fn join(&mut self, stream: *const Stream, block: u32) -> bool {
-        match self.open_batch(stream) {
-            Some(batch) if batch.blocks.len() < batch.blocks.capacity() => {
-                batch.blocks.push(block);
-                true
-            }
-            _ => false,
-        }
+    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed
+    /// meanwhile shares the next event.
+    pub(super) fn is_behind(&self, index: usize) -> bool {
+        let (earlier, rest) = self.batches.split_at(index);
+        let stream = rest.first().map(|batch| batch.stream);
+        earlier.iter().any(|batch| Some(batch.stream) == stream)
+    }
+}
+
+/// So often in a row streams are busy before allocations go by, where runs are to repeat.
+const PATIENCE: u32 = 4;
+/// Allocations that go by at most there.
+const MOST_REST: u32 = 15;
+
+/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at
+/// each, has recorded its events when the blocks were freed: within a moment of that none of them
+/// is over. So a stream is not asked again within a moment, unless the host has heard that work is
+/// over; a block counts as active no longer than what the host can know of the device allows.
+///
+/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
+/// at each allocation, and more and more rarely where they have been busy several times.
+#[derive(Default)]
+pub(super) struct Rest {
+    /// The host's news when it began.
+    news: u64,
+    /// When that was.
+    began: u64,
+    /// Allocations that go by.
+    left: u32,
+    /// How many went by the last time.
+    length: u32,
+    /// How often in a row all streams were busy.
+    refusals: u32,
+}
+
+impl Rest {
+    /// A moment begins: blocks begin to wait, or streams are about to be asked.
+    pub(super) fn begin(&mut self) {
+        self.news = progress::listen();
+        self.began = progress::now();
     }
 
-    fn open_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
-        self.batches
-            .iter_mut()
-            .rev()
-            .find(|batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream))
+    /// Streams were asked; are all that blocks still wait for busy?
+    pub(super) fn asked(&mut self, are_busy: bool) {
+        self.refusals = if are_busy { self.refusals.saturating_add(1) } else { 0 };
+        self.length = match self.refusals > PATIENCE {
+            true => (2 * self.length + 1).min(MOST_REST),
+            false => 0,
+        };
+        self.left = self.length;
+    }
+
+    /// May an allocation go by without asking?
+    #[inline]
+    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
+        if self.news != progress::news() {
+            return false;
+        }
+        if !is_simulated {
+            return !progress::is_over(self.began);
+        }
+        let goes_by = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        goes_by
     }
 }
 
 impl ArenaState {
-    /// Puts a block that is freed in line for each of the streams that use it.
-    pub(super) fn line_up(&mut self, id: u32) -> Result<()> {
-        let mut head = self.blocks[id].uses;
-        for stream in self.uses.iter(head) {
-            self.limbo.prepare(stream)?;
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
+    /// since there is no host memory.
+    pub(super) fn line_up(&mut self, id: u32) -> bool {
+        if self.limbo.is_empty() {
+            self.limbo.rest.begin();
         }
-        let mut waits = 0;
-        while let Some((stream, rest)) = self.uses.pop(head) {
-            head = rest;
-            waits += u16::from(self.limbo.join(stream, id));
-        }
-        self.blocks[id].uses = 0;
-        self.blocks[id].waits = waits;
-        Ok(())
+        let block = &mut self.blocks[id];
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let is_whole = !self.uses.has(rest);
+        block.waits += waits;
+        block.uses = if is_whole { 0 } else { rest };
+        is_whole
     }
 
     /// The same for those that were left out, where there is host memory now.
     pub(super) fn line_up_the_left_out(&mut self) {
+        if self.limbo.left_out == 0 {
+            return;
+        }
         for index in 0..=self.segment.aliases.len() {
             let mut id = match index {
                 0 => self.first,
@@ -161,8 +256,8 @@ impl ArenaState {
             while self.limbo.left_out > 0 && id != NONE {
                 let block = &self.blocks[id];
                 let next = block.next;
-                if block.state == State::Pending && block.uses != 0 {
-                    if self.line_up(id).is_err() {
+                if block.state == State::Pending && self.uses.has(block.uses) {
+                    if !self.line_up(id) {
                         return;
                     }
                     self.limbo.left_out -= 1;
@@ -170,5 +265,32 @@ impl ArenaState {
                 id = next;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn on_a_gpu_streams_are_left_alone_for_a_moment() {
+        let _alone = crate::driver::sim::test_lock();
+        let mut rest = Rest::default();
+        let goes_by = |rest: &mut Rest| {
+            rest.begin();
+            rest.goes_by(false)
+        };
+        // The system may take longer than that between the two.
+        assert!((0..1000).any(|_| goes_by(&mut rest)));
+        rest.begin();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!rest.goes_by(false), "the moment is over");
+        let hears = |rest: &mut Rest| {
+            rest.begin();
+            progress::told();
+            !rest.goes_by(false)
+        };
+        assert!((0..1000).all(|_| hears(&mut rest)), "the host knows more");
     }
 }

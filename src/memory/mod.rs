@@ -4,6 +4,7 @@
 //! counting, [`limbo`] what waits for other streams. This module ties them to a device: which arena
 //! serves whom, growing, giving back, and what happens when memory runs out.
 
+pub mod account;
 pub mod arena;
 pub mod arena_lock;
 pub mod backend;

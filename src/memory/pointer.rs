@@ -123,7 +123,7 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
     let head = state.blocks[block.id].uses;
-    state.blocks[block.id].uses = state.uses.add(head, stream)?;
+    state.blocks[block.id].uses = state.uses.add(head, block.id, stream)?;
     Ok(())
 }
 

@@ -2,9 +2,10 @@
 
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
+use super::block::State;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
-use super::stats::LANES;
+use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
 use super::{DeviceMemory, Relaxed, history};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
@@ -22,6 +23,12 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
+        // SAFETY: the lock is held, and this is the only reference.
+        if unsafe { arena.state() }.limbo.rest.goes_by(self.driver.is_simulated())
+            && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)?
+        {
+            return Ok(Some(address));
+        }
         let settled = self.settle(runtime, arena, false);
         match self.take::<true>(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.
@@ -197,55 +204,68 @@ impl DeviceMemory {
         if state.blocks[id].uses == BORROWED {
             return self.free_borrowed(runtime, arena, id);
         }
-        if state.line_up(id).is_err() {
+        if !state.line_up(id) {
             state.limbo.left_out += 1;
         }
         history::free_requested(arena, state, id);
-        let mut change = state.free_later(id);
+        let block = &mut state.blocks[id];
+        block.state = State::Pending;
+        let (bytes, oversize) = (block.bytes(), block.oversize);
         // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
-        self.count(arena, &change);
+        unsafe { arena.account() }.give_up(bytes, oversize);
     }
 
-    /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
-    /// passed. The caller holds the arena's lock.
+    /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
+    /// streams that are busy by an event. The caller holds the arena's lock.
     pub(super) fn settle(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
-        if unsafe { arena.state() }.limbo.is_empty() {
+        let state = unsafe { arena.state() };
+        if state.limbo.is_empty() {
             return Ok(());
         }
-        // SAFETY: as above.
-        unsafe { arena.state() }.line_up_the_left_out();
+        state.line_up_the_left_out();
+        state.limbo.rest.begin();
         let _relaxed = Relaxed::enter(self.driver);
-        let mut index = 0;
+        let are_busy = self.settle_batches(runtime, arena, wait);
+        // SAFETY: as above; what was called has kept no reference.
+        unsafe { arena.state() }.limbo.rest.asked(matches!(are_busy, Ok(true)));
+        are_busy.map(|_| ())
+    }
+
+    /// The same for each batch; are all that are left of streams that said that they are busy?
+    fn settle_batches(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<bool> {
+        let (mut index, mut are_busy) = (0, true);
         loop {
             // No reference is kept where the ledger is asked or the device waited for.
             // SAFETY: the lock is held, and this is the only reference.
             let limbo = &unsafe { arena.state() }.limbo;
-            let Some(batch) = limbo.batches.get(index) else { return Ok(()) };
-            let (stream, event) = (batch.stream, batch.event);
-            // At most one closed batch a stream: what is freed meanwhile shares the next event.
-            let earlier = &limbo.batches[..index];
-            if !wait && earlier.iter().any(|batch| std::ptr::eq(batch.stream, stream)) {
+            let Some(batch) = limbo.batches.get(index) else { return Ok(are_busy) };
+            if !wait && limbo.is_behind(index) {
                 index += 1;
                 continue;
             }
+            let event = batch.event;
             // SAFETY: streams live until shutdown.
-            let stream = unsafe { &*stream };
-            let passed = self.close_batch(runtime, arena, stream, event, wait, |closed| {
-                // SAFETY: the lock is held, and this is the only reference.
-                unsafe { arena.state() }.limbo.batches[index].event = closed;
-            })?;
-            if !passed {
+            let stream = unsafe { &*batch.stream };
+            let passed = match event.is_null() {
+                true => self.close_batch(runtime, arena, stream, wait, |event| {
+                    // SAFETY: the lock is held, and this is the only reference.
+                    unsafe { arena.state() }.limbo.batches[index].event = event;
+                })?,
+                false => Some(self.has_passed(arena, event, wait)?),
+            };
+            are_busy &= passed == Some(false);
+            if passed != Some(true) {
                 index += 1;
                 continue;
             }
             // SAFETY: the lock is held, and this is the only reference.
-            let batch = unsafe { arena.state() }.limbo.batches.remove(index);
+            let mut batch = unsafe { arena.state() }.limbo.batches.remove(index);
             if !batch.event.is_null() {
                 runtime.device(stream.device())?.events.give_untimed(batch.event);
             }
-            for id in batch.blocks {
+            // SAFETY: as above, for as long as it takes the next block.
+            while let Some(id) = unsafe { arena.state() }.uses.pop(&mut batch) {
                 self.pass(runtime, arena, id);
             }
         }
@@ -258,59 +278,79 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let block = &mut state.blocks[id];
         block.waits = block.waits.saturating_sub(1);
-        if block.waits == 0 {
-            history::free_completed(arena, state, id);
-            self.end_block(runtime, arena, id);
-            // SAFETY: as above; poisoning has kept no reference.
-            let state = unsafe { arena.state() };
-            let before = state.segment.aliases.have(id).then(|| {
-                state.record_return(arena.base, id);
-                state.reserved()
-            });
-            let mut change = state.free_pending(id, self.now());
-            // SAFETY: the lock is held and we are not parked.
-            unsafe { arena.account() }.change_split(&mut change, state.split());
-            self.count(arena, &change);
-            if let Some(before) = before {
-                self.count_segment(arena, before);
-            }
+        if block.waits != 0 || state.uses.has(block.uses) {
+            return;
+        }
+        let (bytes, requested) = (block.bytes(), block.requested as i64);
+        history::free_completed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let before = state.segment.aliases.have(id).then(|| {
+            state.record_return(arena.base, id);
+            state.reserved()
+        });
+        state.free_pending(id, self.now());
+        let split = state.split();
+        // SAFETY: the lock is held and we are not parked.
+        if !unsafe { arena.account() }.end_active(bytes, requested, split) {
+            let mut change = [0; LANES];
+            change[ACTIVE] = -1;
+            change[ACTIVE_BYTES] = -bytes;
+            change[REQUESTED_BYTES] = -requested;
+            self.count_slowly(arena, change, split);
+        }
+        if let Some(before) = before {
+            self.count_segment(arena, before);
         }
     }
 
-    /// Has a batch's stream got past it? Records its event first if that was not done.
+    /// Is the stream of an open batch done? Gives `closed` an event that says when it will be.
+    /// None: it cannot be asked now. The caller holds the arena's lock.
     fn close_batch(
         &self,
         runtime: &Runtime,
         arena: &Arena,
         stream: &Stream,
-        event: CUevent,
         wait: bool,
         closed: impl FnOnce(CUevent),
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let device = runtime.device(stream.device())?;
-        let _context = device.enter()?;
-        let mut event = event;
-        if event.is_null() {
-            event = match stream.standing() {
-                // The stream may be gone; what was queued on it while we knew it ends here.
-                Standing::Gone(None) => return Ok(true),
-                Standing::Gone(Some(farewell)) => farewell as CUevent,
-                Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
-                Standing::Lost => return Ok(false),
-                Standing::Alive(_named) => {
-                    let Some(event) = record_end(runtime, device, stream)? else {
-                        return Ok(false);
-                    };
-                    closed(event);
-                    event
+        let event = match stream.standing() {
+            // The stream may be gone; what was queued on it while we knew it ends here.
+            Standing::Gone(None) => return Ok(Some(true)),
+            Standing::Gone(Some(farewell)) => farewell as CUevent,
+            Standing::Lost if wait => {
+                let _context = device.enter()?;
+                return self.wait_for_context_of(arena, stream).map(Some);
+            }
+            Standing::Lost => return Ok(None),
+            Standing::Alive(_named) => {
+                // One that another stands for does not answer for itself.
+                if std::ptr::eq(ordering_stream(device, stream), stream) {
+                    if stream.is_capturing(runtime)? {
+                        return Ok(None);
+                    }
+                    if stream.is_done(runtime)? {
+                        return Ok(Some(true));
+                    }
                 }
-            };
-        }
+                let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
+                closed(event);
+                event
+            }
+        };
+        self.has_passed(arena, event, wait).map(Some)
+    }
+
+    /// Is an event over? Waits for it if it may. The caller holds the arena's lock.
+    fn has_passed(&self, arena: &Arena, event: CUevent, wait: bool) -> Result<bool> {
         if wait {
             // SAFETY: our event, recorded.
             self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
+        // An event knows its context.
         // SAFETY: our event, recorded.
         finished(unsafe { self.driver.cuEventQuery(event) })
     }

@@ -69,6 +69,17 @@ impl<T: Zeroed> Region<T> {
         Ok(())
     }
 
+    /// Bytes of host memory that it has.
+    #[cfg(test)]
+    pub fn resident(&self) -> usize {
+        let bytes = (self.capacity * size_of::<T>()).next_multiple_of(PAGE);
+        let mut pages = vec![0u8; bytes / PAGE];
+        // SAFETY: the mapping that `reserve` made, and a byte for each of its pages.
+        let failed = unsafe { libc::mincore(self.base.cast(), bytes, pages.as_mut_ptr()) };
+        assert_eq!(failed, 0);
+        pages.iter().filter(|page| **page & 1 != 0).count() * PAGE
+    }
+
     /// The usable elements.
     #[inline]
     pub fn as_slice(&self) -> &[T] {

@@ -49,6 +49,12 @@ impl Starts {
         self.table.as_mut_slice()[window] = id;
     }
 
+    /// Bytes of host memory that they have.
+    #[cfg(test)]
+    pub fn resident(&self) -> usize {
+        self.table.resident()
+    }
+
     /// The block that started last in the window of a unit.
     #[inline(always)]
     pub fn last(&self, unit: u32) -> Option<u32> {

@@ -85,7 +85,8 @@ public:
 
     void hold_events(bool held) override
     {
-        CHECK(tcuda_backend_inject("cuEventQuery", held ? 1 : 0, NOT_READY, held));
+        for (const char *question : {"cuEventQuery", "cuStreamQuery"})
+            CHECK(tcuda_backend_inject(question, held ? 1 : 0, NOT_READY, held));
     }
 
     // The context is PyTorch's as well, which waits.

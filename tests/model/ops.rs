@@ -221,6 +221,7 @@ const CALLS: &[&str] = &[
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
     "cuStreamSynchronize",
+    "cuStreamQuery",
     "cuMemcpyAsync",
     "cuMemcpyPeerAsync",
     "cuMemsetD8Async",

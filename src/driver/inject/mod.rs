@@ -6,6 +6,7 @@ mod lost;
 
 use super::{Call, Driver, NAMES};
 use crate::lock::{Held, Mutex};
+use crate::progress;
 use crate::rank::Rank;
 pub use grammar::{RuleError, parse};
 use lost::Lost;
@@ -97,7 +98,7 @@ pub fn has_lost_device() -> bool {
 /// 0 removes its rules. False when there are too many rules.
 pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
     let target = call.map_or(Target::Any, Target::Function);
-    state(|state| {
+    let is_set = state(|state| {
         for slot in &mut state.rules {
             if slot.is_some_and(|rule| rule.target == target) {
                 *slot = None;
@@ -114,12 +115,16 @@ pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
             }
             None => false,
         }
-    })
+    });
+    // What a rule held up may be over now.
+    progress::told();
+    is_set
 }
 
 /// Puts rules in the place of all that are set. Lost devices stay lost.
 pub fn replace(rules: &Rules) {
     state(|state| state.rules = *rules);
+    progress::told();
     let host = rules.iter().flatten().find(|rule| rule.target == Target::HostMemory);
     set_host_memory(host.map_or(0, |rule| rule.remaining), host.is_some_and(|rule| rule.forever));
 }

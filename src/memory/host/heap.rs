@@ -362,20 +362,15 @@ impl Heap {
         }
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it.
-    pub fn line_up(&mut self, id: u32) -> Result<()> {
-        let mut head = self.blocks[id].uses;
-        for stream in self.uses.iter(head) {
-            self.limbo.prepare(stream)?;
-        }
-        let mut waits = 0;
-        while let Some((stream, rest)) = self.uses.pop(head) {
-            head = rest;
-            waits += u16::from(self.limbo.join(stream, id));
-        }
-        self.blocks[id].uses = 0;
-        self.blocks[id].waits = waits;
-        Ok(())
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
+    /// since there is no host memory.
+    pub fn line_up(&mut self, id: u32) -> bool {
+        let block = &mut self.blocks[id];
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let is_whole = !self.uses.has(rest);
+        block.waits += waits;
+        block.uses = if is_whole { 0 } else { rest };
+        is_whole
     }
 
     /// The same for those for which there was no host memory, where there is some now.
@@ -386,7 +381,7 @@ impl Heap {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && block.uses != 0 && block.waits != KEPT {
-                    if self.line_up(id).is_err() {
+                    if !self.line_up(id) {
                         return;
                     }
                     self.limbo.left_out -= 1;

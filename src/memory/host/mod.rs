@@ -342,7 +342,7 @@ impl HostMemory {
         if uses != 0 || waits == KEPT {
             past::free_requested(heap, id);
             heap.blocks[id].state = State::Pending;
-            if waits != KEPT && heap.line_up(id).is_err() {
+            if waits != KEPT && !heap.line_up(id) {
                 heap.limbo.left_out += 1;
             }
         } else {
@@ -373,7 +373,7 @@ impl HostMemory {
             heap.blocks[id].waits = KEPT;
             return Ok(());
         }
-        let head = heap.uses.add(heap.blocks[id].uses, stream)?;
+        let head = heap.uses.add(heap.blocks[id].uses, id, stream)?;
         heap.blocks[id].uses = head;
         Ok(())
     }

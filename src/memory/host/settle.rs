@@ -28,11 +28,8 @@ impl HostMemory {
         let mut outcome = Ok(());
         let mut index = 0;
         while index < heap.limbo.batches.len() {
-            let (earlier, rest) = heap.limbo.batches.split_at_mut(index);
-            let Some(batch) = rest.first_mut() else { break };
-            // At most one closed batch a stream: what is freed meanwhile shares the next event.
-            let stream = batch.stream;
-            let is_behind = earlier.iter().any(|batch| std::ptr::eq(batch.stream, stream));
+            let is_behind = heap.limbo.is_behind(index);
+            let Some(batch) = heap.limbo.batches.get_mut(index) else { break };
             let passed = if is_behind { Ok(false) } else { self.has_passed(runtime, batch) };
             match passed {
                 Ok(true) => self.pass(runtime, heap, index),
@@ -48,7 +45,7 @@ impl HostMemory {
 
     /// A batch's stream is done with its blocks.
     fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
-        let batch = heap.limbo.batches.remove(index);
+        let mut batch = heap.limbo.batches.remove(index);
         // SAFETY: streams live until shutdown.
         let device = unsafe { &*batch.stream }.device();
         if !batch.event.is_null()
@@ -56,10 +53,10 @@ impl HostMemory {
         {
             device.events.give_untimed(batch.event);
         }
-        for id in batch.blocks {
+        while let Some(id) = heap.uses.pop(&mut batch) {
             let block = &mut heap.blocks[id];
             block.waits = block.waits.saturating_sub(1);
-            if block.waits == 0 {
+            if block.waits == 0 && block.uses == 0 {
                 past::free_completed(heap, id);
                 self.counts.no_block(heap.release(id));
             }
@@ -84,7 +81,7 @@ impl HostMemory {
                     if asked.is_capturing(runtime)? {
                         return Ok(false);
                     }
-                    if asked.query(runtime)? {
+                    if asked.is_done(runtime)? {
                         return Ok(true);
                     }
                     // It is busy, and will hardly be done when the event is recorded.

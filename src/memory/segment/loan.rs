@@ -20,6 +20,9 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
+        if !self.policy.has_lent() || arena.class == Class::Small {
+            return Ok(None);
+        }
         let _guard = arena.lock.guard();
         // SAFETY: the lock is held, and this is the only reference.
         if unsafe { arena.state() }.segment.aliases.is_empty() {

@@ -165,7 +165,7 @@ fn contexts_outlive_what_other_devices_hold_of_them() {
         let block = on_second.malloc(own, 3 * MIB);
         record_stream(block, other).unwrap();
         on_second.free(block);
-        inject::set(inject::index_of("cuEventQuery"), 1, code::NOT_READY, true);
+        inject::set(inject::index_of("cuStreamQuery"), 1, code::NOT_READY, true);
         on_second.malloc(own, 3 * MIB);
         inject::clear();
         let before = sim::live_objects();

@@ -94,6 +94,7 @@ const CALLS: &[&str] = &[
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
     "cuStreamSynchronize",
+    "cuStreamQuery",
     "cuMemcpyAsync",
     "cuMemsetD8Async",
     "cuCtxPushCurrent",

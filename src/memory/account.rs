@@ -1,0 +1,205 @@
+//! What one arena counts; `stats.rs` says how the accounts of a device belong together.
+
+use super::stats::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, LANES,
+    Lanes, OVERSIZE, REQUESTED_BYTES,
+};
+
+/// What an arena counts.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub struct Account {
+    /// How much each may grow without asking the ledger.
+    pub slack: Lanes,
+    /// All increases since the last reset.
+    pub increased: Lanes,
+    /// What each has when its slack is used up: its present value is what is missing from that to
+    /// the slack, so that the hot path writes one of the two.
+    pub most: Lanes,
+    /// Present values at the last reset.
+    pub base: Lanes,
+    /// Number of the last time that it asked the ledger; 0: never.
+    pub asked: u64,
+}
+
+/// The free blocks of an arena that count as split, and their bytes.
+#[derive(Clone, Copy)]
+pub struct Split {
+    /// How many.
+    pub blocks: i64,
+    /// Their bytes.
+    pub bytes: i64,
+}
+
+impl Account {
+    /// The present value of a lane.
+    #[inline]
+    pub fn now(&self, lane: usize) -> i64 {
+        self.most[lane] - self.slack[lane]
+    }
+
+    /// Present values.
+    pub fn current(&self) -> Lanes {
+        std::array::from_fn(|lane| self.now(lane))
+    }
+
+    /// Sets how much each may grow from now on.
+    pub fn set_slack(&mut self, slack: Lanes) {
+        let current = self.current();
+        self.slack = slack;
+        self.most = std::array::from_fn(|lane| current[lane] + slack[lane]);
+    }
+
+    /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack
+    /// allows; false: nothing was done, ask the ledger.
+    // In words, not in vectors: the next call reads what this one wrote, word by word.
+    #[inline(always)]
+    pub fn rise(&mut self, bytes: i64, requested: i64, split: Split) -> bool {
+        let slack = &self.slack;
+        let allocation = slack[ALLOCATION] - 1;
+        let allocated_bytes = slack[ALLOCATED_BYTES] - bytes;
+        let active = slack[ACTIVE] - 1;
+        let active_bytes = slack[ACTIVE_BYTES] - bytes;
+        let requested_bytes = slack[REQUESTED_BYTES] - requested;
+        let split_blocks = self.most[INACTIVE_SPLIT] - split.blocks;
+        let split_bytes = self.most[INACTIVE_SPLIT_BYTES] - split.bytes;
+        let least = allocation
+            | allocated_bytes
+            | active
+            | active_bytes
+            | requested_bytes
+            | split_blocks
+            | split_bytes;
+        if least < 0 {
+            return false;
+        }
+        self.slack[ALLOCATION] = allocation;
+        self.slack[ALLOCATED_BYTES] = allocated_bytes;
+        self.slack[ACTIVE] = active;
+        self.slack[ACTIVE_BYTES] = active_bytes;
+        self.slack[REQUESTED_BYTES] = requested_bytes;
+        self.increased[ALLOCATION] += 1;
+        self.increased[ALLOCATED_BYTES] += bytes;
+        self.increased[ACTIVE] += 1;
+        self.increased[ACTIVE_BYTES] += bytes;
+        self.increased[REQUESTED_BYTES] += requested;
+        self.set_split(split_blocks, split_bytes);
+        true
+    }
+
+    /// The same for one that goes.
+    #[inline(always)]
+    pub fn fall(&mut self, bytes: i64, requested: i64, split: Split) -> bool {
+        let split_blocks = self.most[INACTIVE_SPLIT] - split.blocks;
+        let split_bytes = self.most[INACTIVE_SPLIT_BYTES] - split.bytes;
+        if split_blocks | split_bytes < 0 {
+            return false;
+        }
+        self.slack[ALLOCATION] += 1;
+        self.slack[ALLOCATED_BYTES] += bytes;
+        self.slack[ACTIVE] += 1;
+        self.slack[ACTIVE_BYTES] += bytes;
+        self.slack[REQUESTED_BYTES] += requested;
+        self.set_split(split_blocks, split_bytes);
+        true
+    }
+
+    /// Counts a block that its holder gave up, and that other streams may still use.
+    #[inline]
+    pub fn give_up(&mut self, bytes: i64, oversize: bool) {
+        self.slack[ALLOCATION] += 1;
+        self.slack[ALLOCATED_BYTES] += bytes;
+        self.slack[OVERSIZE] += i64::from(oversize);
+    }
+
+    /// The rest of [`Account::fall`] for such a block.
+    #[inline]
+    pub fn end_active(&mut self, bytes: i64, requested: i64, split: Split) -> bool {
+        let split_blocks = self.most[INACTIVE_SPLIT] - split.blocks;
+        let split_bytes = self.most[INACTIVE_SPLIT_BYTES] - split.bytes;
+        if split_blocks | split_bytes < 0 {
+            return false;
+        }
+        self.slack[ACTIVE] += 1;
+        self.slack[ACTIVE_BYTES] += bytes;
+        self.slack[REQUESTED_BYTES] += requested;
+        self.set_split(split_blocks, split_bytes);
+        true
+    }
+
+    /// Takes over the slack of the free blocks, less of which is an increase.
+    #[inline(always)]
+    fn set_split(&mut self, blocks: i64, bytes: i64) {
+        self.increased[INACTIVE_SPLIT] += (self.slack[INACTIVE_SPLIT] - blocks).max(0);
+        self.increased[INACTIVE_SPLIT_BYTES] += (self.slack[INACTIVE_SPLIT_BYTES] - bytes).max(0);
+        self.slack[INACTIVE_SPLIT] = blocks;
+        self.slack[INACTIVE_SPLIT_BYTES] = bytes;
+    }
+
+    /// Fills in how the free blocks change when they become `split`.
+    pub fn change_split(&self, change: &mut Lanes, split: Split) {
+        change[INACTIVE_SPLIT] = split.blocks - self.now(INACTIVE_SPLIT);
+        change[INACTIVE_SPLIT_BYTES] = split.bytes - self.now(INACTIVE_SPLIT_BYTES);
+    }
+
+    /// Applies a change if the slack allows; false: nothing was done, ask the ledger.
+    pub fn apply(&mut self, change: &Lanes) -> bool {
+        if self.slack.iter().zip(change).any(|(slack, change)| slack < change) {
+            return false;
+        }
+        for (lane, change) in change.iter().enumerate() {
+            self.slack[lane] -= change;
+            self.increased[lane] += (*change).max(0);
+        }
+        true
+    }
+
+    /// All decreases since the last reset.
+    pub fn decreased(&self) -> Lanes {
+        std::array::from_fn(|lane| self.increased[lane] + self.base[lane] - self.now(lane))
+    }
+
+    /// Undoes a change as if it had never been, but for the peaks.
+    pub fn undo(&mut self, change: &Lanes) {
+        for (lane, change) in change.iter().enumerate() {
+            self.most[lane] -= change;
+            self.increased[lane] -= (*change).max(0);
+        }
+    }
+
+    /// Zeroes the totals.
+    pub fn reset_accumulated(&mut self) {
+        self.increased = [0; LANES];
+        self.base = self.current();
+    }
+
+    /// Applies a change whatever the slack: the ledger's business.
+    pub fn add(&mut self, change: &Lanes) {
+        for (lane, change) in change.iter().enumerate() {
+            self.most[lane] += change;
+            self.increased[lane] += (*change).max(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_refuses_what_exceeds_its_slack() {
+        let mut account = Account::default();
+        let mut change = [0; LANES];
+        change[ALLOCATION] = 1;
+        assert!(!account.apply(&change));
+        assert_eq!(account.now(ALLOCATION), 0);
+        let mut slack = [0; LANES];
+        slack[ALLOCATION] = 1;
+        account.set_slack(slack);
+        assert!(account.apply(&change));
+        assert!(!account.apply(&change));
+        change[ALLOCATION] = -1;
+        assert!(account.apply(&change));
+        assert_eq!((account.now(ALLOCATION), account.increased[ALLOCATION]), (0, 1));
+    }
+}
