@@ -10,6 +10,7 @@ use super::arena_lock::ArenaLock;
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::books::Member;
+use super::guests::{Guests, Order};
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::quick::Quick;
@@ -58,6 +59,8 @@ pub struct Arena {
     pool: AtomicU64,
     /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
     counted: AtomicI64,
+    /// The arena that last served its stream with memory of another's; NULL: none ever did.
+    pub(super) lender: AtomicPtr<Arena>,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -97,6 +100,8 @@ pub struct ArenaState {
     pub(super) uses: Uses,
     /// Freed blocks that other streams may still use.
     pub(super) limbo: Limbo,
+    /// Other streams that use memory of this one.
+    pub(super) guests: Guests,
     pub(super) free_blocks: i64,
     pub(super) free_bytes: i64,
     /// Allocated and pending blocks.
@@ -134,6 +139,7 @@ impl Arena {
             stream: AtomicPtr::new(std::ptr::null_mut()),
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
             counted: AtomicI64::new(0),
+            lender: AtomicPtr::new(std::ptr::null_mut()),
             lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,
@@ -149,6 +155,7 @@ impl Arena {
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
+                guests: Guests::new(),
                 free_blocks: 0,
                 free_bytes: 0,
                 active_blocks: 0,
@@ -423,7 +430,10 @@ impl ArenaState {
         change[REQUESTED_BYTES] = -(block.requested as i64);
         self.active_blocks -= 1;
         match self.segments {
-            None => self.release_or_return(id),
+            None => match self.order_of(id) {
+                Order::Own => self.release_or_return(id),
+                Order::Guest(index) => self.free_of_guest(index, id),
+            },
             Some(_) => self.release_in_segment(id, now),
         }
         change
@@ -467,7 +477,7 @@ impl ArenaState {
     }
 
     /// Joins two neighbouring free blocks that are in no bin.
-    fn absorb(&mut self, id: u32, next: u32) {
+    pub(super) fn absorb(&mut self, id: u32, next: u32) {
         self.blocks[id].units += self.blocks[next].units;
         self.blocks.unlink(next);
         if self.last == next {

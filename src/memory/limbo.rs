@@ -6,6 +6,7 @@
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
+use super::guests::Order;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -17,7 +18,8 @@ struct Use {
     next: u32,
 }
 
-/// The streams that use the live blocks of an arena, as lists in one array; 0 ends a list.
+/// The streams that use the live blocks of an arena, as lists in one array; what ends a list is
+/// no place in it: 0, or what says whose the block is.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -58,6 +60,15 @@ impl Uses {
             next = node.next;
             Some(node.stream)
         })
+    }
+
+    /// What a list ends with.
+    pub(super) fn end(&self, head: u32) -> u32 {
+        let mut next = head;
+        while let Some(node) = (next as usize).checked_sub(1).and_then(|at| self.nodes.get(at)) {
+            next = node.next;
+        }
+        next
     }
 
     /// Takes the first stream off a list: it and the rest.
@@ -146,7 +157,8 @@ impl ArenaState {
             head = rest;
             waits += u16::from(self.limbo.join(stream, id));
         }
-        self.blocks[id].uses = 0;
+        // What is left says whose it is.
+        self.blocks[id].uses = Order::of_end(head).end();
         self.blocks[id].waits = waits;
         Ok(())
     }
@@ -161,7 +173,7 @@ impl ArenaState {
             while self.limbo.left_out > 0 && id != NONE {
                 let block = &self.blocks[id];
                 let next = block.next;
-                if block.state == State::Pending && block.uses != 0 {
+                if block.state == State::Pending && self.uses.iter(block.uses).next().is_some() {
                     if self.line_up(id).is_err() {
                         return;
                     }

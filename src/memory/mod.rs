@@ -17,6 +17,7 @@ mod driver_pool;
 mod figures;
 pub mod frames;
 mod grammar;
+mod guests;
 pub mod history;
 mod holes;
 pub mod host;
@@ -46,6 +47,7 @@ mod scopes;
 pub mod segment;
 pub mod segmented;
 pub mod settings;
+mod share;
 mod shortage;
 mod sleep;
 pub mod snapshot;
@@ -82,7 +84,7 @@ use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
 use stats::{Class, Lanes, Split, change_of};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
@@ -105,6 +107,8 @@ pub struct DeviceMemory {
     /// Was a block allocated that is in no arena?
     is_direct: AtomicBool,
     pool: DriverPool,
+    /// Waits of streams for others that sharing has added.
+    waits: AtomicU64,
 }
 
 type Books = books::Books<Arena>;
@@ -137,6 +141,7 @@ impl DeviceMemory {
             server: AtomicU8::new(0),
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
+            waits: AtomicU64::new(0),
         };
         memory.configure(settings);
         Ok(memory)

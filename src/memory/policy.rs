@@ -25,6 +25,8 @@ pub struct Policy {
     diverts: AtomicBool,
     /// Idle memory is mapped at other addresses before an arena grows.
     lends: AtomicBool,
+    /// Idle memory of one stream serves another before an arena grows beyond what was needed.
+    shares: AtomicBool,
     /// Memory comes in segments instead of being mapped.
     segmented: AtomicBool,
     /// What the rules of segments need besides.
@@ -66,6 +68,7 @@ impl Policy {
             rejects: AtomicBool::new(false),
             diverts: AtomicBool::new(false),
             lends: AtomicBool::new(false),
+            shares: AtomicBool::new(false),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),
@@ -94,6 +97,7 @@ impl Policy {
         self.rejects.store(settings.throw_on_cudamalloc_oom, Ordering::Relaxed);
         self.segmented.store(!settings.expandable_segments, Ordering::Relaxed);
         self.lends.store(settings.lend_idle_memory, Ordering::Relaxed);
+        self.shares.store(settings.share_between_streams, Ordering::Relaxed);
         let (rounding, large) =
             (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
         self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
@@ -110,6 +114,11 @@ impl Policy {
     /// Is idle memory lent?
     pub fn lends(&self) -> bool {
         self.lends.load(Ordering::Relaxed)
+    }
+
+    /// Is idle memory shared between streams?
+    pub fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
     }
 
     /// Says whether something else than arenas serves requests, with the next `configure`.

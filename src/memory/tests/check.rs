@@ -3,6 +3,7 @@
 
 use super::super::arena::ArenaState;
 use super::super::block::{Block, NONE, State};
+use super::super::guests::Order;
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
@@ -19,6 +20,7 @@ impl ArenaState {
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
         let mut lent = Vec::new();
+        let mut guests: Vec<(u32, u32)> = vec![(0, 0); self.guests.all().count()];
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
@@ -46,6 +48,23 @@ impl ArenaState {
                     }
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
+                State::Guest => {
+                    let Order::Guest(guest) = self.order_of(id) else {
+                        return Err(format!("block {id} is free for no guest"));
+                    };
+                    if below != NONE
+                        && self.blocks[below].state == State::Guest
+                        && self.order_of(below) == Order::Guest(guest)
+                    {
+                        return Err(format!("blocks {below} and {id} are free neighbours"));
+                    }
+                    let bins = self.guests.all().nth(guest).map(|(_, _, bins)| bins);
+                    if !bins.is_some_and(|bins| bins.contains(&self.blocks, id)) {
+                        return Err(format!("block {id} is in no bin of its guest"));
+                    }
+                    guests[guest].1 += 1;
+                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
+                }
                 State::Quick => {
                     if !self.quick.contains(&self.blocks, id) {
                         return Err(format!("quick block {id} is in no list"));
@@ -53,6 +72,9 @@ impl ArenaState {
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Allocated | State::Pending => {
+                    if let Order::Guest(guest) = self.order_of(id) {
+                        guests[guest].0 += 1;
+                    }
                     active += 1;
                     add_active(block, &mut sums);
                 }
@@ -62,6 +84,9 @@ impl ArenaState {
         let last_is_free = below != NONE && self.blocks[below].state == State::Free;
         if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
             return Err("last or wilderness is wrong".into());
+        }
+        if !self.guests.all().map(|(held, free, _)| (held, free)).eq(guests) {
+            return Err("the counts of a guest are wrong".into());
         }
         for (id, rest) in self.check_aliases(&mut lent, at)? {
             (active, mapped) = (active + 1, mapped + self.blocks[id].bytes());

@@ -1,0 +1,466 @@
+//! Sharing between streams: idle memory of one serves another, in place, before more is taken from the
+//! driver. What that does to an arena's blocks is in `guests.rs`.
+//!
+//! A stream that gets memory of another's comes after that one, which costs no host time to speak of and
+//! no mapping, but has the two wait for each other on the device. So it is done where growing would
+//! take the device's memory beyond what was ever needed at a time; below that, growing keeps streams apart.
+
+use super::arena::{Arena, Request};
+use super::block::UNIT;
+use super::guests::{Order, Window};
+use super::pool::PoolId;
+use super::stats::{ALL, ALLOCATED_BYTES, Account, Lanes, change_of};
+use super::{DeviceMemory, history};
+use crate::device::Device;
+use crate::error::Result;
+use crate::farewell::Standing;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use std::sync::atomic::Ordering;
+
+/// One part in so many that may be reserved beyond what was ever needed.
+const SLACK: u64 = 100;
+
+/// Every order.
+const ANY: u64 = u64::MAX;
+
+/// Who asks for memory.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    runtime: &'a Runtime,
+    device: &'a Device,
+    /// Its own arena.
+    arena: &'a Arena,
+    stream: &'a Stream,
+    request: Request,
+}
+
+impl DeviceMemory {
+    /// Waits of streams for others that sharing has added.
+    pub fn shared_waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// A block in another stream's arena that is free in the order of this one's stream, where it was
+    /// served last: no driver call is made.
+    #[inline]
+    pub(super) fn share_again(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        let Some(lender) = (unsafe { arena.lender.load(Ordering::Relaxed).as_ref() }) else {
+            return Ok(None);
+        };
+        let Some(stream) = arena.stream() else { return Ok(None) };
+        let _guard = lender.lock.guard();
+        // SAFETY: the lock is held, and this is the only reference.
+        match unsafe { lender.state() }.guests.find(stream) {
+            Some(index) => self.take_for_guest(lender, index, request, false),
+            None => Ok(None),
+        }
+    }
+
+    /// Memory of other streams, or of this one's that others use, where growing would take more from the
+    /// driver than was ever needed; `anyhow`: whatever growing would take.
+    pub(super) fn share(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+        anyhow: bool,
+    ) -> Result<Option<u64>> {
+        let Some(asking) = self.may_share(runtime, device, arena, request) else { return Ok(None) };
+        if !arena.lender.load(Ordering::Relaxed).is_null()
+            && let Some(address) = self.share_for_nothing(asking)?
+        {
+            return Ok(Some(address));
+        }
+        if !anyhow && self.may_grow(arena, request) {
+            return Ok(None);
+        }
+        let _context = device.enter()?;
+        for may_wait in [false, true] {
+            if let Some(address) = self.share_cheapest(asking, may_wait)? {
+                return Ok(Some(address));
+            }
+        }
+        if anyhow { Ok(None) } else { self.grow_elsewhere(asking) }
+    }
+
+    /// Could anything be shared with an arena's stream?
+    fn may_share<'a>(
+        &self,
+        runtime: &'a Runtime,
+        device: &'a Device,
+        arena: &'a Arena,
+        request: Request,
+    ) -> Option<Asking<'a>> {
+        let stream = arena.stream()?;
+        let is_served = is_shared(arena) && !stream.is_per_thread();
+        let asking = Asking { runtime, device, arena, stream, request };
+        (is_served && (self.has_guests(arena) || self.has_others(arena))).then_some(asking)
+    }
+
+    /// Do other streams use memory of the arena?
+    fn has_guests(&self, arena: &Arena) -> bool {
+        let _guard = arena.lock.guard();
+        // SAFETY: the lock is held, and this is the only reference.
+        !unsafe { arena.state() }.guests.is_empty()
+    }
+
+    /// Is there memory of the class in other arenas, to be shared?
+    fn has_others(&self, arena: &Arena) -> bool {
+        if !self.policy.shares() {
+            return false;
+        }
+        self.books.with_members(|arenas| {
+            let mut others = arenas.iter().filter(|other| other.counted() > 0);
+            others.any(|other| other.kind() == arena.kind() && !std::ptr::eq(&**other, arena))
+        })
+    }
+
+    /// May the arena grow by what the request lacks, rather than wait for others?
+    fn may_grow(&self, arena: &Arena, request: Request) -> bool {
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        let (growth, is_first) = {
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            let growth = u64::from(state.missing_at_end(request.units, step)) * UNIT;
+            (growth, state.segment.bytes() == 0)
+        };
+        // The least that there is: streams of small programs stay apart.
+        if is_first && growth <= self.virtual_memory.granularity() {
+            return true;
+        }
+        let held = self.with_ledger(None, |books| {
+            let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
+            books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
+        });
+        self.virtual_memory.limit.claimed() + growth <= held + held / SLACK
+    }
+
+    /// Runs `body` for each arena whose memory may be shared with an arena, holding its lock, until it
+    /// gives something.
+    fn each_shared<R>(
+        &self,
+        arena: &Arena,
+        mut body: impl FnMut(&Arena) -> Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        let (mut found, shares) = (None, self.policy.shares());
+        self.each_arena(|other| {
+            let is_open = shares && other.kind() == arena.kind() && is_shared(other);
+            if found.is_none() && (is_open || std::ptr::eq(other, arena)) {
+                found = body(other)?;
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// A block that the stream may use without being told.
+    fn share_for_nothing(&self, asking: Asking) -> Result<Option<u64>> {
+        self.each_shared(asking.arena, |other| {
+            // SAFETY: `each_shared` holds the lock.
+            match unsafe { other.state() }.guests.find(asking.stream) {
+                Some(index) => self.take_for_guest(other, index, asking.request, false),
+                None => Ok(None),
+            }
+        })
+    }
+
+    /// A block for which the fewest streams must be waited for; without `may_wait`, none.
+    fn share_cheapest(&self, asking: Asking, may_wait: bool) -> Result<Option<u64>> {
+        let mut best = None;
+        self.each_shared(asking.arena, |other| {
+            let Some(to) = self.order_in(asking, other) else { return Ok(None::<()>) };
+            let known = self.known(asking, other, to, !may_wait);
+            let allowed = if may_wait { ANY } else { known };
+            // SAFETY: `each_shared` holds the lock.
+            let state = unsafe { other.state() };
+            if let Some(window) = state.find_window(asking.request.units, allowed, known) {
+                let cost = window.cost(known);
+                if best.is_none_or(|(least, _)| cost < least) {
+                    best = Some((cost, std::ptr::from_ref(other)));
+                }
+            }
+            Ok(None)
+        })?;
+        let Some((_, other)) = best else { return Ok(None) };
+        // SAFETY: an arena of this device, which lives until shutdown.
+        let other = unsafe { &*other };
+        let _guard = other.lock.guard();
+        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        let known = self.known(asking, other, to, !may_wait);
+        let allowed = if may_wait { ANY } else { known };
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { other.state() };
+        // Others may have been here since.
+        let Some(window) = state.find_window(asking.request.units, allowed, known) else {
+            return Ok(None);
+        };
+        if !self.come_after(asking, other, window.orders, to, may_wait) {
+            return Ok(None);
+        }
+        self.take_window(asking, other, window, to)
+    }
+
+    /// A block out of a window, after all orders of which its stream comes.
+    fn take_window(
+        &self,
+        asking: Asking,
+        other: &Arena,
+        window: Window,
+        to: Order,
+    ) -> Result<Option<u64>> {
+        let Order::Guest(index) = to else {
+            self.gather(other, window, to);
+            return self.take::<true>(other, asking.request, usize::MAX);
+        };
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Relaxed);
+        // What fits in one piece leaves the rest to the arena's own stream.
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let own = unsafe { other.state() }.fits_own(asking.request.units);
+        if own && window.orders == Order::Own.bit() {
+            return self.take_for_guest(other, index, asking.request, true);
+        }
+        self.gather(other, window, to);
+        self.take_for_guest(other, index, asking.request, false)
+    }
+
+    /// Moves a window into one order. The caller holds the arena's lock.
+    fn gather(&self, arena: &Arena, window: Window, to: Order) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        unsafe { arena.state() }.gather(window, to);
+        self.count_free(arena);
+    }
+
+    /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
+    /// the stream cannot be its guest. The caller holds the arena's lock.
+    fn order_in(&self, asking: Asking, other: &Arena) -> Option<Order> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { other.state() };
+        if state.free_bytes == 0 && state.guests.is_empty() {
+            return None;
+        }
+        if !state.quick.is_empty() {
+            self.join_quick(other);
+        }
+        if std::ptr::eq(other, asking.arena) {
+            return Some(Order::Own);
+        }
+        // SAFETY: as above.
+        let guests = &mut unsafe { other.state() }.guests;
+        guests.welcome(asking.stream).ok().map(Order::Guest)
+    }
+
+    /// The orders of an arena after which the asking stream comes as it is; with `ask` those too whose
+    /// streams have nothing left to do. The caller holds the arena's lock.
+    fn known(&self, asking: Asking, other: &Arena, to: Order, ask: bool) -> u64 {
+        let mut known = to.bit();
+        let freed = freed_ever(other);
+        let mut next = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let state = unsafe { other.state() };
+            let Some((order, following)) = state.next_order(next) else { break };
+            next = following;
+            let is_known = match (order, to) {
+                (Order::Own, Order::Guest(index)) => state.has_seen_own(index, freed),
+                _ => order == to,
+            };
+            if is_known || ask && self.come_after(asking, other, order.bit(), to, false) {
+                known |= order.bit();
+            }
+        }
+        known
+    }
+
+    /// Has the asking stream come after these orders of an arena; false: after not all of them. What
+    /// cannot be asked, or is captured, is left alone. The caller holds the arena's lock.
+    fn come_after(
+        &self,
+        asking: Asking,
+        other: &Arena,
+        orders: u64,
+        to: Order,
+        may_wait: bool,
+    ) -> bool {
+        let freed = freed_ever(other);
+        let mut next = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let state = unsafe { other.state() };
+            let Some((order, following)) = state.next_order(next) else { break };
+            next = following;
+            if order == to || orders & order.bit() == 0 {
+                continue;
+            }
+            if let (Order::Own, Order::Guest(index)) = (order, to)
+                && state.has_seen_own(index, freed)
+            {
+                continue;
+            }
+            let from = match order {
+                Order::Own => other.stream(),
+                Order::Guest(index) => state.guests.stream(index),
+            };
+            let Some(from) = from else { return false };
+            if !self.follow(asking, other, from, may_wait).unwrap_or(false) {
+                return false;
+            }
+            // SAFETY: as above.
+            unsafe { other.state() }.note_order(order, to, freed);
+        }
+        true
+    }
+
+    /// Has the asking stream come after what another holds, if it may by a wait; false: it does not.
+    fn follow(&self, asking: Asking, other: &Arena, from: &Stream, may_wait: bool) -> Result<bool> {
+        let Asking { runtime, device, stream, .. } = asking;
+        let Standing::Alive(_named) = from.standing() else {
+            // What stands for it is asked; nobody waits for it.
+            return self.is_over(runtime, other, from, false);
+        };
+        if from.is_per_thread() || from.is_capturing(runtime)? {
+            return Ok(false);
+        }
+        if from.query(runtime)? {
+            return Ok(true);
+        }
+        if !may_wait || stream.is_capturing(runtime)? {
+            return Ok(false);
+        }
+        let event = device.events.take_untimed(device)?;
+        let waited = from.record(runtime, event).and_then(|()| stream.wait(runtime, event));
+        device.events.give_untimed(event);
+        waited?;
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Memory at the end of the arena where the least is missing, if that is much less than the asking
+    /// arena would take: what is free there in several orders, and what the driver gives beside it.
+    fn grow_elsewhere(&self, asking: Asking) -> Result<Option<u64>> {
+        let units = asking.request.units;
+        let mut best: (u32, *const Arena) = (0, std::ptr::null());
+        self.each_shared(asking.arena, |other| {
+            // SAFETY: `each_shared` holds the lock.
+            let state = unsafe { other.state() };
+            if state.quick.is_empty()
+                && let Some((_, tail)) = state.tail()
+            {
+                let own = std::ptr::eq(other, asking.arena);
+                // What is the arena's own already counts for nothing more than it is.
+                let worth = if own { tail } else { tail.saturating_sub(units / 8) };
+                if worth > best.0 {
+                    best = (worth, std::ptr::from_ref(other));
+                }
+            }
+            Ok(None::<()>)
+        })?;
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
+        let _guard = other.lock.guard();
+        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        // SAFETY: the lock is held, and this is the only reference.
+        let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };
+        if window.orders == to.bit() && to == Order::Own
+            || !self.come_after(asking, other, window.orders, to, true)
+        {
+            return Ok(None);
+        }
+        self.gather(other, window, to);
+        let Order::Guest(index) = to else { return Ok(None) };
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        let missing = units.saturating_sub(tail).next_multiple_of(step);
+        if missing > 0 {
+            // SAFETY: as above.
+            let state = unsafe { other.state() };
+            let before = state.reserved();
+            let grown = state.grow_for(&self.virtual_memory, other, index, missing);
+            self.count_segment(other, before);
+            self.count_free(other);
+            grown?;
+        }
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Relaxed);
+        self.take_for_guest(other, index, asking.request, false)
+    }
+
+    /// Takes a block for a guest: of what is free in its order, or with `own` in the arena's. The caller
+    /// holds the arena's lock.
+    fn take_for_guest(
+        &self,
+        arena: &Arena,
+        index: usize,
+        request: Request,
+        own: bool,
+    ) -> Result<Option<u64>> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let taken = match own {
+            true => state.take_own_for(index, request)?,
+            false => state.take_of_guest(index, request)?,
+        };
+        let Some(id) = taken else { return Ok(None) };
+        history::allocated(arena, state, id);
+        let address = state.address(arena.base, id);
+        let bytes = (u64::from(request.units) * UNIT) as i64;
+        let change = change_of(1, bytes, request.bytes as i64, request.oversize);
+        self.count_with_split(arena, change);
+        Ok(Some(address))
+    }
+
+    /// Frees a block of a guest that no other stream uses. The caller holds the arena's lock.
+    pub(super) fn free_of_guest(&self, runtime: &Runtime, arena: &Arena, index: usize, id: u32) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        history::freed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let block = &state.blocks[id];
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        state.active_blocks -= 1;
+        state.free_of_guest(index, id);
+        self.count_with_split(arena, change);
+    }
+
+    /// Makes a change known, with the free blocks as they are. The caller holds the arena's lock, and no
+    /// reference to its state.
+    fn count_with_split(&self, arena: &Arena, mut change: Lanes) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let split = unsafe { arena.state() }.split();
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut change, split);
+        self.count(arena, &change);
+    }
+
+    /// Brings what is free in the orders of guests into the arena's own, where their work is over, and
+    /// waits for that if it may. The caller holds the arena's lock.
+    pub(super) fn bring_home(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<()> {
+        let mut index = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let guests = &unsafe { arena.state() }.guests;
+            let Some(stream) = guests.stream(index) else { break };
+            if guests.has_free(index) && self.is_over(runtime, arena, stream, wait)? {
+                // SAFETY: the lock is held, and the wait is over.
+                unsafe { arena.state() }.move_all(index, Order::Own);
+                self.count_free(arena);
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+}
+
+/// May the memory of an arena be shared? Others than those of the default pool may be in graphs.
+fn is_shared(arena: &Arena) -> bool {
+    !arena.segmented && arena.pool() == PoolId::DEFAULT
+}
+
+/// Blocks of an arena that ever became free. The caller holds its lock.
+fn freed_ever(arena: &Arena) -> u64 {
+    // SAFETY: the caller holds the lock and is not parked.
+    unsafe { arena.account() }.freed_ever()
+}
