@@ -172,6 +172,10 @@ impl DeviceMemory {
     fn share_cheapest(&self, asking: Asking, may_wait: bool) -> Result<Option<u64>> {
         let mut best = None;
         self.each_shared(asking.arena, |other| {
+            if !may_wait && !std::ptr::eq(other, asking.arena) {
+                // What its other streams do wrong is not this allocation's fault.
+                let _ = self.settle(asking.runtime, other, false);
+            }
             let Some(to) = self.order_in(asking, other) else { return Ok(None::<()>) };
             let known = self.known(asking, other, to, !may_wait);
             let allowed = if may_wait { ANY } else { known };

@@ -5,7 +5,9 @@ use super::super::stats::{ACTIVE, ALLOCATION, REQUESTED_BYTES};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::callback::{self, Callback};
 use crate::driver::Call;
+use crate::runtime;
 use crate::stream::Stream;
+use crate::thread;
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex};
 
@@ -237,6 +239,7 @@ fn emptying_the_cache_waits_for_the_streams_it_takes_from() {
 #[test]
 fn memory_cached_for_another_stream_is_reclaimed_before_an_allocation_fails() {
     on_machine("memory=64MiB", |bench| {
+        runtime::configure(&thread::enter().unwrap(), "share_between_streams:False").unwrap();
         let (own, other) = (bench.stream(), bench.stream());
         bench.free(bench.malloc(other, 40 * MIB));
         bench.free(bench.malloc(other, KIB));

@@ -73,7 +73,7 @@ const HOST_WAITS: [Call; 3] =
 
 #[test]
 fn memory_in_rotation_is_enough_once() {
-    for streams in [2, 4, 8] {
+    for streams in [1, 2, 4, 8] {
         for (what, layers) in [("few", 6), ("many", 40)] {
             on_machine("schedule=threads,memory=8GiB", |bench| {
                 let waited = HOST_WAITS.map(|call| bench.calls(call));
@@ -92,14 +92,18 @@ fn memory_in_rotation_is_enough_once() {
 
 #[test]
 fn memory_in_rotation_is_enough_with_steps_of_many_sizes() {
-    for streams in [2, 4, 8] {
+    for streams in [1, 2, 4, 8] {
         for (what, layers) in [("few", 6), ("many", 40)] {
             on_machine("schedule=threads,memory=8GiB", |bench| {
                 let (statistics, waits) = rotate(bench, streams, 60, |bench, stream, k| {
                     step(bench, stream, layers, 4 + k * 5 % 8, k);
                 });
                 let single = { statistics };
-                println!("var {streams} {what} ratio {:.4} waits {waits}", ratio(&single));
+                println!(
+                    "var {streams} {what} ratio {:.4} {:?} waits {waits}",
+                    ratio(&single),
+                    single.reserved_bytes.map(|s| s.peak >> 20)
+                );
             });
         }
     }
