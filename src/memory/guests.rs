@@ -148,10 +148,15 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// How much it costs: the orders that must be waited for, the arena's own last, and its length.
-    pub(super) fn cost(&self, known: u64) -> (u32, bool, u32) {
+    /// How much it costs: how many orders must be waited for, and whether the arena's own is one.
+    pub(super) fn waits(&self, known: u64) -> (u32, bool) {
         let unknown = self.orders & !known;
-        (unknown.count_ones(), unknown & Order::Own.bit() != 0, self.to - self.from)
+        (unknown.count_ones(), unknown & Order::Own.bit() != 0)
+    }
+
+    /// Its length.
+    pub(super) fn units(&self) -> u32 {
+        self.to - self.from
     }
 }
 
@@ -384,7 +389,8 @@ impl ArenaState {
             }
             if sum >= u64::from(units) {
                 let found = self.window_of(low, id);
-                if best.is_none_or(|best| found.cost(known) < best.cost(known)) {
+                let cost = |window: Window| (window.waits(known), window.units());
+                if best.is_none_or(|best| cost(found) < cost(best)) {
                     best = Some(found);
                 }
             }
@@ -417,7 +423,7 @@ impl ArenaState {
             return None;
         }
         let window = self.window_of(low, self.last);
-        Some((window, window.to - window.from))
+        Some((window, window.units()))
     }
 
     /// Maps `units`, a multiple of the granularity, at the end, free in a guest's order.
@@ -434,6 +440,10 @@ impl ArenaState {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
         self.segment.map(memory, arena.base, self.end(), u64::from(units) * UNIT)?;
+        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
+        if wilderness != NONE {
+            self.bins.insert(&mut self.blocks, wilderness);
+        }
         let id = self.new_block(self.end(), units, State::Guest);
         self.blocks.link(id, self.last, NONE);
         if self.last == NONE {

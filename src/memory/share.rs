@@ -24,6 +24,15 @@ const SLACK: u64 = 100;
 /// Every order.
 const ANY: u64 = u64::MAX;
 
+/// Where memory is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// In the asking stream's own arena.
+    AtHome,
+    /// There and in others'.
+    Anywhere,
+}
+
 /// Who asks for memory.
 #[derive(Clone, Copy)]
 struct Asking<'a> {
@@ -74,12 +83,17 @@ impl DeviceMemory {
         {
             return Ok(Some(address));
         }
+        let _context = device.enter()?;
+        if self.has_guests(arena)
+            && let Some(address) = self.share_cheapest(asking, Where::AtHome, false)?
+        {
+            return Ok(Some(address));
+        }
         if !anyhow && self.may_grow(arena, request) {
             return Ok(None);
         }
-        let _context = device.enter()?;
         for may_wait in [false, true] {
-            if let Some(address) = self.share_cheapest(asking, may_wait)? {
+            if let Some(address) = self.share_cheapest(asking, Where::Anywhere, may_wait)? {
                 return Ok(Some(address));
             }
         }
@@ -168,21 +182,26 @@ impl DeviceMemory {
         })
     }
 
-    /// A block for which the fewest streams must be waited for; without `may_wait`, none.
-    fn share_cheapest(&self, asking: Asking, may_wait: bool) -> Result<Option<u64>> {
+    /// A block for which the fewest streams must be waited for; without `may_wait`, none. Of equals one
+    /// in the smallest arena: what has little memory of its own is not worth much as a whole.
+    fn share_cheapest(&self, asking: Asking, place: Where, may_wait: bool) -> Result<Option<u64>> {
         let mut best = None;
         self.each_shared(asking.arena, |other| {
-            if !may_wait && !std::ptr::eq(other, asking.arena) {
+            let is_own = std::ptr::eq(other, asking.arena);
+            if place == Where::AtHome && !is_own {
+                return Ok(None::<()>);
+            }
+            if !may_wait && !is_own {
                 // What its other streams do wrong is not this allocation's fault.
                 let _ = self.settle(asking.runtime, other, false);
             }
-            let Some(to) = self.order_in(asking, other) else { return Ok(None::<()>) };
+            let Some(to) = self.order_in(asking, other) else { return Ok(None) };
             let known = self.known(asking, other, to, !may_wait);
             let allowed = if may_wait { ANY } else { known };
             // SAFETY: `each_shared` holds the lock.
             let state = unsafe { other.state() };
             if let Some(window) = state.find_window(asking.request.units, allowed, known) {
-                let cost = window.cost(known);
+                let cost = (window.waits(known), state.segment.bytes(), window.units());
                 if best.is_none_or(|(least, _)| cost < least) {
                     best = Some((cost, std::ptr::from_ref(other)));
                 }
@@ -354,8 +373,8 @@ impl DeviceMemory {
                 && let Some((_, tail)) = state.tail()
             {
                 let own = std::ptr::eq(other, asking.arena);
-                // What is the arena's own already counts for nothing more than it is.
-                let worth = if own { tail } else { tail.saturating_sub(units / 8) };
+                // Another's is worth it where it spares a quarter.
+                let worth = if own { tail } else { tail.saturating_sub(units / 4) };
                 if worth > best.0 {
                     best = (worth, std::ptr::from_ref(other));
                 }
