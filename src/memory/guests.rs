@@ -298,13 +298,16 @@ impl ArenaState {
         id
     }
 
-    /// Moves all that is free in a guest's order into another, whose stream comes after the guest's.
-    pub(super) fn move_all(&mut self, from: usize, to: Order) {
+    /// Moves all that is free in a guest's order into another, whose stream comes after the guest's;
+    /// gives its units.
+    pub(super) fn move_all(&mut self, from: usize, to: Order) -> u64 {
+        let mut units = 0;
         loop {
             let id = self.guests.list[from].bins.find(&self.blocks, 1, 1);
             if id == NONE {
                 break;
             }
+            units += u64::from(self.blocks[id].units);
             self.unshelve_of_guest(from, id);
             self.free_blocks -= 1;
             self.free_bytes -= self.blocks[id].bytes();
@@ -319,16 +322,19 @@ impl ArenaState {
         if to == Order::Own {
             self.guests.returns += 1;
         }
+        units
     }
 
     /// Moves what is free in a window into one order, whose stream comes after all others of it; and
-    /// all that the guests among those have free elsewhere.
-    pub(super) fn gather(&mut self, window: Window, to: Order) {
+    /// all that the guests among those have free elsewhere. Gives the units that were moved.
+    pub(super) fn gather(&mut self, window: Window, to: Order) -> u64 {
+        let mut units = 0;
         if let Order::Guest(index) = to {
             let mut id = if window.below == NONE { self.first } else { window.below };
             while id != NONE && self.blocks[id].start < window.to {
                 let block = &self.blocks[id];
                 if block.state == State::Free && block.start >= window.from {
+                    units += u64::from(block.units);
                     self.take_out(id);
                     id = self.release_to_guest(index, id);
                 }
@@ -338,9 +344,10 @@ impl ArenaState {
         for from in 0..self.guests.list.len() {
             let order = Order::Guest(from);
             if order != to && window.orders & order.bit() != 0 {
-                self.move_all(from, to);
+                units += self.move_all(from, to);
             }
         }
+        units
     }
 
     /// Takes a free block out of the arena's own free memory.

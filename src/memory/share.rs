@@ -18,8 +18,12 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use std::sync::atomic::Ordering;
 
-/// One part in so many that may be reserved beyond what was ever needed.
-const SLACK: u64 = 100;
+/// Thousandths that may be reserved beyond what was ever needed.
+const SLACK: u64 = 10;
+/// Thousandths more, one for each time that one stream came after another for little.
+const MORE_SLACK: u64 = 40;
+/// Less than one part in so many of what is reserved is little.
+const LITTLE: u64 = 64;
 
 /// Every order.
 const ANY: u64 = u64::MAX;
@@ -150,7 +154,9 @@ impl DeviceMemory {
             let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
             books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
         });
-        self.virtual_memory.limit.claimed() + growth <= held + held / SLACK
+        // Where streams follow one another again and again for little, some more keeps them apart.
+        let slack = SLACK + self.little.load(Ordering::Relaxed).min(MORE_SLACK);
+        self.virtual_memory.limit.claimed() + growth <= held + held / 1000 * slack
     }
 
     /// Runs `body` for each arena whose memory may be shared with an arena, holding its lock, until it
@@ -244,6 +250,7 @@ impl DeviceMemory {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let own = unsafe { other.state() }.fits_own(asking.request.units);
         if own && window.orders == Order::Own.bit() {
+            self.count_little(asking.request.units.into());
             return self.take_for_guest(other, index, asking.request, true);
         }
         self.gather(other, window, to);
@@ -253,8 +260,16 @@ impl DeviceMemory {
     /// Moves a window into one order. The caller holds the arena's lock.
     fn gather(&self, arena: &Arena, window: Window, to: Order) {
         // SAFETY: the caller holds the lock, and this is the only reference.
-        unsafe { arena.state() }.gather(window, to);
+        let units = unsafe { arena.state() }.gather(window, to);
         self.count_free(arena);
+        self.count_little(units);
+    }
+
+    /// A stream came after others, if it did not before, for so many units.
+    fn count_little(&self, units: u64) {
+        if (1..self.virtual_memory.limit.claimed() / LITTLE).contains(&(units * UNIT)) {
+            self.little.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
