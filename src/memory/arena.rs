@@ -25,7 +25,7 @@ use super::stats::{
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Units to a window of the pointer table of a large arena: 1 MiB. A large block is bigger, so that
 /// at most one starts in a window. In a small arena a window is a unit.
@@ -61,6 +61,8 @@ pub struct Arena {
     counted: AtomicI64,
     /// The arena that last served its stream with memory of another's; NULL: none ever did.
     pub(super) lender: AtomicPtr<Arena>,
+    /// How often its stream came after another for little memory.
+    pub(super) followed: AtomicU32,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -140,6 +142,7 @@ impl Arena {
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
             counted: AtomicI64::new(0),
             lender: AtomicPtr::new(std::ptr::null_mut()),
+            followed: AtomicU32::new(0),
             lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::thread::try_box;
 
-/// Guests of an arena at a time.
-const MOST: usize = 1024;
+/// Guests of an arena at a time: each is a bit beside the arena's own.
+const MOST: usize = 63;
 
 /// What a block of a guest has in place of the first of its other streams, or their list as its end:
 /// the guest's number from here down.
@@ -47,11 +47,11 @@ impl Order {
         }
     }
 
-    /// A bit for it; those above share one.
+    /// A bit for it.
     pub(super) fn bit(self) -> u64 {
         match self {
             Order::Own => 1,
-            Order::Guest(index) => 2 << index.min(62),
+            Order::Guest(index) => 2 << index,
         }
     }
 }
@@ -62,6 +62,7 @@ struct Guest {
     /// What is free in its order.
     bins: Box<Bins>,
     free: u32,
+    free_units: u64,
     /// Blocks that it has, pending ones too.
     held: u32,
     /// The arena's own frees after which its stream comes.
@@ -123,7 +124,7 @@ impl Guests {
             return Err(no_memory);
         }
         let bins = try_box(Bins::new(), "an arena's guests")?;
-        self.list.push(Guest { stream, bins, free: 0, held: 0, seen: 0 });
+        self.list.push(Guest { stream, bins, free: 0, free_units: 0, held: 0, seen: 0 });
         Ok(self.list.len() - 1)
     }
 
@@ -187,6 +188,13 @@ impl ArenaState {
         let mut guests = from - 1..self.guests.list.len();
         let index = guests.find(|index| self.guests.has_free(*index))?;
         Some((Order::Guest(index), index + 2))
+    }
+
+    /// Units that are free in the orders of some guests.
+    pub(super) fn free_of_guests(&self, orders: u64) -> u64 {
+        let guests = self.guests.list.iter().enumerate();
+        let chosen = guests.filter(|(index, _)| orders & Order::Guest(*index).bit() != 0);
+        chosen.map(|(_, guest)| guest.free_units).sum()
     }
 
     /// Does a guest come after everything that is free in the arena's own order?
@@ -263,8 +271,10 @@ impl ArenaState {
         let block = &mut self.blocks[id];
         block.state = State::Guest;
         block.uses = Order::Guest(index).end();
+        let units = u64::from(block.units);
         let guest = &mut self.guests.list[index];
         guest.free += 1;
+        guest.free_units += units;
         guest.bins.insert(&mut self.blocks, id);
     }
 
@@ -272,6 +282,7 @@ impl ArenaState {
     fn unshelve_of_guest(&mut self, index: usize, id: u32) {
         let guest = &mut self.guests.list[index];
         guest.free -= 1;
+        guest.free_units -= u64::from(self.blocks[id].units);
         guest.bins.remove(&mut self.blocks, id);
     }
 
@@ -298,16 +309,13 @@ impl ArenaState {
         id
     }
 
-    /// Moves all that is free in a guest's order into another, whose stream comes after the guest's;
-    /// gives its units.
-    pub(super) fn move_all(&mut self, from: usize, to: Order) -> u64 {
-        let mut units = 0;
+    /// Moves all that is free in a guest's order into another, whose stream comes after the guest's.
+    pub(super) fn move_all(&mut self, from: usize, to: Order) {
         loop {
             let id = self.guests.list[from].bins.find(&self.blocks, 1, 1);
             if id == NONE {
                 break;
             }
-            units += u64::from(self.blocks[id].units);
             self.unshelve_of_guest(from, id);
             self.free_blocks -= 1;
             self.free_bytes -= self.blocks[id].bytes();
@@ -322,19 +330,16 @@ impl ArenaState {
         if to == Order::Own {
             self.guests.returns += 1;
         }
-        units
     }
 
     /// Moves what is free in a window into one order, whose stream comes after all others of it; and
-    /// all that the guests among those have free elsewhere. Gives the units that were moved.
-    pub(super) fn gather(&mut self, window: Window, to: Order) -> u64 {
-        let mut units = 0;
+    /// all that the guests among those have free elsewhere.
+    pub(super) fn gather(&mut self, window: Window, to: Order) {
         if let Order::Guest(index) = to {
             let mut id = if window.below == NONE { self.first } else { window.below };
             while id != NONE && self.blocks[id].start < window.to {
                 let block = &self.blocks[id];
                 if block.state == State::Free && block.start >= window.from {
-                    units += u64::from(block.units);
                     self.take_out(id);
                     id = self.release_to_guest(index, id);
                 }
@@ -344,10 +349,9 @@ impl ArenaState {
         for from in 0..self.guests.list.len() {
             let order = Order::Guest(from);
             if order != to && window.orders & order.bit() != 0 {
-                units += self.move_all(from, to);
+                self.move_all(from, to);
             }
         }
-        units
     }
 
     /// Takes a free block out of the arena's own free memory.

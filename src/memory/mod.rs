@@ -109,8 +109,6 @@ pub struct DeviceMemory {
     pool: DriverPool,
     /// Waits of streams for others that sharing has added.
     waits: AtomicU64,
-    /// How often one stream came after another for little memory.
-    little: AtomicU64,
 }
 
 type Books = books::Books<Arena>;
@@ -144,7 +142,6 @@ impl DeviceMemory {
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
-            little: AtomicU64::new(0),
         };
         memory.configure(settings);
         Ok(memory)

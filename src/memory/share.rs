@@ -18,10 +18,11 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use std::sync::atomic::Ordering;
 
-/// Thousandths that may be reserved beyond what was ever needed.
+/// Thousandths that may be reserved beyond what was ever needed at a time.
 const SLACK: u64 = 10;
-/// Thousandths more, one for each time that one stream came after another for little.
+/// The same for little, where a stream has come after others for little so many times.
 const MORE_SLACK: u64 = 40;
+const TIMES: u32 = 4;
 /// Less than one part in so many of what is reserved is little.
 const LITTLE: u64 = 64;
 
@@ -59,7 +60,7 @@ impl DeviceMemory {
     #[inline]
     pub(super) fn share_again(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
         // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        let Some(lender) = (unsafe { arena.lender.load(Ordering::Relaxed).as_ref() }) else {
+        let Some(lender) = (unsafe { arena.lender.load(Ordering::Acquire).as_ref() }) else {
             return Ok(None);
         };
         let Some(stream) = arena.stream() else { return Ok(None) };
@@ -82,7 +83,7 @@ impl DeviceMemory {
         anyhow: bool,
     ) -> Result<Option<u64>> {
         let Some(asking) = self.may_share(runtime, device, arena, request) else { return Ok(None) };
-        if !arena.lender.load(Ordering::Relaxed).is_null()
+        if !arena.lender.load(Ordering::Acquire).is_null()
             && let Some(address) = self.share_for_nothing(asking)?
         {
             return Ok(Some(address));
@@ -154,27 +155,43 @@ impl DeviceMemory {
             let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
             books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
         });
-        // Where streams follow one another again and again for little, some more keeps them apart.
-        let slack = SLACK + self.little.load(Ordering::Relaxed).min(MORE_SLACK);
+        // A stream that needs little, such as one of copies, is soon on its own.
+        let is_often = arena.followed.load(Ordering::Relaxed) >= TIMES;
+        let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
+        let slack = if is_often && is_little { MORE_SLACK } else { SLACK };
         self.virtual_memory.limit.claimed() + growth <= held + held / 1000 * slack
     }
 
-    /// Runs `body` for each arena whose memory may be shared with an arena, holding its lock, until it
-    /// gives something.
+    /// Runs `body` for an arena and each other that has memory to be shared with it, holding its lock,
+    /// until it gives something.
     fn each_shared<R>(
         &self,
         arena: &Arena,
         mut body: impl FnMut(&Arena) -> Result<Option<R>>,
     ) -> Result<Option<R>> {
-        let (mut found, shares) = (None, self.policy.shares());
-        self.each_arena(|other| {
-            let is_open = shares && other.kind() == arena.kind() && is_shared(other);
-            if found.is_none() && (is_open || std::ptr::eq(other, arena)) {
-                found = body(other)?;
+        let shares = self.policy.shares();
+        let takes_part = |other: &Arena| {
+            let lends = shares && other.kind() == arena.kind() && is_shared(other);
+            std::ptr::eq(other, arena) || lends && other.counted() > 0
+        };
+        let mut index = 0;
+        loop {
+            let found = self.books.with_members(|arenas| {
+                let place = arenas[index..].iter().position(|other| takes_part(other));
+                place.map(|place| {
+                    (index + place, std::ptr::from_ref::<Arena>(&arenas[index + place]))
+                })
+            });
+            let Some((place, other)) = found else { return Ok(None) };
+            // SAFETY: boxed, and kept until shutdown.
+            let other = unsafe { &*other };
+            let _guard = other.lock.guard();
+            let found = body(other)?;
+            if found.is_some() {
+                return Ok(found);
             }
-            Ok(())
-        })?;
-        Ok(found)
+            index = place + 1;
+        }
     }
 
     /// A block that the stream may use without being told.
@@ -191,7 +208,7 @@ impl DeviceMemory {
     /// A block for which the fewest streams must be waited for; without `may_wait`, none. Of equals one
     /// in the smallest arena: what has little memory of its own is not worth much as a whole.
     fn share_cheapest(&self, asking: Asking, place: Where, may_wait: bool) -> Result<Option<u64>> {
-        let mut best = None;
+        let mut best: Option<(_, *const Arena, u64)> = None;
         self.each_shared(asking.arena, |other| {
             let is_own = std::ptr::eq(other, asking.arena);
             if place == Where::AtHome && !is_own {
@@ -202,19 +219,20 @@ impl DeviceMemory {
                 let _ = self.settle(asking.runtime, other, false);
             }
             let Some(to) = self.order_in(asking, other) else { return Ok(None) };
-            let known = self.known(asking, other, to, !may_wait);
+            let before = self.known(asking, other, to, false);
+            let known = if may_wait { before } else { self.known(asking, other, to, true) };
             let allowed = if may_wait { ANY } else { known };
             // SAFETY: `each_shared` holds the lock.
             let state = unsafe { other.state() };
             if let Some(window) = state.find_window(asking.request.units, allowed, known) {
                 let cost = (window.waits(known), state.segment.bytes(), window.units());
-                if best.is_none_or(|(least, _)| cost < least) {
-                    best = Some((cost, std::ptr::from_ref(other)));
+                if best.is_none_or(|(least, ..)| cost < least) {
+                    best = Some((cost, std::ptr::from_ref(other), before));
                 }
             }
             Ok(None)
         })?;
-        let Some((_, other)) = best else { return Ok(None) };
+        let Some((_, other, before)) = best else { return Ok(None) };
         // SAFETY: an arena of this device, which lives until shutdown.
         let other = unsafe { &*other };
         let _guard = other.lock.guard();
@@ -227,8 +245,15 @@ impl DeviceMemory {
         let Some(window) = state.find_window(asking.request.units, allowed, known) else {
             return Ok(None);
         };
-        if !self.come_after(asking, other, window.orders, to, may_wait) {
+        if !self.come_after(asking, other, window.orders & !known, to, may_wait) {
             return Ok(None);
+        }
+        let newly = window.orders & !before;
+        // SAFETY: as above.
+        let guests = unsafe { other.state() }.free_of_guests(newly);
+        let gained = guests.max(asking.request.units.into()) * UNIT;
+        if newly != 0 && gained < self.virtual_memory.limit.claimed() / LITTLE {
+            asking.arena.followed.fetch_add(1, Ordering::Relaxed);
         }
         self.take_window(asking, other, window, to)
     }
@@ -245,12 +270,11 @@ impl DeviceMemory {
             self.gather(other, window, to);
             return self.take::<true>(other, asking.request, usize::MAX);
         };
-        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Relaxed);
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
         // What fits in one piece leaves the rest to the arena's own stream.
         // SAFETY: the caller holds the lock, and this is the only reference.
         let own = unsafe { other.state() }.fits_own(asking.request.units);
         if own && window.orders == Order::Own.bit() {
-            self.count_little(asking.request.units.into());
             return self.take_for_guest(other, index, asking.request, true);
         }
         self.gather(other, window, to);
@@ -260,16 +284,8 @@ impl DeviceMemory {
     /// Moves a window into one order. The caller holds the arena's lock.
     fn gather(&self, arena: &Arena, window: Window, to: Order) {
         // SAFETY: the caller holds the lock, and this is the only reference.
-        let units = unsafe { arena.state() }.gather(window, to);
+        unsafe { arena.state() }.gather(window, to);
         self.count_free(arena);
-        self.count_little(units);
-    }
-
-    /// A stream came after others, if it did not before, for so many units.
-    fn count_little(&self, units: u64) {
-        if (1..self.virtual_memory.limit.claimed() / LITTLE).contains(&(units * UNIT)) {
-            self.little.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
@@ -420,7 +436,7 @@ impl DeviceMemory {
             self.count_free(other);
             grown?;
         }
-        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Relaxed);
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
         self.take_for_guest(other, index, asking.request, false)
     }
 
