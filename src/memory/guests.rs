@@ -365,12 +365,6 @@ impl ArenaState {
         }
     }
 
-    /// Does a block of `units` fit into what is free in the arena's own order? Nothing is in quick lists.
-    pub(super) fn fits_own(&self, units: u32) -> bool {
-        self.bins.find(&self.blocks, units, WHOLE_WALK) != NONE
-            || self.wilderness != NONE && self.blocks[self.wilderness].units >= units
-    }
-
     /// The order of a free block.
     fn order_of_free(&self, id: u32) -> Option<Order> {
         match self.blocks[id].state {

@@ -15,6 +15,7 @@ pub mod dictionary;
 pub mod direct;
 mod driver_pool;
 mod figures;
+mod follow;
 pub mod frames;
 mod grammar;
 mod guests;

@@ -7,15 +7,14 @@
 
 use super::arena::{Arena, Request};
 use super::block::UNIT;
+use super::follow::Asking;
 use super::guests::{Order, Window};
 use super::pool::PoolId;
 use super::stats::{ALL, ALLOCATED_BYTES, Account, Lanes, change_of};
 use super::{DeviceMemory, history};
 use crate::device::Device;
 use crate::error::Result;
-use crate::farewell::Standing;
 use crate::runtime::Runtime;
-use crate::stream::Stream;
 use std::sync::atomic::Ordering;
 
 /// Thousandths that may be reserved beyond what was ever needed at a time.
@@ -36,17 +35,6 @@ enum Where {
     AtHome,
     /// There and in others'.
     Anywhere,
-}
-
-/// Who asks for memory.
-#[derive(Clone, Copy)]
-struct Asking<'a> {
-    runtime: &'a Runtime,
-    device: &'a Device,
-    /// Its own arena.
-    arena: &'a Arena,
-    stream: &'a Stream,
-    request: Request,
 }
 
 impl DeviceMemory {
@@ -271,10 +259,8 @@ impl DeviceMemory {
             return self.take::<true>(other, asking.request, usize::MAX);
         };
         asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
-        // What fits in one piece leaves the rest to the arena's own stream.
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let own = unsafe { other.state() }.fits_own(asking.request.units);
-        if own && window.orders == Order::Own.bit() {
+        // What is the arena's own alone is one block, of which the rest stays its own.
+        if window.orders == Order::Own.bit() {
             return self.take_for_guest(other, index, asking.request, true);
         }
         self.gather(other, window, to);
@@ -286,110 +272,6 @@ impl DeviceMemory {
         // SAFETY: the caller holds the lock, and this is the only reference.
         unsafe { arena.state() }.gather(window, to);
         self.count_free(arena);
-    }
-
-    /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
-    /// the stream cannot be its guest. The caller holds the arena's lock.
-    fn order_in(&self, asking: Asking, other: &Arena) -> Option<Order> {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let state = unsafe { other.state() };
-        if state.free_bytes == 0 && state.guests.is_empty() {
-            return None;
-        }
-        if !state.quick.is_empty() {
-            self.join_quick(other);
-        }
-        if std::ptr::eq(other, asking.arena) {
-            return Some(Order::Own);
-        }
-        // SAFETY: as above.
-        let guests = &mut unsafe { other.state() }.guests;
-        guests.welcome(asking.stream).ok().map(Order::Guest)
-    }
-
-    /// The orders of an arena after which the asking stream comes as it is; with `ask` those too whose
-    /// streams have nothing left to do. The caller holds the arena's lock.
-    fn known(&self, asking: Asking, other: &Arena, to: Order, ask: bool) -> u64 {
-        let mut known = to.bit();
-        let freed = freed_ever(other);
-        let mut next = 0;
-        loop {
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_order(next) else { break };
-            next = following;
-            let is_known = match (order, to) {
-                (Order::Own, Order::Guest(index)) => state.has_seen_own(index, freed),
-                _ => order == to,
-            };
-            if is_known || ask && self.come_after(asking, other, order.bit(), to, false) {
-                known |= order.bit();
-            }
-        }
-        known
-    }
-
-    /// Has the asking stream come after these orders of an arena; false: after not all of them. What
-    /// cannot be asked, or is captured, is left alone. The caller holds the arena's lock.
-    fn come_after(
-        &self,
-        asking: Asking,
-        other: &Arena,
-        orders: u64,
-        to: Order,
-        may_wait: bool,
-    ) -> bool {
-        let freed = freed_ever(other);
-        let mut next = 0;
-        loop {
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_order(next) else { break };
-            next = following;
-            if order == to || orders & order.bit() == 0 {
-                continue;
-            }
-            if let (Order::Own, Order::Guest(index)) = (order, to)
-                && state.has_seen_own(index, freed)
-            {
-                continue;
-            }
-            let from = match order {
-                Order::Own => other.stream(),
-                Order::Guest(index) => state.guests.stream(index),
-            };
-            let Some(from) = from else { return false };
-            if !self.follow(asking, other, from, may_wait).unwrap_or(false) {
-                return false;
-            }
-            // SAFETY: as above.
-            unsafe { other.state() }.note_order(order, to, freed);
-        }
-        true
-    }
-
-    /// Has the asking stream come after what another holds, if it may by a wait; false: it does not.
-    fn follow(&self, asking: Asking, other: &Arena, from: &Stream, may_wait: bool) -> Result<bool> {
-        let Asking { runtime, device, stream, .. } = asking;
-        let Standing::Alive(_named) = from.standing() else {
-            // What stands for it is asked; nobody waits for it.
-            return self.is_over(runtime, other, from, false);
-        };
-        if from.is_per_thread() || from.is_capturing(runtime)? {
-            return Ok(false);
-        }
-        if from.query(runtime)? {
-            return Ok(true);
-        }
-        if !may_wait || stream.is_capturing(runtime)? {
-            return Ok(false);
-        }
-        let event = device.events.take_untimed(device)?;
-        let waited = from.record(runtime, event).and_then(|()| stream.wait(runtime, event));
-        device.events.give_untimed(event);
-        waited?;
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
     }
 
     /// Memory at the end of the arena where the least is missing, if that is much less than the asking
@@ -511,10 +393,4 @@ impl DeviceMemory {
 /// May the memory of an arena be shared? Others than those of the default pool may be in graphs.
 fn is_shared(arena: &Arena) -> bool {
     !arena.segmented && arena.pool() == PoolId::DEFAULT
-}
-
-/// Blocks of an arena that ever became free. The caller holds its lock.
-fn freed_ever(arena: &Arena) -> u64 {
-    // SAFETY: the caller holds the lock and is not parked.
-    unsafe { arena.account() }.freed_ever()
 }
