@@ -82,13 +82,13 @@ impl DeviceMemory {
             Err(error) if is_want(&error) && !self.rejects(&error) => (),
             other => return other,
         }
-        if let Some(address) = self.share(runtime, device, arena, request, true)? {
-            return Ok(address);
-        }
         if let Some(stream) = arena.stream()
             && arena.pool() == PoolId::DEFAULT
             && let Some(address) = self.borrow_block(stream, arena.class, request)?
         {
+            return Ok(address);
+        }
+        if let Some(address) = self.share(runtime, device, arena, request, true)? {
             return Ok(address);
         }
         if self.release_own(runtime, device, arena, request)? {
