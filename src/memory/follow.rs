@@ -53,11 +53,9 @@ impl DeviceMemory {
             let state = unsafe { other.state() };
             let Some((order, following)) = state.next_order(next) else { break };
             next = following;
-            let is_known = match (order, to) {
-                (Order::Own, Order::Guest(index)) => state.has_seen_own(index, freed),
-                _ => order == to,
-            };
-            if is_known || ask && self.come_after(asking, other, order.bit(), to, false) {
+            if state.comes_after(to, order, freed)
+                || ask && self.come_after(asking, other, order.bit(), to, false)
+            {
                 known |= order.bit();
             }
         }
@@ -81,12 +79,7 @@ impl DeviceMemory {
             let state = unsafe { other.state() };
             let Some((order, following)) = state.next_order(next) else { break };
             next = following;
-            if order == to || orders & order.bit() == 0 {
-                continue;
-            }
-            if let (Order::Own, Order::Guest(index)) = (order, to)
-                && state.has_seen_own(index, freed)
-            {
+            if orders & order.bit() == 0 || state.comes_after(to, order, freed) {
                 continue;
             }
             let from = match order {
@@ -103,7 +96,8 @@ impl DeviceMemory {
         true
     }
 
-    /// Has the asking stream come after what another holds, if it may by a wait; false: it does not.
+    /// Has the asking stream come after what another holds: by a wait, if it may, or because that one has
+    /// nothing left to do; false: it does not.
     fn follow(&self, asking: Asking, other: &Arena, from: &Stream, may_wait: bool) -> Result<bool> {
         let Asking { runtime, device, stream, .. } = asking;
         let Standing::Alive(_named) = from.standing() else {
@@ -113,10 +107,10 @@ impl DeviceMemory {
         if from.is_per_thread() || from.is_capturing(runtime)? {
             return Ok(false);
         }
-        if from.query(runtime)? {
-            return Ok(true);
+        if !may_wait {
+            return from.query(runtime);
         }
-        if !may_wait || stream.is_capturing(runtime)? {
+        if stream.is_capturing(runtime)? {
             return Ok(false);
         }
         let event = device.events.take_untimed(device)?;

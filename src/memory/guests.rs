@@ -47,12 +47,17 @@ impl Order {
         }
     }
 
+    /// Its number: 0 is the arena's own.
+    fn number(self) -> usize {
+        match self {
+            Order::Own => 0,
+            Order::Guest(index) => index + 1,
+        }
+    }
+
     /// A bit for it.
     pub(super) fn bit(self) -> u64 {
-        match self {
-            Order::Own => 1,
-            Order::Guest(index) => 2 << index,
-        }
+        1 << self.number()
     }
 }
 
@@ -65,9 +70,13 @@ struct Guest {
     free_units: u64,
     /// Blocks that it has, pending ones too.
     held: u32,
-    /// The arena's own frees after which its stream comes.
-    seen: u64,
+    /// How often memory became free in its order.
+    frees: u64,
+    seen: Seen,
 }
+
+/// What a stream comes after: of each order, by its number, how often memory had become free in it.
+type Seen = [u64; MOST + 1];
 
 /// The guests of an arena.
 pub struct Guests {
@@ -76,6 +85,8 @@ pub struct Guests {
     freed: u64,
     /// How often memory came into the arena's own order.
     returns: u64,
+    /// What the arena's own stream comes after.
+    seen: Seen,
 }
 
 // SAFETY: streams are shared by all threads and outlive the arenas.
@@ -83,7 +94,7 @@ unsafe impl Send for Guests {}
 
 impl Guests {
     pub(super) fn new() -> Guests {
-        Guests { list: Vec::new(), freed: 0, returns: 0 }
+        Guests { list: Vec::new(), freed: 0, returns: 0, seen: [0; MOST + 1] }
     }
 
     /// Was there ever one?
@@ -116,7 +127,7 @@ impl Guests {
         let is_vacant = |guest: &Guest| guest.held == 0 && guest.free == 0;
         if let Some(index) = self.list.iter().position(is_vacant) {
             let guest = &mut self.list[index];
-            (guest.stream, guest.seen) = (stream, 0);
+            (guest.stream, guest.seen) = (stream, [0; MOST + 1]);
             return Ok(index);
         }
         let no_memory = Error::OutOfHostMemory("an arena's guests");
@@ -124,7 +135,9 @@ impl Guests {
             return Err(no_memory);
         }
         let bins = try_box(Bins::new(), "an arena's guests")?;
-        self.list.push(Guest { stream, bins, free: 0, free_units: 0, held: 0, seen: 0 });
+        let (free, free_units, held, frees) = (0, 0, 0, 0);
+        let seen = [0; MOST + 1];
+        self.list.push(Guest { stream, bins, free, free_units, held, frees, seen });
         Ok(self.list.len() - 1)
     }
 
@@ -175,9 +188,36 @@ impl ArenaState {
         }
     }
 
-    /// How often memory became free in the arena's own order, where `freed` blocks became free at all.
-    fn own_frees(&self, freed: u64) -> u64 {
-        freed.wrapping_sub(self.guests.freed).wrapping_add(self.guests.returns)
+    /// How often memory became free in an order, where `freed` blocks of the arena did at all.
+    fn frees(&self, order: Order, freed: u64) -> u64 {
+        match order {
+            Order::Own => freed.wrapping_sub(self.guests.freed).wrapping_add(self.guests.returns),
+            Order::Guest(index) => self.guests.list[index].frees,
+        }
+    }
+
+    fn seen(&mut self, order: Order) -> &mut Seen {
+        match order {
+            Order::Own => &mut self.guests.seen,
+            Order::Guest(index) => &mut self.guests.list[index].seen,
+        }
+    }
+
+    /// Does the stream of one order come after everything that is free in another?
+    pub(super) fn comes_after(&mut self, after: Order, before: Order, freed: u64) -> bool {
+        after == before || self.seen(after)[before.number()] == self.frees(before, freed)
+    }
+
+    /// The stream of an order comes after all that another holds now, and so after what that one came
+    /// after.
+    pub(super) fn note_order(&mut self, before: Order, after: Order, freed: u64) {
+        let known = *self.seen(before);
+        let now = self.frees(before, freed);
+        let seen = self.seen(after);
+        for (seen, known) in seen.iter_mut().zip(known) {
+            *seen = known.max(*seen);
+        }
+        seen[before.number()] = now;
     }
 
     /// The orders in which memory is free, by numbers from 0; none: there are no more.
@@ -195,23 +235,6 @@ impl ArenaState {
         let guests = self.guests.list.iter().enumerate();
         let chosen = guests.filter(|(index, _)| orders & Order::Guest(*index).bit() != 0);
         chosen.map(|(_, guest)| guest.free_units).sum()
-    }
-
-    /// Does a guest come after everything that is free in the arena's own order?
-    pub(super) fn has_seen_own(&self, guest: usize, freed: u64) -> bool {
-        self.guests.list[guest].seen == self.own_frees(freed)
-    }
-
-    /// A stream comes after all that another holds now.
-    pub(super) fn note_order(&mut self, before: Order, after: Order, freed: u64) {
-        let Order::Guest(after) = after else { return };
-        let seen = match before {
-            Order::Own => self.own_frees(freed),
-            // And so after what that one came after.
-            Order::Guest(before) => self.guests.list[before].seen,
-        };
-        let guest = &mut self.guests.list[after];
-        guest.seen = guest.seen.max(seen);
     }
 
     /// Takes a block out of what is free in a guest's order; none if nothing fits.
@@ -262,7 +285,9 @@ impl ArenaState {
     /// A block of a guest that nobody uses any more is free in the guest's order.
     pub(super) fn free_of_guest(&mut self, index: usize, id: u32) {
         self.guests.freed += 1;
-        self.guests.list[index].held -= 1;
+        let guest = &mut self.guests.list[index];
+        guest.held -= 1;
+        guest.frees += 1;
         self.release_to_guest(index, id);
     }
 
@@ -327,8 +352,14 @@ impl ArenaState {
                 }
             }
         }
-        if to == Order::Own {
-            self.guests.returns += 1;
+        self.memory_came(to);
+    }
+
+    /// Who came after an order does not come after what has come into it since.
+    fn memory_came(&mut self, to: Order) {
+        match to {
+            Order::Own => self.guests.returns += 1,
+            Order::Guest(index) => self.guests.list[index].frees += 1,
         }
     }
 
@@ -345,6 +376,7 @@ impl ArenaState {
                 }
                 id = self.blocks[id].next;
             }
+            self.memory_came(to);
         }
         for from in 0..self.guests.list.len() {
             let order = Order::Guest(from);
@@ -457,17 +489,5 @@ impl ArenaState {
         self.last = id;
         self.release_to_guest(index, id);
         Ok(())
-    }
-
-    /// Bytes that are free in the orders of guests.
-    #[cfg(test)]
-    pub(super) fn guest_bytes(&self) -> u64 {
-        let (mut id, mut bytes) = (self.first, 0);
-        while id != NONE {
-            let block = &self.blocks[id];
-            bytes += if block.state == State::Guest { u64::from(block.units) * UNIT } else { 0 };
-            id = block.next;
-        }
-        bytes
     }
 }

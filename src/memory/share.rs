@@ -208,6 +208,10 @@ impl DeviceMemory {
             }
             let Some(to) = self.order_in(asking, other) else { return Ok(None) };
             let before = self.known(asking, other, to, false);
+            // SAFETY: `each_shared` holds the lock.
+            if unsafe { other.state() }.find_window(asking.request.units, ANY, before).is_none() {
+                return Ok(None);
+            }
             let known = if may_wait { before } else { self.known(asking, other, to, true) };
             let allowed = if may_wait { ANY } else { known };
             // SAFETY: `each_shared` holds the lock.
@@ -225,11 +229,11 @@ impl DeviceMemory {
         let other = unsafe { &*other };
         let _guard = other.lock.guard();
         let Some(to) = self.order_in(asking, other) else { return Ok(None) };
-        let known = self.known(asking, other, to, !may_wait);
+        // What was asked is known now, unless others were here since.
+        let known = self.known(asking, other, to, false);
         let allowed = if may_wait { ANY } else { known };
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { other.state() };
-        // Others may have been here since.
         let Some(window) = state.find_window(asking.request.units, allowed, known) else {
             return Ok(None);
         };
@@ -240,7 +244,9 @@ impl DeviceMemory {
         // SAFETY: as above.
         let guests = unsafe { other.state() }.free_of_guests(newly);
         let gained = guests.max(asking.request.units.into()) * UNIT;
-        if newly != 0 && gained < self.virtual_memory.limit.claimed() / LITTLE {
+        if gained >= self.virtual_memory.limit.claimed() / LITTLE {
+            asking.arena.followed.store(0, Ordering::Relaxed);
+        } else if newly != 0 {
             asking.arena.followed.fetch_add(1, Ordering::Relaxed);
         }
         self.take_window(asking, other, window, to)

@@ -1,6 +1,7 @@
 //! Sharing between streams: that memory in rotation is enough once, who waits for whom, that what is
 //! written stays in order, and when nothing is shared.
 
+use super::super::block::State;
 use super::super::guests::Order;
 use super::super::history::{self, FramesFor, Recorder};
 use super::super::pool::MemPool;
@@ -389,10 +390,9 @@ fn memory_of_guests_goes_when_they_are_done() {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             let state = unsafe { arena.state() };
-            assert_eq!(
-                (state.guest_bytes(), state.order_of(state.first)),
-                (40 * MIB, Order::Guest(0))
-            );
+            let block = state.blocks[state.first];
+            assert_eq!((block.state, block.bytes() as u64), (State::Guest, 40 * MIB));
+            assert_eq!(state.order_of(state.first), Order::Guest(0));
         }
         bench.empty_cache();
         assert!(guest.query(bench.runtime).unwrap());
