@@ -1,8 +1,8 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
 //! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
-//! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
-//! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
+//! mapped end; two free blocks of one order (`guests.rs`) are never neighbours, nor are two holes; every
+//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
 //! fits, since it alone can grow; the account equals the sums over the blocks. Blocks of the quick lists
 //! (`quick.rs`) count as free, and are joined with their neighbours later.
 

@@ -225,3 +225,47 @@ fn wrong_counts_are_told() {
         is_told("the account has", |_, account, _| account.most[lane] += 1);
     }
 }
+
+#[test]
+fn a_guest_that_is_not_what_is_counted_is_told() {
+    let told = |breaks: &dyn Fn(&mut ArenaState)| {
+        on_machine("memory=1GiB", |bench| {
+            let (owner, guest) = (bench.stream(), bench.stream());
+            bench.free(bench.malloc(owner, 40 * MIB));
+            let blocks = [bench.malloc(guest, 10 * MIB), bench.malloc(guest, 10 * MIB)];
+            bench.free(blocks[0]);
+            bench.check();
+            let arena = arena_of(blocks[0]).unwrap().0;
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            assert_eq!(state.blocks[state.first].state, State::Guest);
+            breaks(state);
+            // SAFETY: the lock is held and we are not parked.
+            state.check(unsafe { arena.account() }).unwrap_err()
+        })
+    };
+    let ids = |state: &ArenaState| (state.first, state.blocks[state.first].next);
+    let of_nobody = told(&|state| {
+        let (free, _) = ids(state);
+        state.blocks[free].uses = 0;
+    });
+    assert!(of_nobody.contains("is free for no guest"), "{of_nobody}");
+    let not_counted = told(&|state| {
+        let (_, used) = ids(state);
+        state.blocks[used].uses = 0;
+    });
+    assert!(not_counted.contains("the counts of a guest"), "{not_counted}");
+    let not_joined = told(&|state| {
+        let (_, used) = ids(state);
+        state.blocks[used].state = State::Guest;
+    });
+    assert!(not_joined.contains("are free neighbours"), "{not_joined}");
+    let in_no_bin = told(&|state| {
+        let (free, used) = ids(state);
+        state.blocks[free].units += 1 << 14;
+        state.blocks[used].start += 1 << 14;
+        state.blocks[used].units -= 1 << 14;
+    });
+    assert!(in_no_bin.contains("is in no bin of its guest"), "{in_no_bin}");
+}
