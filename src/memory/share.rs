@@ -22,6 +22,8 @@ const SLACK: u64 = 10;
 /// The same for little, where a stream has come after others for little so many times.
 const MORE_SLACK: u64 = 40;
 const TIMES: u32 = 4;
+/// Others with less memory than this are not worth a look.
+const LEAST: u64 = 16 << 20;
 /// Less than one part in so many of what is reserved is little.
 const LITTLE: u64 = 64;
 
@@ -70,7 +72,9 @@ impl DeviceMemory {
         request: Request,
         anyhow: bool,
     ) -> Result<Option<u64>> {
-        let Some(asking) = self.may_share(runtime, device, arena, request) else { return Ok(None) };
+        let Some(asking) = self.may_share(runtime, device, arena, request, anyhow) else {
+            return Ok(None);
+        };
         if !arena.lender.load(Ordering::Acquire).is_null()
             && let Some(address) = self.share_for_nothing(asking)?
         {
@@ -100,11 +104,12 @@ impl DeviceMemory {
         device: &'a Device,
         arena: &'a Arena,
         request: Request,
+        anyhow: bool,
     ) -> Option<Asking<'a>> {
         let stream = arena.stream()?;
         let is_served = is_shared(arena) && !stream.is_per_thread();
         let asking = Asking { runtime, device, arena, stream, request };
-        (is_served && (self.has_guests(arena) || self.has_others(arena))).then_some(asking)
+        (is_served && (self.has_guests(arena) || self.has_others(arena, anyhow))).then_some(asking)
     }
 
     /// Do other streams use memory of the arena?
@@ -114,15 +119,20 @@ impl DeviceMemory {
         !unsafe { arena.state() }.guests.is_empty()
     }
 
-    /// Is there memory of the class in other arenas, to be shared?
-    fn has_others(&self, arena: &Arena) -> bool {
+    /// Is there memory of the class in other arenas, to be shared? So little that it is less than what
+    /// may be reserved beyond the need is not worth a look, but where there is no other.
+    fn has_others(&self, arena: &Arena, anyhow: bool) -> bool {
         if !self.policy.shares() {
             return false;
         }
-        self.books.with_members(|arenas| {
-            let mut others = arenas.iter().filter(|other| other.counted() > 0);
-            others.any(|other| other.kind() == arena.kind() && !std::ptr::eq(&**other, arena))
-        })
+        let theirs = self.books.with_members(|arenas| {
+            let others = arenas.iter().map(|other| &**other);
+            let others = others.filter(|other| !std::ptr::eq(*other, arena) && is_shared(other));
+            let of_kind = others.filter(|other| other.kind() == arena.kind());
+            of_kind.map(Arena::counted).sum::<i64>() as u64
+        });
+        let least = LEAST.max(self.virtual_memory.limit.claimed() / 1000 * SLACK);
+        theirs >= if anyhow { 1 } else { least }
     }
 
     /// May the arena grow by what the request lacks, rather than wait for others?
