@@ -109,6 +109,38 @@ static void a_block_of_many_pieces_comes_after_them_all(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* A stream that came after another does not come after what that one was given since. */
+static void what_came_later_is_waited_for_anew(void)
+{
+    gate held;
+    const size_t part = 10 * MIB;
+    char *const block = allocate(4 * part, 0, streams[0]);
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_stream_synchronize(streams[0]));
+    char *const first = allocate(part, 0, streams[1]);
+    CHECK_OK(tcuda_free(first));
+    char *const same = allocate(part, 0, streams[3]);
+    CHECK(same == first);
+    char *const second = allocate(2 * part, 0, streams[2]);
+    char *const rest = allocate(part, 0, streams[0]);
+    gate_close(&held, streams[2]);
+    fill(second, 5, 2 * part, streams[2]);
+    CHECK_OK(tcuda_free(second));
+    char *const front = allocate(part, 0, streams[1]);
+    CHECK(front == second);
+    char *const back = allocate(part, 0, streams[3]);
+    CHECK(back == second + part);
+    fill(back, 6, part, streams[3]);
+    gate_open(&held);
+    CHECK_OK(tcuda_stream_synchronize(streams[2]));
+    has(back, 6, part, streams[3]);
+    CHECK_OK(tcuda_free(same));
+    CHECK_OK(tcuda_free(rest));
+    CHECK_OK(tcuda_free(front));
+    CHECK_OK(tcuda_free(back));
+    CHECK_OK(tcuda_memory_empty_cache());
+}
+
 /* Steps on one stream after the other, some blocks of which outlive their step: what a block holds at its
  * end is what was written to it. */
 static void steps_in_rotation_keep_what_they_write(void)
@@ -170,6 +202,7 @@ int main(void)
     use_everything_once();
     a_write_comes_after_those_before_it();
     a_block_of_many_pieces_comes_after_them_all();
+    what_came_later_is_waited_for_anew();
     steps_in_rotation_keep_what_they_write();
     for (int i = 0; i < STREAMS; i++)
         CHECK_OK(tcuda_stream_destroy(streams[i]));
