@@ -229,6 +229,8 @@ int main(int argument_count, char **arguments)
     read_options(argument_count, arguments);
     tcuda_stream *streams[MAX_STREAMS];
     tcuda_event *events[AHEAD];
+    /* Its context stays current, which the calls of the driver want. */
+    check(tcuda_device_set(0), "tcuda_device_set");
     for (long i = 0; i < options.streams; i++)
         check(tcuda_stream_create(TCUDA_CURRENT_DEVICE, 0, &streams[i]), "tcuda_stream_create");
     for (int i = 0; i < AHEAD; i++)
