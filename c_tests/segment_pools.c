@@ -37,6 +37,7 @@ static void limit_to(size_t bytes)
 
 static void begin(bool segments)
 {
+    CHECK_OK(tcuda_allocator_config_set("share_between_streams:False"));
     CHECK_OK(tcuda_allocator_config_set(
         segments ? "expandable_segments:False" : "expandable_segments:True"));
     CHECK_OK(tcuda_memory_empty_cache());

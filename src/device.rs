@@ -9,6 +9,7 @@ use crate::memory::DeviceMemory;
 use crate::memory::settings::Settings;
 use crate::once::Once;
 use crate::rank::Rank;
+use crate::runtime::Runtime;
 use crate::stream::Streams;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

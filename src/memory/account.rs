@@ -20,6 +20,8 @@ pub struct Account {
     pub base: Lanes,
     /// Number of the last time that it asked the ledger; 0: never.
     pub asked: u64,
+    /// Blocks that became free before the last reset.
+    freed_before: i64,
 }
 
 /// The free blocks of an arena that count as split, and their bytes.
@@ -159,6 +161,12 @@ impl Account {
         std::array::from_fn(|lane| self.increased[lane] + self.base[lane] - self.now(lane))
     }
 
+    /// Blocks that ever became free: pending ones when they no longer were.
+    pub fn freed_ever(&self) -> u64 {
+        let freed = self.increased[ACTIVE] + self.base[ACTIVE] - self.now(ACTIVE);
+        (self.freed_before + freed).cast_unsigned()
+    }
+
     /// Undoes a change as if it had never been, but for the peaks.
     pub fn undo(&mut self, change: &Lanes) {
         for (lane, change) in change.iter().enumerate() {
@@ -169,6 +177,7 @@ impl Account {
 
     /// Zeroes the totals.
     pub fn reset_accumulated(&mut self) {
+        self.freed_before = self.freed_ever().cast_signed();
         self.increased = [0; LANES];
         self.base = self.current();
     }

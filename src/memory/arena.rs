@@ -1,8 +1,8 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
 //! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
-//! mapped end; two free blocks are never neighbours, nor are two holes; every free block is in its
-//! bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
+//! mapped end; two free blocks of one order (`guests.rs`) are never neighbours, nor are two holes; every
+//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
 //! fits, since it alone can grow; the account equals the sums over the blocks. Blocks of the quick lists
 //! (`quick.rs`) count as free, and are joined with their neighbours later.
 
@@ -10,6 +10,7 @@ use super::arena_lock::ArenaLock;
 use super::bins::Bins;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::books::Member;
+use super::guests::{Guests, Order};
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::quick::Quick;
@@ -21,7 +22,7 @@ use super::stats::{Account, Class, Split};
 use crate::error::Result;
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// A block that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,10 @@ pub struct Arena {
     pool: AtomicU64,
     /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
     counted: AtomicI64,
+    /// The arena that last served its stream with memory of another's; NULL: none ever did.
+    pub(super) lender: AtomicPtr<Arena>,
+    /// How often its stream came after another for little memory.
+    pub(super) followed: AtomicU32,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -90,6 +95,8 @@ pub struct ArenaState {
     pub(super) uses: Uses,
     /// Freed blocks that other streams may still use.
     pub(super) limbo: Limbo,
+    /// Other streams that use memory of this one.
+    pub(super) guests: Guests,
     pub(super) free_blocks: i64,
     pub(super) free_bytes: i64,
     /// Allocated and pending blocks.
@@ -122,6 +129,8 @@ impl Arena {
             stream: AtomicPtr::new(std::ptr::null_mut()),
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
             counted: AtomicI64::new(0),
+            lender: AtomicPtr::new(std::ptr::null_mut()),
+            followed: AtomicU32::new(0),
             lock: ArenaLock::new(),
             state: UnsafeCell::new(ArenaState {
                 class,
@@ -137,6 +146,7 @@ impl Arena {
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
+                guests: Guests::new(),
                 free_blocks: 0,
                 free_bytes: 0,
                 active_blocks: 0,
@@ -364,7 +374,10 @@ impl ArenaState {
     pub(super) fn free_pending(&mut self, id: u32, now: u64) {
         self.active_blocks -= 1;
         match self.segments {
-            None => self.release_or_return(id),
+            None => match self.order_of(id) {
+                Order::Own => self.release_or_return(id),
+                Order::Guest(index) => self.free_of_guest(index, id),
+            },
             Some(_) => self.release_in_segment(id, now),
         }
     }
@@ -407,7 +420,7 @@ impl ArenaState {
     }
 
     /// Joins two neighbouring free blocks that are in no bin.
-    fn absorb(&mut self, id: u32, next: u32) {
+    pub(super) fn absorb(&mut self, id: u32, next: u32) {
         self.blocks[id].units += self.blocks[next].units;
         self.blocks.unlink(next);
         if self.last == next {

@@ -29,6 +29,8 @@ pub enum State {
     Quick = 5,
     /// Mapped, and its memory serves at other addresses meanwhile.
     Lent = 6,
+    /// Free in the order of another stream than the arena's (`guests.rs`).
+    Guest = 7,
 }
 
 /// A block.
@@ -89,7 +91,7 @@ impl Block {
     pub fn stack(&self) -> u32 {
         match self.state {
             State::Allocated | State::Pending => self.bin_previous,
-            State::Vacant | State::Free | State::Hole | State::Quick | State::Lent => 0,
+            _ => 0,
         }
     }
 

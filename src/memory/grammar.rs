@@ -272,7 +272,7 @@ fn real(text: &str) -> Option<f64> {
 const LARGE_SEGMENT: &str = "large_segment_size_mb";
 
 /// Every key.
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     LARGE_SEGMENT,
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -298,6 +298,7 @@ const KEYS: [&str; 25] = [
     "poison_on_free",
     "nvtx_suballocations",
     "lend_idle_memory",
+    "share_between_streams",
 ];
 
 /// Settings changed by a text.
@@ -399,6 +400,7 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
         "poison_on_free" => settings.poison_on_free = tokens.bool(key)?,
         "nvtx_suballocations" => settings.nvtx_suballocations = tokens.bool(key)?,
         "lend_idle_memory" => settings.lend_idle_memory = tokens.bool(key)?,
+        "share_between_streams" => settings.share_between_streams = tokens.bool(key)?,
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
             tokens.skip_value(key)?;
         }

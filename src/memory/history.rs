@@ -187,14 +187,11 @@ fn push(ring: usize, event: Event) {
     }
 }
 
-fn stream_of(arena: &Arena) -> u64 {
-    arena.stream().map_or(0, |stream| stream.native() as u64)
-}
-
 fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u32) {
     let block = &state.blocks[id];
     let address = state.address(arena.base, id);
-    let (bytes, stream) = (block.requested, stream_of(arena));
+    let stream = state.stream_of(arena, id).map_or(0, |stream| stream.native() as u64);
+    let bytes = block.requested;
     let pool = arena.pool().word();
     let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
     push(arena.device as usize, event);
@@ -311,7 +308,7 @@ pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
 fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
     let stack = if comes { pending_stack() } else { 0 };
-    let stream = stream_of(arena);
+    let stream = arena.stream().map_or(0, |stream| stream.native() as u64);
     let pool = arena.pool().word();
     let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
     push(arena.device as usize, event);

@@ -57,7 +57,10 @@ impl ArenaState {
         }
         let wanted = self.missing_at_end(units, step);
         let again = (self.segment.growth_again(memory) / UNIT) as u32;
-        if again > wanted && self.grow_at_end(memory, base, again, limit).is_ok() {
+        if self.pieces() == 0
+            && again > wanted
+            && self.grow_at_end(memory, base, again, limit).is_ok()
+        {
             return Ok(());
         }
         self.grow_at_end(memory, base, wanted, limit)
@@ -69,10 +72,10 @@ impl ArenaState {
         (units - free.min(units)).next_multiple_of(step)
     }
 
-    /// Does more than a 64th of it lie idle below the end, in pieces that were too small?
-    fn is_scattered(&self) -> bool {
+    /// Bytes that lie idle below the end, in pieces that were too small.
+    pub(super) fn pieces(&self) -> u64 {
         let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
-        (self.free_bytes - end) as u64 > self.segment.bytes() / 64
+        (self.free_bytes - end) as u64
     }
 
     /// Maps `units`, a multiple of the granularity, at the end.
@@ -89,7 +92,7 @@ impl ArenaState {
         if u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        let growth = (u64::from(units) * UNIT, self.is_scattered());
+        let growth = (u64::from(units) * UNIT, self.pieces());
         self.segment.map(memory, base, self.end(), growth)?;
         self.extend(units);
         Ok(())
@@ -133,7 +136,7 @@ impl ArenaState {
     ) -> Result<()> {
         self.rest_quick();
         let start = self.blocks[hole].start;
-        let growth = (u64::from(units) * UNIT, self.is_scattered());
+        let growth = (u64::from(units) * UNIT, self.pieces());
         self.segment.map(memory, base, start, growth)?;
         if units == self.blocks[hole].units {
             self.release(hole);

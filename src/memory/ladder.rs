@@ -28,6 +28,9 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
+        if let Some(address) = self.share_again(arena, request)? {
+            return Ok(address);
+        }
         if let Some(address) = self.borrow_again(arena, request)? {
             return Ok(address);
         }
@@ -65,7 +68,15 @@ impl DeviceMemory {
             {
                 return Ok(address);
             }
+            if let Some(address) = self.share(runtime, device, arena, request, true)? {
+                return Ok(address);
+            }
             self.collect_garbage(runtime, device, most);
+        }
+        match self.share(runtime, device, arena, request, false) {
+            Ok(Some(address)) => return Ok(address),
+            Err(error) if !is_want(&error) || self.rejects(&error) => return Err(error),
+            _ => (),
         }
         match self.grow_and_take(runtime, device, arena, request, true) {
             Err(error) if is_want(&error) && !self.rejects(&error) => (),
@@ -75,6 +86,9 @@ impl DeviceMemory {
             && arena.pool() == PoolId::DEFAULT
             && let Some(address) = self.borrow_block(stream, arena.class, request)?
         {
+            return Ok(address);
+        }
+        if let Some(address) = self.share(runtime, device, arena, request, true)? {
             return Ok(address);
         }
         if self.release_own(runtime, device, arena, request)? {

@@ -8,6 +8,7 @@
 
 use super::arena::ArenaState;
 use super::block::{NONE, State};
+use super::guests::Order;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::progress;
@@ -22,8 +23,8 @@ struct Use {
     next: u32,
 }
 
-/// Who uses blocks, as lists in one array; 0 ends a list. What is freed goes from list to list, so
-/// that freeing needs no memory.
+/// Who uses blocks, as lists in one array. What ends a list is no place in it: 0, or in a live block
+/// what says whose it is. What is freed goes from list to list, so that freeing needs no memory.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -105,6 +106,15 @@ impl Uses {
         self.vacant = index;
         batch.first = node.next;
         Some(node.block)
+    }
+
+    /// What a list ends with.
+    pub(super) fn end(&self, head: u32) -> u32 {
+        let mut next = head;
+        while let Some(node) = (next as usize).checked_sub(1).and_then(|at| self.nodes.get(at)) {
+            next = node.next;
+        }
+        next
     }
 }
 
@@ -239,7 +249,8 @@ impl ArenaState {
         let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
-        block.uses = if is_whole { 0 } else { rest };
+        // What is left in the end says whose it is.
+        block.uses = if is_whole { Order::of_end(rest).end() } else { rest };
         is_whole
     }
 

@@ -17,8 +17,10 @@ pub mod direct;
 mod driver_pool;
 pub mod fast;
 mod figures;
+mod follow;
 pub mod frames;
 mod grammar;
+mod guests;
 pub mod history;
 mod holes;
 pub mod host;
@@ -48,6 +50,7 @@ mod scopes;
 pub mod segment;
 pub mod segmented;
 pub mod settings;
+mod share;
 mod shortage;
 mod sleep;
 pub mod snapshot;
@@ -85,7 +88,7 @@ use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
 use stats::{Class, Lanes, Split, change_of};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
@@ -108,6 +111,8 @@ pub struct DeviceMemory {
     /// Was a block allocated that is in no arena?
     is_direct: AtomicBool,
     pool: DriverPool,
+    /// Waits of streams for others that sharing has added.
+    waits: AtomicU64,
 }
 
 type Books = books::Books<Arena>;
@@ -140,6 +145,7 @@ impl DeviceMemory {
             server: AtomicU8::new(0),
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
+            waits: AtomicU64::new(0),
         };
         memory.configure(settings);
         Ok(memory)

@@ -117,11 +117,11 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
         None if direct::has(address) => return direct::record_stream(address, stream),
         None => segmented::lock_block(address)?,
     };
-    if block.arena.stream().is_some_and(|own| std::ptr::eq(own, stream)) {
-        return Ok(());
-    }
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
+    if state.stream_of(block.arena, block.id).is_some_and(|own| std::ptr::eq(own, stream)) {
+        return Ok(());
+    }
     let head = state.blocks[block.id].uses;
     state.blocks[block.id].uses = state.uses.add(head, block.id, stream)?;
     Ok(())

@@ -12,6 +12,7 @@ use super::{DeviceMemory, Relaxed, suballocations};
 use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
+use crate::stream::Stream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freed memory is filled with.
@@ -52,20 +53,20 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let (address, bytes) = (state.address(arena.base, id), state.blocks[id].bytes());
+        let Some(stream) = state.stream_of(arena, id) else { return };
         // Freeing does not fail, and a listener of the log is not called with a lock held: what is not
         // poisoned is as without the mode.
-        let _ = self.fill_with_poison(runtime, arena, address, bytes as usize);
+        let _ = self.fill_with_poison(runtime, stream, address, bytes as usize);
     }
 
     fn fill_with_poison(
         &self,
         runtime: &Runtime,
-        arena: &Arena,
+        stream: &Stream,
         address: u64,
         bytes: usize,
     ) -> Result<()> {
-        let Some(stream) = arena.stream() else { return Ok(()) };
-        let device = runtime.device(arena.device)?;
+        let device = runtime.device(stream.device())?;
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         // What the owner of a stream destroyed has no order to write in.

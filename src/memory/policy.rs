@@ -27,6 +27,8 @@ pub struct Policy {
     lends: AtomicBool,
     /// Was it ever, so that there may be aliases?
     has_lent: AtomicBool,
+    /// Idle memory of one stream serves another before an arena grows beyond what was needed.
+    shares: AtomicBool,
     /// Memory comes in segments instead of being mapped.
     segmented: AtomicBool,
     /// What the rules of segments need besides.
@@ -69,6 +71,7 @@ impl Policy {
             diverts: AtomicBool::new(false),
             lends: AtomicBool::new(true),
             has_lent: AtomicBool::new(true),
+            shares: AtomicBool::new(false),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),
@@ -98,6 +101,7 @@ impl Policy {
         self.segmented.store(!settings.expandable_segments, Ordering::Relaxed);
         self.lends.store(settings.lend_idle_memory, Ordering::Relaxed);
         self.has_lent.fetch_or(settings.lend_idle_memory, Ordering::Relaxed);
+        self.shares.store(settings.share_between_streams, Ordering::Relaxed);
         let (rounding, large) =
             (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
         self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
@@ -119,6 +123,11 @@ impl Policy {
     /// Was it ever?
     pub fn has_lent(&self) -> bool {
         self.has_lent.load(Ordering::Relaxed)
+    }
+
+    /// Is idle memory shared between streams?
+    pub fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
     }
 
     /// Says whether something else than arenas serves requests, with the next `configure`.

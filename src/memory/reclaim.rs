@@ -3,6 +3,7 @@
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
 use super::block::State;
+use super::guests::Order;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
 use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
@@ -128,6 +129,7 @@ impl DeviceMemory {
         unsafe { arena.state() }.backups = Vec::new();
         self.settle(runtime, arena, wait)?;
         self.join_quick(arena);
+        self.bring_home(runtime, arena, wait)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
@@ -203,6 +205,9 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         if state.blocks[id].uses == BORROWED {
             return self.free_borrowed(runtime, arena, id);
+        }
+        if let Order::Guest(index) = Order::of_end(state.blocks[id].uses) {
+            return self.free_of_guest(runtime, arena, index, id);
         }
         if !state.line_up(id) {
             state.limbo.left_out += 1;

@@ -5,7 +5,8 @@
 //! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
 //! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited, or
 //! lies idle in pieces while more is needed; and where it has run out, time is the lesser evil. An arena
-//! that gave memory back and grows again does so by somewhat more than is missing, up to what it had.
+//! that gave memory back, and in which nothing lies idle as it grows again, does so by somewhat more than
+//! is missing, up to what it had.
 
 pub(super) mod alias;
 mod loan;
@@ -41,7 +42,7 @@ const OF_ROOM: u32 = 4;
 struct Growth {
     /// What the arena grows by.
     bytes: u64,
-    /// What it has then, or had.
+    /// What it has then; or had, if it only grows again.
     total: u64,
     /// Does much of it lie idle in pieces?
     is_scattered: bool,
@@ -180,19 +181,20 @@ impl Segment {
         &mut self.mappings
     }
 
-    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing. Does
-    /// memory of the arena lie idle in pieces?
+    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing. In
+    /// the arena so many bytes lie idle in pieces.
     pub(super) fn map(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
         start: u32,
-        (bytes, is_scattered): (u64, bool),
+        (bytes, pieces): (u64, u64),
     ) -> Result<()> {
         self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let total = self.most.max(self.bytes + bytes);
+        let total = (self.bytes + bytes).max(if pieces == 0 { self.most } else { 0 });
+        let is_scattered = pieces > self.bytes / 64;
         let growth = Growth { bytes, total, is_scattered, granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);
         let count = sizes.clone().count();

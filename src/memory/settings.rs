@@ -58,6 +58,7 @@ pub struct Settings {
     pub poison_on_free: bool,
     pub nvtx_suballocations: bool,
     pub lend_idle_memory: bool,
+    pub share_between_streams: bool,
     pub host: HostSettings,
 }
 
@@ -79,6 +80,7 @@ impl Settings {
         poison_on_free: false,
         nvtx_suballocations: false,
         lend_idle_memory: true,
+        share_between_streams: true,
         host: HostSettings::DEFAULT,
     };
 
@@ -193,6 +195,9 @@ impl fmt::Display for Settings {
         }
         if !self.lend_idle_memory {
             f.write_str(",lend_idle_memory:False")?;
+        }
+        if !self.share_between_streams {
+            f.write_str(",share_between_streams:False")?;
         }
         Ok(())
     }

@@ -279,7 +279,7 @@ impl Snapshot {
         while id != NONE {
             let block = &state.blocks[id];
             let kind = match block.state {
-                State::Free | State::Quick => Some(BlockState::Inactive),
+                State::Free | State::Quick | State::Guest => Some(BlockState::Inactive),
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
                 State::Hole | State::Lent | State::Vacant => None,

@@ -152,6 +152,8 @@ impl Statistics {
 #[derive(Default)]
 pub struct Ledger {
     peaks: Sums,
+    /// The highest that the bytes of blocks held by the host ever were, whatever was reset.
+    pub highest: i64,
     /// The lowest of the device's peaks and the scopes'.
     lowest: Sums,
     counted: Statistics,
@@ -173,6 +175,7 @@ impl Ledger {
                 *peak = (*peak).max(*sum);
             }
         }
+        self.highest = self.highest.max(sums[ALL][ALLOCATED_BYTES]);
         self.scopes.raise(sums);
         self.find_lowest();
     }

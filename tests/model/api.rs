@@ -9,7 +9,7 @@ use tcuda::ffi::snapshot::*;
 use tcuda::ffi::statistics::*;
 use tcuda::ffi::status::*;
 use tcuda::ffi::stream::*;
-use tcuda::ffi::{copy, device, library};
+use tcuda::ffi::{copy, device, library, limits};
 
 /// A handle, or a device address; 0 is NULL.
 pub type Handle = usize;
@@ -71,6 +71,11 @@ fn event(handle: Handle) -> *mut tcuda_event {
 pub fn select(options: &str) -> Outcome<()> {
     let options = CString::new(options).unwrap();
     call!(library::tcuda_backend_select; c"sim".as_ptr(), options.as_ptr())
+}
+
+pub fn configure(text: &str) {
+    let text = CString::new(text).unwrap();
+    call!(limits::tcuda_allocator_config_set; text.as_ptr()).unwrap();
 }
 
 pub fn shutdown() -> usize {

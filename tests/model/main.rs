@@ -53,11 +53,13 @@ fn cases(few: u32, schedule: &str) -> u32 {
 fn machine(schedule: impl Strategy<Value = String>) -> impl Strategy<Value = Machine> {
     let memory = prop::sample::select(vec![8, 32, 64, 256, 1024]);
     let peers = prop::sample::select(vec!["full", "none", "pairs"]);
-    (1..=3, memory, peers, schedule).prop_map(|(devices, memory_mib, peers, schedule)| Machine {
+    let all = (1..=3, memory, peers, schedule, any::<bool>());
+    all.prop_map(|(devices, memory_mib, peers, schedule, shares)| Machine {
         devices,
         memory_mib,
         peers,
         schedule,
+        shares,
     })
 }
 
@@ -87,7 +89,8 @@ fn run(machine: &Machine, ops: &[Op]) -> Result<(), String> {
     }
     let why = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
     let why = why.unwrap_or_else(|| "a panic".to_owned());
-    Err(format!("machine: {}\n{}\n{why}", machine.options(), log.join("\n")))
+    let shares = if machine.shares { ", streams share" } else { "" };
+    Err(format!("machine: {}{shares}\n{}\n{why}", machine.options(), log.join("\n")))
 }
 
 /// Runs random programs on machines with a schedule, and prints the shortest that fails.

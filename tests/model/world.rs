@@ -16,12 +16,20 @@ pub struct Machine {
     pub memory_mib: u64,
     pub peers: &'static str,
     pub schedule: String,
+    /// Does idle memory of one stream serve another?
+    pub shares: bool,
 }
 
 impl Machine {
     pub fn options(&self) -> String {
-        let Machine { devices, memory_mib, peers, schedule } = self;
+        let Machine { devices, memory_mib, peers, schedule, .. } = self;
         format!("devices={devices},memory={memory_mib}MiB,peers={peers},schedule={schedule}")
+    }
+
+    /// What the library is told once there is a machine.
+    pub fn configure(&self) {
+        let text = if self.shares { "True" } else { "False" };
+        api::configure(&format!("share_between_streams:{text}"));
     }
 
     pub fn is_immediate(&self) -> bool {
@@ -133,6 +141,7 @@ impl World {
     /// A fresh library.
     pub fn begin(&mut self) {
         let devices = self.machine.devices;
+        self.machine.configure();
         self.order = Order::default();
         self.slots = [None; SLOTS];
         self.events = [const { None }; SLOTS];

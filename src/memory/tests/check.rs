@@ -3,6 +3,7 @@
 
 use super::super::arena::ArenaState;
 use super::super::block::{Block, NONE, State};
+use super::super::guests::Order;
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
@@ -19,6 +20,7 @@ impl ArenaState {
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
         let mut lent = Vec::new();
+        let mut guests: Vec<(u32, u32)> = vec![(0, 0); self.guests.all().count()];
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
@@ -46,6 +48,23 @@ impl ArenaState {
                     }
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
+                State::Guest => {
+                    let Order::Guest(guest) = self.order_of(id) else {
+                        return Err(format!("block {id} is free for no guest"));
+                    };
+                    if below != NONE
+                        && self.blocks[below].state == State::Guest
+                        && self.order_of(below) == Order::Guest(guest)
+                    {
+                        return Err(format!("blocks {below} and {id} are free neighbours"));
+                    }
+                    let bins = self.guests.all().nth(guest).map(|(_, _, bins)| bins);
+                    if !bins.is_some_and(|bins| bins.contains(&self.blocks, id)) {
+                        return Err(format!("block {id} is in no bin of its guest"));
+                    }
+                    guests[guest].1 += 1;
+                    (free, free_bytes) = (free + 1, free_bytes + block.bytes());
+                }
                 State::Quick => {
                     if !self.quick.contains(&self.blocks, id) {
                         return Err(format!("quick block {id} is in no list"));
@@ -53,6 +72,9 @@ impl ArenaState {
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Allocated | State::Pending => {
+                    if let Order::Guest(guest) = self.order_of(id) {
+                        guests[guest].0 += 1;
+                    }
                     active += 1;
                     add_active(block, &mut sums);
                 }
@@ -62,6 +84,9 @@ impl ArenaState {
         let last_is_free = below != NONE && self.blocks[below].state == State::Free;
         if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
             return Err("last or wilderness is wrong".into());
+        }
+        if !self.guests.all().map(|(held, free, _)| (held, free)).eq(guests) {
+            return Err("the counts of a guest are wrong".into());
         }
         for (id, rest) in self.check_aliases(&mut lent, at)? {
             (active, mapped) = (active + 1, mapped + self.blocks[id].bytes());
@@ -199,4 +224,48 @@ fn wrong_counts_are_told() {
     for lane in 0..LANES {
         is_told("the account has", |_, account, _| account.most[lane] += 1);
     }
+}
+
+#[test]
+fn a_guest_that_is_not_what_is_counted_is_told() {
+    let told = |breaks: &dyn Fn(&mut ArenaState)| {
+        on_machine("memory=1GiB", |bench| {
+            let (owner, guest) = (bench.stream(), bench.stream());
+            bench.free(bench.malloc(owner, 40 * MIB));
+            let blocks = [bench.malloc(guest, 10 * MIB), bench.malloc(guest, 10 * MIB)];
+            bench.free(blocks[0]);
+            bench.check();
+            let arena = arena_of(blocks[0]).unwrap().0;
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            assert_eq!(state.blocks[state.first].state, State::Guest);
+            breaks(state);
+            // SAFETY: the lock is held and we are not parked.
+            state.check(unsafe { arena.account() }).unwrap_err()
+        })
+    };
+    let ids = |state: &ArenaState| (state.first, state.blocks[state.first].next);
+    let of_nobody = told(&|state| {
+        let (free, _) = ids(state);
+        state.blocks[free].uses = 0;
+    });
+    assert!(of_nobody.contains("is free for no guest"), "{of_nobody}");
+    let not_counted = told(&|state| {
+        let (_, used) = ids(state);
+        state.blocks[used].uses = 0;
+    });
+    assert!(not_counted.contains("the counts of a guest"), "{not_counted}");
+    let not_joined = told(&|state| {
+        let (_, used) = ids(state);
+        state.blocks[used].state = State::Guest;
+    });
+    assert!(not_joined.contains("are free neighbours"), "{not_joined}");
+    let in_no_bin = told(&|state| {
+        let (free, used) = ids(state);
+        state.blocks[free].units += 1 << 14;
+        state.blocks[used].start += 1 << 14;
+        state.blocks[used].units -= 1 << 14;
+    });
+    assert!(in_no_bin.contains("is in no bin of its guest"), "{in_no_bin}");
 }

@@ -117,7 +117,7 @@ fn garbage_is_collected_before_the_driver_is_asked() {
     on_machine("memory=1GiB", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         // 80 % of 64 MiB are 51.2 MiB.
-        configure("garbage_collection_threshold:0.8");
+        configure("share_between_streams:False,garbage_collection_threshold:0.8");
         let old = bench.malloc(first, 40 * MIB);
         bench.free(old);
         bench.free(bench.malloc(second, 10 * MIB));
@@ -148,6 +148,7 @@ fn the_own_cache_goes_before_that_of_all_streams() {
     let limited = "lend_idle_memory:False,max_split_size_mb:20";
     for (text, retries) in [(apart, 1), (limited, 0), ("", 0)] {
         on_machine("memory=256MiB", |bench| {
+            configure("share_between_streams:False");
             configure(text);
             let (own, other) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(other, 40 * MIB));
@@ -170,7 +171,8 @@ fn the_own_cache_goes_before_that_of_all_streams() {
 fn an_early_rejection_asks_nobody_and_says_how_to_turn_it_off() {
     on_machine("memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
-        configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.0625");
+        configure("share_between_streams:False,throw_on_cudamalloc_oom:True");
+        configure("per_process_memory_fraction:0.0625");
         assert_eq!(bench.memory().fraction(), 0.0625);
         bench.free(bench.malloc(other, 60 * MIB));
         let numbers = runs_out(bench, stream, 8 * MIB);
@@ -221,6 +223,7 @@ impl Observes for Frees {
 #[test]
 fn observers_are_asked_last_and_may_free() {
     on_machine("memory=64MiB", |bench| {
+        configure("share_between_streams:False");
         let (stream, other) = (bench.stream(), bench.stream());
         let asked = Arc::new(AtomicUsize::new(0));
         let runtime = std::ptr::from_ref(bench.runtime) as usize;

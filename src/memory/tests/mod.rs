@@ -16,6 +16,7 @@ mod refused;
 mod scopes;
 mod segments;
 mod settings;
+mod sharing;
 mod threads;
 
 use super::settings::Settings;

@@ -1,8 +1,11 @@
 //! Random operations against a model that is too simple to be wrong.
 
+use super::super::arena::Arena;
+use super::super::block::{NONE, State};
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
 };
+use super::super::virtual_memory::arena_of;
 use super::super::{record_stream, round_size};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, without_lending};
 use crate::driver::{Call, inject};
@@ -10,6 +13,7 @@ use crate::error::Error;
 use crate::stream::Stream;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 const STREAMS: usize = 3;
 const LANES: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
@@ -52,6 +56,15 @@ fn large_bytes() -> impl Strategy<Value = u64> + Clone {
     ]
 }
 
+/// Few sizes, which fit where others were.
+fn few_bytes() -> impl Strategy<Value = u64> + Clone {
+    prop_oneof![
+        2 => (1u64..=4).prop_map(|parts| parts * 200 * KIB),
+        2 => (1u64..=4).prop_map(|mib| 2 * mib * MIB),
+        1 => (1u64..=4).prop_map(|mib| 20 * mib * MIB),
+    ]
+}
+
 fn op(streams: usize, bytes: impl Strategy<Value = u64> + Clone) -> impl Strategy<Value = Op> {
     let call =
         prop_oneof![Just(Call::cuMemCreate), Just(Call::cuMemMap), Just(Call::cuMemSetAccess)];
@@ -80,6 +93,7 @@ fn op(streams: usize, bytes: impl Strategy<Value = u64> + Clone) -> impl Strateg
 #[derive(Clone)]
 struct Live {
     stream: usize,
+    address: u64,
     requested: u64,
     is_shared: bool,
 }
@@ -165,6 +179,26 @@ impl Model {
     }
 }
 
+/// Does a freed block still wait?
+fn is_pending(arena: &Arena, address: u64) -> bool {
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let mut id = state.first;
+    for index in 0..=state.segment.aliases.len() {
+        while id != NONE {
+            if state.address(arena.base, id) == address {
+                return state.blocks[id].state == State::Pending;
+            }
+            id = state.blocks[id].next;
+        }
+        if index < state.segment.aliases.len() {
+            id = state.segment.aliases.block(index);
+        }
+    }
+    false
+}
+
 struct Run<'a> {
     bench: Bench<'a>,
     streams: Vec<&'a Stream>,
@@ -178,9 +212,15 @@ impl Run<'_> {
             assert_eq!(outcome.unwrap(), 0);
             return Ok(0);
         }
-        let block = Live { stream, requested, is_shared: false };
-        self.model
-            .settle(|pending| pending.stream == block.stream && pending.class() == block.class());
+        let address = *outcome.as_ref().unwrap_or(&0);
+        let block = Live { stream, address, requested, is_shared: false };
+        let place = block.class() as usize;
+        let own = self.streams[stream].arenas[place].load(Ordering::Relaxed).cast_const();
+        // Its own arena was looked at; others where their memory was wanted.
+        self.model.settle(|pending| {
+            let arena = arena_of(pending.address).unwrap().0;
+            std::ptr::eq(arena, own) || !is_pending(arena, pending.address)
+        });
         let retries = self.bench.memory().statistics().num_alloc_retries;
         if retries != self.model.retries {
             // It reclaimed from all streams.
@@ -285,6 +325,22 @@ proptest! {
         ops in proptest::collection::vec(op(STREAMS, bytes()), 1..120),
     ) {
         on_machine("memory=1GiB", |bench| run(bench, &ops));
+    }
+
+    /// Where memory is short, so that what is idle on one stream serves another.
+    #[test]
+    fn random_operations_agree_where_streams_share(
+        ops in proptest::collection::vec(op(STREAMS, large_bytes()), 1..120),
+    ) {
+        on_machine("memory=256MiB", |bench| run(bench, &ops));
+    }
+
+    /// The same with few sizes, small ones too, in which streams find what others had.
+    #[test]
+    fn random_operations_agree_where_streams_take_turns(
+        ops in proptest::collection::vec(op(STREAMS, few_bytes()), 1..200),
+    ) {
+        on_machine("memory=256MiB", |bench| run(bench, &ops));
     }
 
     /// Where memory is short, so that what is idle serves at other addresses.

@@ -7,9 +7,8 @@ use crate::error::Error;
 #[test]
 fn every_arena_is_emptied_and_the_first_failure_told() {
     on_machine("memory=1GiB", |bench| {
-        for stream in [(); 3].map(|()| bench.stream()) {
-            bench.free(bench.malloc(stream, 4 * MIB));
-        }
+        let blocks = [(); 3].map(|()| bench.malloc(bench.stream(), 4 * MIB));
+        blocks.into_iter().for_each(|block| bench.free(block));
         assert_eq!(bench.reserved(), 12 * MIB);
         inject::replace(&inject::parse("cuMemUnmap@1=999,cuMemUnmap@2=998").unwrap());
         match bench.memory().empty_cache(bench.runtime) {

@@ -47,7 +47,9 @@ impl ArenaState {
                 (blocks, bytes) = (blocks + 1, bytes + block.bytes());
             }
             match block.state {
-                State::Vacant | State::Lent => return Err(format!("block {id} is vacant")),
+                State::Vacant | State::Lent | State::Guest => {
+                    return Err(format!("block {id} is vacant"));
+                }
                 State::Quick => return Err(format!("block {id} of a segment is quick")),
                 State::Hole => (),
                 State::Free => {

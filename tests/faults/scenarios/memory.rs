@@ -75,6 +75,36 @@ pub fn aliases() -> Done {
     expect(others[0].at(29 * MIB), &[7], PART, stream.0)
 }
 
+/// What one stream left serves others in place, in part and in pieces that belong to several.
+pub fn sharing() -> Done {
+    let streams = [Stream::new(0, 0)?, Stream::new(0, 0)?, Stream::new(0, 0)?];
+    drop(Memory::new(24 * MIB, 0, streams[0].0)?);
+    for round in 0..4u8 {
+        let mut parts = Vec::new();
+        for (index, stream) in streams.iter().enumerate() {
+            let byte = [10 * round + index as u8];
+            parts.push(Memory::new(8 * MIB, 0, stream.0)?);
+            fill(parts[index].at(7 * MIB), &byte, PART, stream.0)?;
+            let small = Memory::new(3000, 0, stream.0)?;
+            fill(small.0, &byte, 3000, stream.0)?;
+            expect(small.0, &byte, 3000, stream.0)?;
+            if round == 2 {
+                call!(tcuda_record_stream(parts[index].0, streams[0].0))?;
+            }
+        }
+        for (index, stream) in streams.iter().enumerate() {
+            let byte = [10 * round + index as u8];
+            expect(parts[index].at(7 * MIB), &byte, PART, stream.0)?;
+        }
+        drop(parts);
+        let next = &streams[(round as usize + 1) % 3];
+        let whole = Memory::new(26 * MIB, 0, next.0)?;
+        fill(whole.at(25 * MIB), &[round + 100], PART, next.0)?;
+        expect(whole.at(25 * MIB), &[round + 100], PART, next.0)?;
+    }
+    call!(tcuda_memory_empty_cache())
+}
+
 pub fn out_of_memory() -> Done {
     let stream = Stream::new(0, 0)?;
     let mut blocks = Vec::new();

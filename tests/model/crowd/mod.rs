@@ -45,6 +45,7 @@ struct Crowd {
 impl Crowd {
     fn new(plan: Plan) -> Crowd {
         api::select(&plan.machine.options()).unwrap();
+        plan.machine.configure();
         let devices = plan.machine.devices as usize;
         let streams: Vec<Vec<_>> = (0..devices as i32)
             .map(|device| {
@@ -152,7 +153,11 @@ impl Crowd {
                 let (wanted, (requested, device, stream)) =
                     live.next().expect("a block that is nobody's");
                 assert_eq!(address, wanted, "the next live block");
-                let (native, stream_id) = self.names[*device][*stream];
+                let (native, stream_id) = match self.square.plan.machine.shares {
+                    // Its segment is of another stream.
+                    true => (shown.native, shown.stream_id),
+                    false => self.names[*device][*stream],
+                };
                 let bytes = round_size(*requested);
                 let wanted = Shown {
                     bytes,

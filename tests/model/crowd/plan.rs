@@ -121,7 +121,8 @@ impl Plan {
         };
         let peers = choice.of(&["full", "none", "pairs"]);
         let devices = choice.between(1, 3) as i32;
-        let machine = Machine { devices, memory_mib, peers, schedule };
+        let shares = choice.once_in(2);
+        let machine = Machine { devices, memory_mib, peers, schedule, shares };
         let flavours = [
             Flavour::Mixed,
             Flavour::Mixed,

@@ -1,0 +1,478 @@
+//! Sharing between streams: that memory in rotation is enough once, who waits for whom, that what is
+//! written stays in order, and when nothing is shared.
+
+use super::super::block::State;
+use super::super::guests::Order;
+use super::super::history::{self, FramesFor, Recorder};
+use super::super::pool::MemPool;
+use super::super::record_stream;
+use super::super::ring::Action;
+use super::super::snapshot::{BlockState, Snapshot};
+use super::super::stats::{ACTIVE, ALLOCATED_BYTES, ALLOCATION, Statistics};
+use super::super::virtual_memory::arena_of;
+use super::order::Gate;
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use crate::copy::{copy, fill};
+use crate::driver::Call;
+use crate::driver::sys::CUstreamCaptureMode;
+use crate::runtime;
+use crate::stream::Stream;
+use crate::thread;
+use std::collections::VecDeque;
+
+const THREADS: &str = "schedule=threads,memory=8GiB";
+const HOST_WAITS: [Call; 3] =
+    [Call::cuEventSynchronize, Call::cuStreamSynchronize, Call::cuCtxSynchronize];
+const MAPPING: [Call; 3] = [Call::cuMemCreate, Call::cuMemMap, Call::cuMemUnmap];
+
+fn configure(text: &str) {
+    runtime::configure(&thread::enter().unwrap(), text).unwrap();
+}
+
+/// A generator of sizes that is the same each time.
+struct Sizes(u64);
+
+impl Sizes {
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        low + self.0 % (high - low)
+    }
+}
+
+/// A step of training with layers of one size: activations are kept until the way back.
+fn equal_step(bench: Bench, stream: &Stream, layers: u64) {
+    let mut kept = Vec::new();
+    for _ in 0..layers {
+        let buffer = bench.malloc(stream, 24 * MIB);
+        kept.extend([16 * MIB, 8 * MIB, 20 * KIB].map(|bytes| bench.malloc(stream, bytes)));
+        bench.free(buffer);
+    }
+    while let Some(activation) = kept.pop() {
+        let gradient = bench.malloc(stream, 8 * MIB);
+        bench.free(activation);
+        bench.free(gradient);
+    }
+}
+
+/// One with layers of random sizes.
+fn random_step(bench: Bench, stream: &Stream, layers: u64, seed: u64) {
+    let mut sizes = Sizes(seed * 2 + 1);
+    let mut kept = Vec::new();
+    for _ in 0..layers {
+        let buffer = bench.malloc(stream, sizes.between(MIB, 24 * MIB));
+        kept.push(bench.malloc(stream, sizes.between(4 * MIB, 32 * MIB)));
+        kept.push(bench.malloc(stream, sizes.between(512, 64 * KIB)));
+        bench.free(buffer);
+    }
+    while let Some(small) = kept.pop() {
+        let gradient = bench.malloc(stream, sizes.between(4 * MIB, 32 * MIB));
+        let other = bench.malloc(stream, sizes.between(512, MIB));
+        bench.free(small);
+        bench.free(kept.pop().unwrap());
+        bench.free(other);
+        bench.free(gradient);
+    }
+}
+
+/// Step k runs on stream k % n, whose work is held up, with the host four steps ahead.
+fn rotate(bench: Bench, streams: usize, steps: u64, body: impl Fn(&Stream, u64)) -> Statistics {
+    let streams: Vec<_> = (0..streams).map(|_| bench.stream()).collect();
+    let host_waits = HOST_WAITS.map(|call| bench.calls(call));
+    let mut ahead = VecDeque::new();
+    for k in 0..steps {
+        let stream = streams[k as usize % streams.len()];
+        ahead.push_back(Gate::on(bench, stream));
+        body(stream, k);
+        bench.check();
+        if ahead.len() > 4 {
+            ahead.pop_front();
+        }
+    }
+    assert_eq!(HOST_WAITS.map(|call| bench.calls(call)), host_waits);
+    assert_eq!(bench.calls(Call::cuMemUnmap), 0);
+    bench.memory().statistics()
+}
+
+fn ratio(statistics: &Statistics) -> f64 {
+    let allocated = statistics.lanes[ALLOCATED_BYTES][0].peak;
+    statistics.reserved_bytes[0].peak as f64 / allocated as f64
+}
+
+#[test]
+fn memory_in_rotation_is_enough_once() {
+    for streams in [2, 4, 8] {
+        on_machine(THREADS, |bench| {
+            let mapped = || MAPPING.map(|call| bench.calls(call));
+            let weights = bench.malloc(bench.device.streams.default(), 300 * MIB);
+            let found = rotate(bench, streams as usize, 5 * streams, |stream, k| {
+                let before = mapped();
+                equal_step(bench, stream, 48);
+                // From the second round on there is what is needed.
+                assert!(k < streams || mapped() == before, "step {k} of {streams} streams");
+            });
+            let ratio = ratio(&found);
+            assert!(ratio <= 1.02, "{streams} streams: {ratio}");
+            assert!(bench.memory().shared_waits() < 5 * streams, "one a step at most");
+            let steps = 5 * streams as i64;
+            let row = found.lanes[ALLOCATION][0];
+            assert_eq!((row.allocated, row.current), (steps * 48 * 7 + 1, 1));
+            assert_eq!(found.lanes[ACTIVE], found.lanes[ALLOCATION]);
+            bench.free(weights);
+            bench.empty_cache();
+            bench.check();
+            assert_eq!(bench.reserved(), 0);
+        });
+    }
+}
+
+/// What a stream alone would need, the least for the small memory of each, and what is not worth a look.
+#[test]
+fn rotation_needs_what_one_stream_needs() {
+    for equal in [true, false] {
+        let peak = |streams: usize| {
+            on_machine(THREADS, |bench| {
+                let found = rotate(bench, streams, 24, |stream, k| {
+                    random_step(bench, stream, 40, if equal { 7 } else { k });
+                });
+                found.reserved_bytes[0].peak as u64
+            })
+        };
+        let alone = peak(1);
+        for streams in [4, 8] {
+            let (found, little) = (peak(streams), 2 * MIB * streams as u64 + 16 * MIB);
+            assert!(found <= alone + alone / 25 + little, "{streams} streams {found}, one {alone}");
+        }
+    }
+}
+
+/// Blocks that stay, each on the stream of its step, between those that go.
+#[test]
+fn rotation_goes_on_beside_what_stays() {
+    on_machine(THREADS, |bench| {
+        let found = rotate(bench, 4, 40, |stream, k| {
+            if k < 12 {
+                bench.malloc(stream, 10 * MIB);
+            }
+            equal_step(bench, stream, 40);
+            bench.malloc(stream, KIB);
+        });
+        let ratio = ratio(&found);
+        assert!(ratio <= 1.05, "{ratio}");
+        assert_eq!(found.lanes[ALLOCATION][0].current, 52);
+    });
+}
+
+/// Below the peak of what was needed streams have their own.
+#[test]
+fn streams_stay_apart_while_there_is_memory() {
+    on_machine(THREADS, |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        let both = [bench.malloc(first, 40 * MIB), bench.malloc(second, 30 * MIB)];
+        both.into_iter().for_each(|block| bench.free(block));
+        let _gate = Gate::on(bench, first);
+        let calls = bench.all_calls();
+        for _ in 0..3 {
+            bench.free(bench.malloc(second, 30 * MIB));
+            bench.free(bench.malloc(first, 40 * MIB));
+        }
+        assert_eq!(bench.all_calls(), calls);
+        // 30 MiB more were never needed beside the 40; what is idle is enough.
+        let large = bench.malloc(second, 35 * MIB);
+        assert_eq!((bench.reserved(), bench.memory().shared_waits()), (70 * MIB, 1));
+        bench.free(large);
+        bench.check();
+    });
+}
+
+#[test]
+fn who_has_nothing_left_to_do_is_not_waited_for() {
+    on_machine(THREADS, |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        let block = bench.malloc(first, 40 * MIB);
+        bench.free(block);
+        first.synchronize(bench.runtime).unwrap();
+        assert_eq!(bench.malloc(second, 30 * MIB), block);
+        assert_eq!((bench.reserved(), bench.memory().shared_waits()), (40 * MIB, 0));
+        bench.check();
+    });
+}
+
+/// One event is for all that a stream had free then, and for all that a guest had.
+#[test]
+fn one_wait_is_for_all_that_was_free() {
+    on_machine(THREADS, |bench| {
+        let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
+        let _gates = [owner, second, third].map(|stream| Gate::on(bench, stream));
+        let waits = || bench.memory().shared_waits();
+        let held = bench.malloc(owner, 10 * MIB);
+        let block = bench.malloc(owner, 100 * MIB);
+        bench.free(block);
+        let parts = [20, 20, 20].map(|mib| bench.malloc(second, mib * MIB));
+        assert_eq!((parts[0], waits()), (block, 1));
+        // Freed by the guest, it is the guest's.
+        bench.free(parts[0]);
+        assert_eq!((bench.malloc(second, 20 * MIB), waits()), (parts[0], 1));
+        // Even where totals are forgotten, what is freed after an event needs another.
+        bench.memory().reset_accumulated();
+        let more = bench.malloc(owner, 40 * MIB);
+        assert_eq!(waits(), 1, "what is left is the owner's still");
+        bench.free(more);
+        let rest = bench.malloc(second, 40 * MIB);
+        assert_eq!((rest, waits()), (more, 2));
+        parts.into_iter().chain([rest]).for_each(|block| bench.free(block));
+        // A third stream has all of the second's for one wait, and the owner has it back for one.
+        let whole = bench.malloc(third, 100 * MIB);
+        assert_eq!((whole, waits()), (block, 3));
+        bench.free(whole);
+        assert_eq!((bench.malloc(owner, 100 * MIB), waits()), (block, 4));
+        assert_eq!(bench.reserved(), 110 * MIB);
+        bench.free(held);
+        bench.check();
+    });
+}
+
+/// Neighbours that are free in several orders serve as one.
+#[test]
+fn pieces_of_several_streams_serve_together() {
+    on_machine(THREADS, |bench| {
+        let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
+        let block = bench.malloc(owner, 90 * MIB);
+        bench.free(block);
+        let _gates = [owner, second, third].map(|stream| Gate::on(bench, stream));
+        let parts = [bench.malloc(second, 30 * MIB), bench.malloc(third, 30 * MIB)];
+        parts.into_iter().for_each(|block| bench.free(block));
+        bench.check();
+        assert_eq!(bench.malloc(second, 90 * MIB), block);
+        bench.check();
+        bench.free(block);
+        assert_eq!((bench.malloc(owner, 90 * MIB), bench.reserved()), (block, 90 * MIB));
+        bench.check();
+    });
+}
+
+/// Where nothing idle is enough, memory is added where the least is missing.
+#[test]
+fn what_is_missing_is_added_to_what_is_idle() {
+    on_machine(THREADS, |bench| {
+        let (owner, second) = (bench.stream(), bench.stream());
+        let block = bench.malloc(owner, 40 * MIB);
+        bench.free(block);
+        let _gate = Gate::on(bench, owner);
+        assert_eq!(bench.malloc(second, 60 * MIB), block);
+        assert_eq!((bench.reserved(), bench.memory().shared_waits()), (60 * MIB, 1));
+        bench.check();
+        bench.free(block);
+        assert_eq!((bench.malloc(owner, 70 * MIB), bench.reserved()), (block, 70 * MIB));
+        bench.check();
+    });
+}
+
+/// Before anything is given back, or waited for on the host.
+#[test]
+fn a_limit_has_streams_share_first() {
+    on_machine(THREADS, |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        bench.memory().set_fraction(100.0 / 8192.0).unwrap();
+        let held = [bench.malloc(first, 60 * MIB), bench.malloc(second, 40 * MIB)];
+        held.into_iter().for_each(|block| bench.free(block));
+        let _gate = Gate::on(bench, first);
+        let calls =
+            || HOST_WAITS.into_iter().chain(MAPPING).map(|call| bench.calls(call)).sum::<u64>();
+        let before = calls();
+        let blocks = [bench.malloc(second, 30 * MIB), bench.malloc(second, 50 * MIB)];
+        assert_eq!((calls(), bench.memory().shared_waits()), (before, 1));
+        let all = bench.memory().statistics();
+        assert_eq!((all.num_alloc_retries, all.num_device_free), (0, 0));
+        blocks.into_iter().for_each(|block| bench.free(block));
+        bench.check();
+    });
+}
+
+#[test]
+fn nothing_is_shared_where_that_was_not_wanted() {
+    for text in ["share_between_streams:False", "expandable_segments:False"] {
+        on_machine("memory=1GiB", |bench| {
+            configure(text);
+            let (first, second) = (bench.stream(), bench.stream());
+            bench.free(bench.malloc(first, 40 * MIB));
+            bench.free(bench.malloc(second, 40 * MIB));
+            assert_eq!(bench.reserved(), 80 * MIB, "{text}");
+        });
+    }
+    // What was shared before comes home all the same.
+    on_machine("memory=1GiB", |bench| {
+        let (first, second) = (bench.stream(), bench.stream());
+        let block = bench.malloc(first, 40 * MIB);
+        bench.free(block);
+        assert_eq!(bench.malloc(second, 40 * MIB), block);
+        configure("share_between_streams:False");
+        bench.free(block);
+        assert_eq!(bench.malloc(first, 40 * MIB), block);
+        bench.check();
+    });
+}
+
+/// What is in a private pool may be in a graph; and a captured stream neither waits nor is waited for.
+#[test]
+fn pools_and_captured_streams_are_left_alone() {
+    on_machine("memory=1GiB", |bench| {
+        let (first, second, third) = (bench.stream(), bench.stream(), bench.stream());
+        let pool = MemPool::new(0, None).unwrap();
+        pool.begin(bench.device).unwrap();
+        bench.free(bench.malloc(first, 40 * MIB));
+        pool.end(bench.device).unwrap();
+        bench.free(bench.malloc(second, 40 * MIB));
+        assert_eq!(bench.reserved(), 80 * MIB);
+        let driver = bench.runtime.driver();
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: a live stream.
+        unsafe { driver.cuStreamBeginCapture(second.native(), mode) }.unwrap();
+        let block = bench.malloc(third, 40 * MIB);
+        assert_eq!((bench.reserved(), bench.calls(Call::cuEventRecord)), (120 * MIB, 0));
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: as above, and the place is writable.
+        unsafe { driver.cuStreamEndCapture(second.native(), &mut graph) }.unwrap();
+        // SAFETY: the graph was just made.
+        unsafe { driver.cuGraphDestroy(graph) }.unwrap();
+        let other = bench.malloc(third, 40 * MIB);
+        assert_eq!(bench.reserved(), 120 * MIB, "it is no more captured");
+        bench.free(block);
+        bench.free(other);
+        bench.check();
+    });
+}
+
+/// A guest's block waits for the arena's own stream where that one uses it, and not for its guest's.
+#[test]
+fn blocks_of_guests_wait_for_recorded_streams() {
+    on_machine(THREADS, |bench| {
+        let (owner, guest) = (bench.stream(), bench.stream());
+        let block = bench.malloc(owner, 40 * MIB);
+        bench.free(block);
+        owner.synchronize(bench.runtime).unwrap();
+        assert_eq!(bench.malloc(guest, 40 * MIB), block);
+        record_stream(block, guest).unwrap();
+        bench.free(block);
+        let active = || bench.memory().statistics().lanes[ACTIVE][0].current;
+        assert_eq!(active(), 0);
+        is_invalid_pointer(super::super::free(bench.runtime, block));
+        assert_eq!(bench.malloc(guest, 40 * MIB), block);
+        record_stream(block, owner).unwrap();
+        let gate = Gate::on(bench, owner);
+        bench.free(block);
+        assert_eq!(active(), 1);
+        bench.check();
+        let next = bench.malloc(guest, 30 * MIB);
+        assert_ne!(next, block);
+        gate.open();
+        owner.synchronize(bench.runtime).unwrap();
+        bench.free(next);
+        assert_eq!(bench.malloc(owner, 40 * MIB), block);
+        bench.check();
+    });
+}
+
+/// Giving back waits for guests too.
+#[test]
+fn memory_of_guests_goes_when_they_are_done() {
+    on_machine(THREADS, |bench| {
+        let (owner, guest) = (bench.stream(), bench.stream());
+        let block = bench.malloc(owner, 40 * MIB);
+        bench.free(block);
+        let other = bench.malloc(guest, 40 * MIB);
+        assert_eq!(other, block);
+        fill(bench.runtime, other, &[7], 40 * MIB, guest).unwrap();
+        bench.free(other);
+        let arena = arena_of(block).unwrap().0;
+        {
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            let block = state.blocks[state.first];
+            assert_eq!((block.state, block.bytes() as u64), (State::Guest, 40 * MIB));
+            assert_eq!(state.order_of(state.first), Order::Guest(0));
+        }
+        bench.empty_cache();
+        assert!(guest.query(bench.runtime).unwrap());
+        assert_eq!(bench.reserved(), 0);
+        bench.check();
+    });
+}
+
+#[test]
+fn snapshots_and_records_name_the_stream_that_has_a_block() {
+    on_machine("memory=1GiB", |bench| {
+        let recorder = Recorder {
+            events: true,
+            most: history::DEFAULT_EVENTS,
+            frames_for: FramesFor::None,
+            device: true,
+            host: false,
+            native: false,
+            skip: 0,
+            source: None,
+        };
+        history::record(Some(recorder), true).unwrap();
+        let (owner, guest) = (bench.stream(), bench.stream());
+        bench.free(bench.malloc(owner, 40 * MIB));
+        let block = bench.malloc(guest, 30 * MIB);
+        bench.free(block);
+        let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
+        let events = snapshot.events_of(&snapshot.devices[0]).iter();
+        let named: Vec<_> = events
+            .filter(|event| matches!(event.action, Action::Alloc | Action::FreeCompleted))
+            .map(|event| event.stream as usize)
+            .collect();
+        let (owner, guest) = (owner.native() as usize, guest.native() as usize);
+        assert_eq!(named, [owner, owner, guest, guest]);
+        let blocks: Vec<_> = snapshot.blocks.iter().map(|it| (it.bytes / MIB, it.state)).collect();
+        assert_eq!(blocks, [(30, BlockState::Inactive), (10, BlockState::Inactive)]);
+        assert_eq!((snapshot.segments.len(), snapshot.segments[0].stream), (1, owner));
+        history::record(None, true).unwrap();
+    });
+}
+
+/// Whatever is handed from stream to stream: who wrote a block last is who wrote it.
+#[test]
+fn what_streams_write_in_turns_is_in_order() {
+    for seed in 1..=12 {
+        on_machine(&format!("schedule=adversarial:{seed},memory=96MiB"), |bench| {
+            let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
+            let witness = bench.malloc(streams[0], MIB);
+            let (mut shared, mut read) = (0, Vec::new());
+            let mut live: Vec<(u64, u64, u8, usize)> = Vec::new();
+            let mut sizes = Sizes(seed);
+            for step in 0..160u32 {
+                let size = sizes.between(1, 10) * 2 * MIB;
+                while live.iter().map(|block| block.1).sum::<u64>() + size > 40 * MIB {
+                    let index = sizes.between(0, live.len() as u64) as usize;
+                    let (block, bytes, value, stream) = live.swap_remove(index);
+                    // Read at the end of its life, at both ends and in the middle.
+                    for at in [0, bytes / 2, bytes - 64] {
+                        let to = witness + 64 * read.len() as u64;
+                        copy(bench.runtime, to, block + at, 64, streams[stream]).unwrap();
+                        read.push(value);
+                    }
+                    bench.free(block);
+                }
+                let stream = step as usize / 7 % 4;
+                let block = bench.malloc(streams[stream], size);
+                shared += usize::from(!arena_of(block).unwrap().0.is_of(streams[stream]));
+                fill(bench.runtime, block, &[step as u8 | 1], size, streams[stream]).unwrap();
+                live.push((block, size, step as u8 | 1, stream));
+                bench.check();
+            }
+            assert!(shared > 20 && bench.memory().shared_waits() > 0, "seed {seed}: {shared}");
+            streams.iter().for_each(|stream| stream.synchronize(bench.runtime).unwrap());
+            let mut bytes = vec![0u8; 64 * read.len()];
+            let to = bytes.as_mut_ptr() as u64;
+            copy(bench.runtime, to, witness, bytes.len() as u64, streams[0]).unwrap();
+            streams[0].synchronize(bench.runtime).unwrap();
+            for (index, (found, wrote)) in bytes.chunks(64).zip(&read).enumerate() {
+                assert!(found.iter().all(|byte| byte == wrote), "seed {seed}, read {index}");
+            }
+        });
+    }
+}
