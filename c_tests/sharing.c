@@ -197,6 +197,7 @@ static void steps_in_rotation_keep_what_they_write(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    CHECK_OK(tcuda_allocator_config_set("sharing_threshold:0"));
     for (int i = 0; i < STREAMS; i++)
         CHECK_OK(tcuda_stream_create(0, 0, &streams[i]));
     use_everything_once();

@@ -95,6 +95,13 @@ struct Tcuda {
             "tcuda_memory_fraction_set");
     }
 
+    /// Streams share memory beyond what was ever needed at a time, or where the device's is half used.
+    static void share_always(bool always)
+    {
+        check(tcuda_allocator_config_set(always ? "sharing_threshold:0" : "sharing_threshold:0.5"),
+            "tcuda_allocator_config_set");
+    }
+
     static uint64_t driver_calls()
     {
         uint64_t count = 0;

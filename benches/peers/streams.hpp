@@ -65,7 +65,7 @@ private:
 /// Step after step on one stream after the other, each with a kernel of 1 ms; the host is four
 /// steps ahead. Its blocks are freed before their step has run, so that a stream may take
 /// another one's memory only behind an event.
-template <Peer P> void rotation()
+template <Peer P> void rotation(const std::string &how = "")
 {
     if (simulated) return skipped("rotation", "skipped", "needs a GPU");
     constexpr size_t AHEAD = 4;
@@ -100,12 +100,18 @@ template <Peer P> void rotation()
             time = ns_since(start) / 1e6;
         }
         reserved = std::max(reserved, P::usage().peak_reserved);
-        Row row("rotation", "streams_" + std::to_string(count));
+        Row row("rotation", "streams_" + std::to_string(count) + how);
         row.figure("ms", ms[0]).figure("again_ms", ms[1]);
         if (reserved != 0)
             row.figure("reserved_over_allocated", double(reserved) / double(allocated));
     }
     P::empty_cache();
+    if constexpr (requires { P::share_always(true); }) {
+        if (!how.empty()) return;
+        P::share_always(true);
+        rotation<P>("_shared");
+        P::share_always(false);
+    }
 }
 
 /// 40 GiB, or half of the device, in blocks of 64 MiB: given back to the driver, and got again.

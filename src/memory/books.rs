@@ -214,6 +214,13 @@ impl<M: Member> Books<M> {
         self.share_out(None);
     }
 
+    /// The cache was emptied.
+    pub fn forget_highest(&mut self) {
+        let sums = self.sums(Account::current);
+        self.ledger.forget_highest(&sums);
+        self.share_out(None);
+    }
+
     /// Every total becomes 0.
     pub fn reset_accumulated(&mut self) {
         let [_, increased, decreased] = self.totals();

@@ -272,7 +272,7 @@ fn real(text: &str) -> Option<f64> {
 const LARGE_SEGMENT: &str = "large_segment_size_mb";
 
 /// Every key.
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     LARGE_SEGMENT,
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -299,6 +299,7 @@ const KEYS: [&str; 26] = [
     "nvtx_suballocations",
     "lend_idle_memory",
     "share_between_streams",
+    "sharing_threshold",
 ];
 
 /// Settings changed by a text.
@@ -401,6 +402,14 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
         "nvtx_suballocations" => settings.nvtx_suballocations = tokens.bool(key)?,
         "lend_idle_memory" => settings.lend_idle_memory = tokens.bool(key)?,
         "share_between_streams" => settings.share_between_streams = tokens.bool(key)?,
+        "sharing_threshold" => {
+            let (value, token) = tokens.fraction(key)?;
+            if !(0.0..=1.0).contains(&value) {
+                let rule = "sharing_threshold is invalid, set it in [0.0, 1.0]";
+                return Err(Problem::Rule { rule, key, token });
+            }
+            settings.sharing_threshold = value;
+        }
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
             tokens.skip_value(key)?;
         }

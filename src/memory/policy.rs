@@ -29,6 +29,8 @@ pub struct Policy {
     has_lent: AtomicBool,
     /// Idle memory of one stream serves another before an arena grows beyond what was needed.
     shares: AtomicBool,
+    /// `sharing_threshold`, its bits.
+    sharing_threshold: AtomicU64,
     /// Memory comes in segments instead of being mapped.
     segmented: AtomicBool,
     /// What the rules of segments need besides.
@@ -72,6 +74,7 @@ impl Policy {
             lends: AtomicBool::new(true),
             has_lent: AtomicBool::new(true),
             shares: AtomicBool::new(false),
+            sharing_threshold: AtomicU64::new(0),
             segmented: AtomicBool::new(false),
             max_non_split_rounding: AtomicU64::new(0),
             large_segment: AtomicU64::new(0),
@@ -102,6 +105,7 @@ impl Policy {
         self.lends.store(settings.lend_idle_memory, Ordering::Relaxed);
         self.has_lent.fetch_or(settings.lend_idle_memory, Ordering::Relaxed);
         self.shares.store(settings.share_between_streams, Ordering::Relaxed);
+        self.sharing_threshold.store(settings.sharing_threshold.to_bits(), Ordering::Relaxed);
         let (rounding, large) =
             (settings.max_non_split_rounding_bytes, settings.large_segment_bytes);
         self.max_non_split_rounding.store(rounding, Ordering::Relaxed);
@@ -123,6 +127,12 @@ impl Policy {
     /// Was it ever?
     pub fn has_lent(&self) -> bool {
         self.has_lent.load(Ordering::Relaxed)
+    }
+
+    /// Up to so much reserved memory, of `most`, streams are left apart.
+    pub fn not_shared_below(&self, most: u64) -> u64 {
+        let threshold = f64::from_bits(self.sharing_threshold.load(Ordering::Relaxed));
+        (most as f64 * threshold) as u64
     }
 
     /// Is idle memory shared between streams?

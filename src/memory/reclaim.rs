@@ -7,7 +7,7 @@ use super::guests::Order;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
 use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
-use super::{DeviceMemory, Relaxed, history};
+use super::{Books, DeviceMemory, Relaxed, history};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -78,7 +78,9 @@ impl DeviceMemory {
         self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
-        self.reclaim(runtime)
+        let reclaimed = self.reclaim(runtime);
+        self.with_ledger(None, Books::forget_highest);
+        reclaimed
     }
 
     /// Gives back what is unused in every arena; gives the first failure after trying them all.

@@ -59,6 +59,7 @@ pub struct Settings {
     pub nvtx_suballocations: bool,
     pub lend_idle_memory: bool,
     pub share_between_streams: bool,
+    pub sharing_threshold: f64,
     pub host: HostSettings,
 }
 
@@ -81,6 +82,7 @@ impl Settings {
         nvtx_suballocations: false,
         lend_idle_memory: true,
         share_between_streams: true,
+        sharing_threshold: 0.5,
         host: HostSettings::DEFAULT,
     };
 
@@ -198,6 +200,9 @@ impl fmt::Display for Settings {
         }
         if !self.share_between_streams {
             f.write_str(",share_between_streams:False")?;
+        }
+        if self.sharing_threshold != Settings::DEFAULT.sharing_threshold {
+            write!(f, ",sharing_threshold:{:?}", self.sharing_threshold)?;
         }
         Ok(())
     }

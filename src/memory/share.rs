@@ -149,15 +149,26 @@ impl DeviceMemory {
         if is_first && growth <= self.virtual_memory.granularity() {
             return true;
         }
-        let held = self.with_ledger(None, |books| {
-            let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
-            books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
-        });
+        let claimed = self.virtual_memory.limit.claimed() + growth;
+        if claimed <= self.policy.not_shared_below(self.virtual_memory.limit.most().min(self.total))
+        {
+            return true;
+        }
+        let held = self.most_held(None, request);
         // A stream that needs little, such as one of copies, is soon on its own.
         let is_often = arena.followed.load(Ordering::Relaxed) >= TIMES;
         let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
         let slack = if is_often && is_little { MORE_SLACK } else { SLACK };
-        self.virtual_memory.limit.claimed() + growth <= held + held / 1000 * slack
+        claimed <= held + held / 1000 * slack
+    }
+
+    /// The most that blocks had at a time since the cache was emptied, this request with them. `own` is
+    /// an arena whose lock the caller holds, if it does.
+    pub(super) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
+        self.with_ledger(own, |books| {
+            let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
+            books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
+        })
     }
 
     /// Runs `body` for an arena and each other that has memory to be shared with it, holding its lock,

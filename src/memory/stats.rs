@@ -152,7 +152,8 @@ impl Statistics {
 #[derive(Default)]
 pub struct Ledger {
     peaks: Sums,
-    /// The highest that the bytes of blocks held by the host ever were, whatever was reset.
+    /// The highest that the bytes of blocks held by the host were since the cache was emptied, whatever
+    /// was reset.
     pub highest: i64,
     /// The lowest of the device's peaks and the scopes'.
     lowest: Sums,
@@ -183,6 +184,15 @@ impl Ledger {
     fn find_lowest(&mut self) {
         self.lowest = self.peaks;
         self.scopes.lower(&mut self.lowest);
+        let bytes = &mut self.lowest[ALL][ALLOCATED_BYTES];
+        *bytes = (*bytes).min(self.highest);
+    }
+
+    /// The cache was emptied: what was needed before says nothing any more. The slack is to be shared out
+    /// anew.
+    pub fn forget_highest(&mut self, sums: &Sums) {
+        self.highest = sums[ALL][ALLOCATED_BYTES];
+        self.find_lowest();
     }
 
     /// Opens a scope of a thread, given the sums of currents, increases and decreases; false: no host

@@ -29,7 +29,7 @@ impl Machine {
     /// What the library is told once there is a machine.
     pub fn configure(&self) {
         let text = if self.shares { "True" } else { "False" };
-        api::configure(&format!("share_between_streams:{text}"));
+        api::configure(&format!("sharing_threshold:0,share_between_streams:{text}"));
     }
 
     pub fn is_immediate(&self) -> bool {

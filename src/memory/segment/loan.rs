@@ -6,7 +6,7 @@ use super::super::bins::WHOLE_WALK;
 use super::super::block::UNIT;
 use super::super::pool::PoolId;
 use super::super::reclaim::ordering_stream;
-use super::super::stats::{ALL, ALLOCATED_BYTES, Class, Stat, change_of};
+use super::super::stats::{Class, change_of};
 use super::super::{DeviceMemory, history};
 use crate::error::Result;
 use crate::farewell::Standing;
@@ -60,10 +60,7 @@ impl DeviceMemory {
         if spared < (u64::from(request.units) * UNIT / 64).max(claimed / 1024) {
             return Ok(None);
         }
-        let held = self.with_ledger(Some(arena), |books| {
-            let Stat { current, peak, .. } = books.statistics().lanes[ALLOCATED_BYTES][ALL];
-            peak.max(current + i64::from(request.units) * UNIT as i64) as u64
-        });
+        let held = self.most_held(Some(arena), request);
         if claimed + growth <= held + held / 100 * (1 + given_up) {
             return Ok(None);
         }

@@ -229,7 +229,7 @@ fn wrong_counts_are_told() {
 #[test]
 fn a_guest_that_is_not_what_is_counted_is_told() {
     let told = |breaks: &dyn Fn(&mut ArenaState)| {
-        on_machine("memory=1GiB", |bench| {
+        super::sharing("memory=1GiB", |bench| {
             let (owner, guest) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(owner, 40 * MIB));
             let blocks = [bench.malloc(guest, 10 * MIB), bench.malloc(guest, 10 * MIB)];

@@ -53,6 +53,14 @@ fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     body(Bench { runtime, device: &runtime.devices[0] })
 }
 
+/// The same with streams that share whenever more is wanted than was ever needed.
+fn sharing<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+    on_machine(options, |bench| {
+        runtime::configure(&thread::enter().unwrap(), "sharing_threshold:0").unwrap();
+        body(bench)
+    })
+}
+
 /// The same with no idle memory lent.
 fn without_lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     on_machine(options, |bench| {

@@ -7,7 +7,7 @@ use super::super::stats::{
 };
 use super::super::virtual_memory::arena_of;
 use super::super::{record_stream, round_size};
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, without_lending};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_lending};
 use crate::driver::{Call, inject};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -332,7 +332,7 @@ proptest! {
     fn random_operations_agree_where_streams_share(
         ops in proptest::collection::vec(op(STREAMS, large_bytes()), 1..120),
     ) {
-        on_machine("memory=256MiB", |bench| run(bench, &ops));
+        sharing("memory=256MiB", |bench| run(bench, &ops));
     }
 
     /// The same with few sizes, small ones too, in which streams find what others had.
@@ -340,7 +340,7 @@ proptest! {
     fn random_operations_agree_where_streams_take_turns(
         ops in proptest::collection::vec(op(STREAMS, few_bytes()), 1..200),
     ) {
-        on_machine("memory=256MiB", |bench| run(bench, &ops));
+        sharing("memory=256MiB", |bench| run(bench, &ops));
     }
 
     /// Where memory is short, so that what is idle serves at other addresses.

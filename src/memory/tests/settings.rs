@@ -45,6 +45,8 @@ const ROWS: &[Row] = &[
     ("large_segment_size_mb:40", |s| large(s, 40 * MIB)),
     ("lend_idle_memory:False", |s| s.lend_idle_memory = false),
     ("share_between_streams:False", |s| s.share_between_streams = false),
+    ("sharing_threshold:0", |s| s.sharing_threshold = 0.0),
+    ("sharing_threshold:1.0", |s| s.sharing_threshold = 1.0),
     ("max_non_split_rounding_mb:64", |s| s.max_non_split_rounding_bytes = 64 * MIB),
     ("garbage_collection_threshold:0.6", |s| s.garbage_collection_threshold = 0.6),
     ("garbage_collection_threshold:.5", |s| s.garbage_collection_threshold = 0.5),

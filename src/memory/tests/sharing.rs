@@ -11,7 +11,7 @@ use super::super::snapshot::{BlockState, Snapshot};
 use super::super::stats::{ACTIVE, ALLOCATED_BYTES, ALLOCATION, Statistics};
 use super::super::virtual_memory::arena_of;
 use super::order::Gate;
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use super::{Bench, KIB, MIB, is_invalid_pointer};
 use crate::copy::{copy, fill};
 use crate::driver::Call;
 use crate::driver::sys::CUstreamCaptureMode;
@@ -103,7 +103,7 @@ fn ratio(statistics: &Statistics) -> f64 {
 #[test]
 fn memory_in_rotation_is_enough_once() {
     for streams in [2, 4, 8] {
-        on_machine(THREADS, |bench| {
+        super::sharing(THREADS, |bench| {
             let mapped = || MAPPING.map(|call| bench.calls(call));
             let weights = bench.malloc(bench.device.streams.default(), 300 * MIB);
             let found = rotate(bench, streams as usize, 5 * streams, |stream, k| {
@@ -132,7 +132,7 @@ fn memory_in_rotation_is_enough_once() {
 fn rotation_needs_what_one_stream_needs() {
     for equal in [true, false] {
         let peak = |streams: usize| {
-            on_machine(THREADS, |bench| {
+            super::sharing(THREADS, |bench| {
                 let found = rotate(bench, streams, 24, |stream, k| {
                     random_step(bench, stream, 40, if equal { 7 } else { k });
                 });
@@ -150,7 +150,7 @@ fn rotation_needs_what_one_stream_needs() {
 /// Blocks that stay, each on the stream of its step, between those that go.
 #[test]
 fn rotation_goes_on_beside_what_stays() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let found = rotate(bench, 4, 40, |stream, k| {
             if k < 12 {
                 bench.malloc(stream, 10 * MIB);
@@ -167,7 +167,7 @@ fn rotation_goes_on_beside_what_stays() {
 /// Below the peak of what was needed streams have their own.
 #[test]
 fn streams_stay_apart_while_there_is_memory() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         let both = [bench.malloc(first, 40 * MIB), bench.malloc(second, 30 * MIB)];
         both.into_iter().for_each(|block| bench.free(block));
@@ -188,7 +188,7 @@ fn streams_stay_apart_while_there_is_memory() {
 
 #[test]
 fn who_has_nothing_left_to_do_is_not_waited_for() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(first, 40 * MIB);
         bench.free(block);
@@ -202,7 +202,7 @@ fn who_has_nothing_left_to_do_is_not_waited_for() {
 /// One event is for all that a stream had free then, and for all that a guest had.
 #[test]
 fn one_wait_is_for_all_that_was_free() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let _gates = [owner, second, third].map(|stream| Gate::on(bench, stream));
         let waits = || bench.memory().shared_waits();
@@ -236,7 +236,7 @@ fn one_wait_is_for_all_that_was_free() {
 /// Neighbours that are free in several orders serve as one.
 #[test]
 fn pieces_of_several_streams_serve_together() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let block = bench.malloc(owner, 90 * MIB);
         bench.free(block);
@@ -255,7 +255,7 @@ fn pieces_of_several_streams_serve_together() {
 /// Where nothing idle is enough, memory is added where the least is missing.
 #[test]
 fn what_is_missing_is_added_to_what_is_idle() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (owner, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
@@ -272,7 +272,7 @@ fn what_is_missing_is_added_to_what_is_idle() {
 /// Before anything is given back, or waited for on the host.
 #[test]
 fn a_limit_has_streams_share_first() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         bench.memory().set_fraction(100.0 / 8192.0).unwrap();
         let held = [bench.malloc(first, 60 * MIB), bench.malloc(second, 40 * MIB)];
@@ -293,7 +293,7 @@ fn a_limit_has_streams_share_first() {
 #[test]
 fn nothing_is_shared_where_that_was_not_wanted() {
     for text in ["share_between_streams:False", "expandable_segments:False"] {
-        on_machine("memory=1GiB", |bench| {
+        super::sharing("memory=1GiB", |bench| {
             configure(text);
             let (first, second) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(first, 40 * MIB));
@@ -302,7 +302,7 @@ fn nothing_is_shared_where_that_was_not_wanted() {
         });
     }
     // What was shared before comes home all the same.
-    on_machine("memory=1GiB", |bench| {
+    super::sharing("memory=1GiB", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(first, 40 * MIB);
         bench.free(block);
@@ -317,7 +317,7 @@ fn nothing_is_shared_where_that_was_not_wanted() {
 /// What is in a private pool may be in a graph; and a captured stream neither waits nor is waited for.
 #[test]
 fn pools_and_captured_streams_are_left_alone() {
-    on_machine("memory=1GiB", |bench| {
+    super::sharing("memory=1GiB", |bench| {
         let (first, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let pool = MemPool::new(0, None).unwrap();
         pool.begin(bench.device).unwrap();
@@ -347,7 +347,7 @@ fn pools_and_captured_streams_are_left_alone() {
 /// A guest's block waits for the arena's own stream where that one uses it, and not for its guest's.
 #[test]
 fn blocks_of_guests_wait_for_recorded_streams() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (owner, guest) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
@@ -377,7 +377,7 @@ fn blocks_of_guests_wait_for_recorded_streams() {
 /// Giving back waits for guests too.
 #[test]
 fn memory_of_guests_goes_when_they_are_done() {
-    on_machine(THREADS, |bench| {
+    super::sharing(THREADS, |bench| {
         let (owner, guest) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
@@ -403,7 +403,7 @@ fn memory_of_guests_goes_when_they_are_done() {
 
 #[test]
 fn snapshots_and_records_name_the_stream_that_has_a_block() {
-    on_machine("memory=1GiB", |bench| {
+    super::sharing("memory=1GiB", |bench| {
         let recorder = Recorder {
             events: true,
             most: history::DEFAULT_EVENTS,
@@ -438,7 +438,7 @@ fn snapshots_and_records_name_the_stream_that_has_a_block() {
 #[test]
 fn what_streams_write_in_turns_is_in_order() {
     for seed in 1..=12 {
-        on_machine(&format!("schedule=adversarial:{seed},memory=96MiB"), |bench| {
+        super::sharing(&format!("schedule=adversarial:{seed},memory=96MiB"), |bench| {
             let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
             let witness = bench.malloc(streams[0], MIB);
             let (mut shared, mut read) = (0, Vec::new());

@@ -77,6 +77,7 @@ pub fn aliases() -> Done {
 
 /// What one stream left serves others in place, in part and in pieces that belong to several.
 pub fn sharing() -> Done {
+    call!(tcuda_allocator_config_set(c"sharing_threshold:0".as_ptr()))?;
     let streams = [Stream::new(0, 0)?, Stream::new(0, 0)?, Stream::new(0, 0)?];
     drop(Memory::new(24 * MIB, 0, streams[0].0)?);
     for round in 0..4u8 {
