@@ -61,9 +61,11 @@ static void shares_are_checked(void)
     CHECK(fraction() == 1.0);
 }
 
-/* What is reserved counts, to the byte; another stream's cache goes before a failure. */
+/* What is reserved counts, to the byte; another stream's cache goes before a failure, where streams do
+ * not share. */
 static void the_limit_is_kept(void)
 {
+    CHECK_OK(tcuda_allocator_config_set("share_between_streams:False"));
     tcuda_stream *const stream = create_stream(0);
     const uint64_t retries = statistic("num_alloc_retries");
     limit_to(64 * mib - 1);
