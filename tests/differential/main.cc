@@ -177,7 +177,9 @@ void set_environment(const Settings &settings, char **arguments)
         + (settings.segments ? "False" : "True")
         + (settings.options.empty() ? "" : "," + settings.options);
     setenv("PYTORCH_CUDA_ALLOC_CONF", options.c_str(), 1);
-    setenv("TCUDA_ALLOC_CONF", options.c_str(), 1);
+    // Where memory is short PyTorch waits for what is pending; streams that share serve without.
+    const std::string ours = options + (settings.tight ? ",share_between_streams:False" : "");
+    setenv("TCUDA_ALLOC_CONF", ours.c_str(), 1);
     for (const char *name : {"PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TCUDA_SIM",
              "TCUDA_BACKEND", "TCUDA_FAULTS"})
         unsetenv(name);
