@@ -102,6 +102,23 @@ fn what_was_given_back_is_got_again_in_larger_steps() {
 }
 
 #[test]
+fn where_something_lies_idle_no_more_is_got_again_than_is_missing() {
+    on_machine("memory=64GiB", |bench| {
+        let stream = bench.stream();
+        bench.free(bench.malloc(stream, 20480 * MIB));
+        bench.empty_cache();
+        let blocks: Vec<u64> = (0..300).map(|_| bench.malloc(stream, 20 * MIB)).collect();
+        bench.free(blocks[10]);
+        // What was got ahead of need goes first.
+        (0..8).for_each(|_| drop(bench.malloc(stream, 22 * MIB)));
+        let before = bench.reserved();
+        bench.malloc(stream, 22 * MIB);
+        assert_eq!(bench.reserved() - before, 22 * MIB);
+        bench.check();
+    });
+}
+
+#[test]
 fn a_live_unit_keeps_its_handle_and_no_other() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();

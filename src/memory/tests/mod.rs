@@ -18,6 +18,7 @@ mod segments;
 mod settings;
 mod sharing;
 mod threads;
+mod threshold;
 
 use super::settings::Settings;
 use super::stats::{self, Class};
