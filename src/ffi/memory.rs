@@ -123,7 +123,11 @@ pub unsafe extern "C" fn tcuda_record_stream(
     ptr: *mut c_void,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    boundary(|call| {
+    let short = move |call: &Call| {
+        let stream = optional(stream, call).ok()??;
+        memory::fast::record_stream(call.inside(), ptr as u64, stream)
+    };
+    boundary_with_short_way(short, move |call| {
         let stream = optional(stream, call)?;
         if ptr.is_null() {
             return Ok(());

@@ -1,5 +1,5 @@
 //! The way that nearly every call takes, on one page: a block of memory that the current stream's arena
-//! has, and giving such a block back, on the thread to which the arena is biased.
+//! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased.
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
 //! way, which does the same and more: for errors, first uses, policies, private pools, other streams, growth
@@ -43,13 +43,42 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let (id, units, requested) = state.find_plain(offset)?;
+    let Some((id, units, requested)) = state.find_plain(offset) else {
+        return free_used(runtime, arena, offset);
+    };
     state.free(id, units);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
     if !unsafe { arena.account() }.fall(bytes, requested, split) {
         count(runtime, arena, -bytes, -requested);
     }
+    Some(())
+}
+
+/// Notes that a stream uses a block as well; none: take the long way.
+#[inline(always)]
+pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<()> {
+    runtime::existing(inside)?;
+    if stream.is_per_thread() {
+        return None;
+    }
+    let (arena, offset) = virtual_memory::arena_of(address)?;
+    let _guard = arena.lock.guard_quickly()?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let id = state.find_quickly(offset)?;
+    state.add_use(arena, id, stream).ok()
+}
+
+/// Gives a block back that other streams use, under the lock.
+#[inline(never)]
+fn free_used(runtime: &Runtime, arena: &Arena, offset: u64) -> Option<()> {
+    // SAFETY: the caller holds the lock, and has no reference.
+    let state = unsafe { arena.state() };
+    let id = state.find_quickly(offset)?;
+    let is_used = state.blocks[id].uses != 0;
+    let device = runtime.device(arena.device).ok().filter(|_| is_used)?;
+    device.memory.free_used(runtime, arena, id);
     Some(())
 }
 
@@ -69,7 +98,10 @@ impl DeviceMemory {
         let _guard = arena.lock.guard_quickly()?;
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if !state.limbo.is_empty() {
+        // Where runs are to repeat, who is asked depends on how often it was looked at.
+        let is_alone = state.limbo.is_empty()
+            || !self.driver.is_simulated() && state.limbo.rest.goes_by(false);
+        if !is_alone {
             return None;
         }
         let Ok(Some((_, start))) = state.allocate(request, SHORT_WALK) else {

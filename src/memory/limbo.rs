@@ -6,7 +6,7 @@
 //! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
 //! where nothing else fits.
 
-use super::arena::ArenaState;
+use super::arena::{Arena, ArenaState};
 use super::block::{NONE, State};
 use super::guests::Order;
 use crate::driver::sys::CUevent;
@@ -239,6 +239,16 @@ impl Rest {
 }
 
 impl ArenaState {
+    /// Notes that a stream uses a block: another than the one in whose order it is.
+    #[inline]
+    pub(super) fn add_use(&mut self, arena: &Arena, id: u32, stream: &Stream) -> Result<()> {
+        if self.stream_of(arena, id).is_some_and(|own| std::ptr::eq(own, stream)) {
+            return Ok(());
+        }
+        self.blocks[id].uses = self.uses.add(self.blocks[id].uses, id, stream)?;
+        Ok(())
+    }
+
     /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
     /// since there is no host memory.
     pub(super) fn line_up(&mut self, id: u32) -> bool {

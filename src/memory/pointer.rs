@@ -119,12 +119,7 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     };
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
-    if state.stream_of(block.arena, block.id).is_some_and(|own| std::ptr::eq(own, stream)) {
-        return Ok(());
-    }
-    let head = state.blocks[block.id].uses;
-    state.blocks[block.id].uses = state.uses.add(head, block.id, stream)?;
-    Ok(())
+    state.add_use(block.arena, block.id, stream)
 }
 
 /// What a live block is.

@@ -88,13 +88,21 @@ impl ArenaState {
         Err(self.refuse(id, offset, ptr))
     }
 
-    /// The same for one of which nothing else is to be known: its length, and what was asked for.
+    /// The same, without a reason where there is none.
     #[inline(always)]
-    pub(super) fn find_plain(&self, offset: u64) -> Option<(u32, u32, i64)> {
+    pub(super) fn find_quickly(&self, offset: u64) -> Option<u32> {
         let id = self.starts.last((offset / UNIT) as u32)?;
         let block = self.blocks.get(id)?;
         let is_it = u64::from(block.start) * UNIT == offset && block.state == State::Allocated;
-        let is_plain = is_it && block.uses == 0 && !block.oversize;
+        is_it.then_some(id)
+    }
+
+    /// The same for one of which nothing else is to be known: its length, and what was asked for.
+    #[inline(always)]
+    pub(super) fn find_plain(&self, offset: u64) -> Option<(u32, u32, i64)> {
+        let id = self.find_quickly(offset)?;
+        let block = &self.blocks[id];
+        let is_plain = block.uses == 0 && !block.oversize;
         is_plain.then_some((id, block.units, block.requested as i64))
     }
 
