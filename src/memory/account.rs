@@ -6,11 +6,20 @@ use super::stats::{
 };
 
 /// What an arena counts.
+///
+/// A block that comes is allocated and active, and so is one that nobody else uses when it goes: each of
+/// these two has its own slack, and what they have in common is in one number, which is all that the hot
+/// path reads and writes.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub struct Account {
-    /// How much each may grow without asking the ledger.
-    pub slack: Lanes,
+    /// Blocks that may come without asking the ledger.
+    blocks: i64,
+    /// Bytes of blocks that may.
+    bytes: i64,
+    /// How much each may grow without asking the ledger; the first four beyond `blocks` and `bytes`, one
+    /// of each two by nothing.
+    slack: Lanes,
     /// All increases since the last reset.
     pub increased: Lanes,
     /// What each has when its slack is used up: its present value is what is missing from that to
@@ -34,10 +43,34 @@ pub struct Split {
 }
 
 impl Account {
+    /// How much a lane may grow.
+    #[inline]
+    fn slack(&self, lane: usize) -> i64 {
+        let common = match lane {
+            ALLOCATION | ACTIVE => self.blocks,
+            ALLOCATED_BYTES | ACTIVE_BYTES => self.bytes,
+            _ => 0,
+        };
+        self.slack[lane] + common
+    }
+
+    /// What two lanes have beyond what they have in common becomes common.
+    #[inline]
+    fn share(&mut self) {
+        let blocks = self.slack[ALLOCATION].min(self.slack[ACTIVE]);
+        self.blocks += blocks;
+        self.slack[ALLOCATION] -= blocks;
+        self.slack[ACTIVE] -= blocks;
+        let bytes = self.slack[ALLOCATED_BYTES].min(self.slack[ACTIVE_BYTES]);
+        self.bytes += bytes;
+        self.slack[ALLOCATED_BYTES] -= bytes;
+        self.slack[ACTIVE_BYTES] -= bytes;
+    }
+
     /// The present value of a lane.
     #[inline]
     pub fn now(&self, lane: usize) -> i64 {
-        self.most[lane] - self.slack[lane]
+        self.most[lane] - self.slack(lane)
     }
 
     /// Present values.
@@ -48,8 +81,9 @@ impl Account {
     /// Sets how much each may grow from now on.
     pub fn set_slack(&mut self, slack: Lanes) {
         let current = self.current();
-        self.slack = slack;
+        (self.slack, self.blocks, self.bytes) = (slack, 0, 0);
         self.most = std::array::from_fn(|lane| current[lane] + slack[lane]);
+        self.share();
     }
 
     /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack
@@ -57,28 +91,16 @@ impl Account {
     // In words, not in vectors: the next call reads what this one wrote, word by word.
     #[inline(always)]
     pub fn rise(&mut self, bytes: i64, requested: i64, split: Split) -> bool {
-        let slack = &self.slack;
-        let allocation = slack[ALLOCATION] - 1;
-        let allocated_bytes = slack[ALLOCATED_BYTES] - bytes;
-        let active = slack[ACTIVE] - 1;
-        let active_bytes = slack[ACTIVE_BYTES] - bytes;
-        let requested_bytes = slack[REQUESTED_BYTES] - requested;
+        let blocks = self.blocks - 1;
+        let all_bytes = self.bytes - bytes;
+        let requested_bytes = self.slack[REQUESTED_BYTES] - requested;
         let split_blocks = self.most[INACTIVE_SPLIT] - split.blocks;
         let split_bytes = self.most[INACTIVE_SPLIT_BYTES] - split.bytes;
-        let least = allocation
-            | allocated_bytes
-            | active
-            | active_bytes
-            | requested_bytes
-            | split_blocks
-            | split_bytes;
-        if least < 0 {
+        if blocks | all_bytes | requested_bytes | split_blocks | split_bytes < 0 {
             return false;
         }
-        self.slack[ALLOCATION] = allocation;
-        self.slack[ALLOCATED_BYTES] = allocated_bytes;
-        self.slack[ACTIVE] = active;
-        self.slack[ACTIVE_BYTES] = active_bytes;
+        self.blocks = blocks;
+        self.bytes = all_bytes;
         self.slack[REQUESTED_BYTES] = requested_bytes;
         self.increased[ALLOCATION] += 1;
         self.increased[ALLOCATED_BYTES] += bytes;
@@ -97,10 +119,8 @@ impl Account {
         if split_blocks | split_bytes < 0 {
             return false;
         }
-        self.slack[ALLOCATION] += 1;
-        self.slack[ALLOCATED_BYTES] += bytes;
-        self.slack[ACTIVE] += 1;
-        self.slack[ACTIVE_BYTES] += bytes;
+        self.blocks += 1;
+        self.bytes += bytes;
         self.slack[REQUESTED_BYTES] += requested;
         self.set_split(split_blocks, split_bytes);
         true
@@ -112,6 +132,7 @@ impl Account {
         self.slack[ALLOCATION] += 1;
         self.slack[ALLOCATED_BYTES] += bytes;
         self.slack[OVERSIZE] += i64::from(oversize);
+        self.share();
     }
 
     /// The rest of [`Account::fall`] for such a block.
@@ -125,6 +146,7 @@ impl Account {
         self.slack[ACTIVE] += 1;
         self.slack[ACTIVE_BYTES] += bytes;
         self.slack[REQUESTED_BYTES] += requested;
+        self.share();
         self.set_split(split_blocks, split_bytes);
         true
     }
@@ -146,13 +168,14 @@ impl Account {
 
     /// Applies a change if the slack allows; false: nothing was done, ask the ledger.
     pub fn apply(&mut self, change: &Lanes) -> bool {
-        if self.slack.iter().zip(change).any(|(slack, change)| slack < change) {
+        if change.iter().enumerate().any(|(lane, change)| self.slack(lane) < *change) {
             return false;
         }
         for (lane, change) in change.iter().enumerate() {
             self.slack[lane] -= change;
             self.increased[lane] += (*change).max(0);
         }
+        self.share();
         true
     }
 

@@ -319,6 +319,9 @@ impl ArenaState {
     /// Takes the best fit, or its front.
     #[inline(never)]
     fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
+        if let Some(id) = self.take_resting(units) {
+            return Ok(Some(id));
+        }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
         if id == NONE && !self.quick.is_empty() {

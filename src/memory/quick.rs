@@ -4,8 +4,10 @@
 //! is, without a search, a join or a split. What fits neither here nor in the bins joins all of them
 //! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
 //!
-//! Small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of large memory
-//! cost more than the time that they save. Programs that repeat themselves would grow from pass to pass.
+//! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
+//! large memory cost more than the time that they save. Programs that repeat themselves would grow from pass
+//! to pass. Of large blocks the one that was freed last rests: it is given out again if just its size is
+//! wanted next, and is joined before anything else is freed or searched.
 
 use super::arena::ArenaState;
 use super::block::{Block, Blocks, NONE, State, UNIT};
@@ -33,6 +35,8 @@ pub struct Quick {
     rests: u32,
     /// The same at the next growth.
     next_rests: u32,
+    /// The large block that was freed last; [`NONE`]: it is joined.
+    resting: u32,
 }
 
 /// The place of a size.
@@ -51,13 +55,20 @@ impl Quick {
             used_count: 0,
             rests: REST,
             next_rests: REST,
+            resting: NONE,
         }
     }
 
     /// Is there certainly no block?
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.used_count == 0
+        self.used_count == 0 && self.resting == NONE
+    }
+
+    /// May there be blocks in lists?
+    #[inline]
+    pub fn has_lists(&self) -> bool {
+        self.used_count != 0
     }
 
     /// Adds a block of this length; false: its place is taken by another length.
@@ -97,6 +108,7 @@ impl Quick {
 
     /// Takes a whole list out of use: its first block, or [`NONE`] when there are no more.
     fn take_list(&mut self) -> u32 {
+        debug_assert!(self.resting == NONE, "it is in no list");
         while self.used_count > 0 {
             self.used_count -= 1;
             let place = self.used[self.used_count] as usize;
@@ -111,6 +123,9 @@ impl Quick {
     /// Is a block in the list of its size?
     #[cfg(test)]
     pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
+        if id == self.resting {
+            return true;
+        }
         let place = place_of(blocks[id].units);
         let mut next = self.heads[place];
         while next != NONE && next != EMPTY && next != id {
@@ -141,6 +156,7 @@ impl ArenaState {
 
     #[inline(never)]
     fn join_all_quick(&mut self) {
+        self.join_resting();
         loop {
             let mut id = self.quick.take_list();
             if id == NONE {
@@ -148,22 +164,53 @@ impl ArenaState {
             }
             while id != EMPTY {
                 let next = self.blocks[id].bin_next;
-                // Counted as free already, which `release` does.
-                self.free_blocks -= 1;
-                self.free_bytes -= self.blocks[id].bytes();
-                self.release(id);
+                self.join(id);
                 id = next;
             }
         }
+    }
+
+    /// Joins the large block that was freed last.
+    #[inline]
+    pub(super) fn join_resting(&mut self) {
+        let id = std::mem::replace(&mut self.quick.resting, NONE);
+        if id != NONE {
+            self.join(id);
+        }
+    }
+
+    fn join(&mut self, id: u32) {
+        // Counted as free already, which `release` does.
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        self.release(id);
+    }
+
+    /// Takes the large block that was freed last if it has just this length; else it is joined.
+    #[inline]
+    pub(super) fn take_resting(&mut self, units: u32) -> Option<u32> {
+        let id = self.quick.resting;
+        if id == NONE {
+            return None;
+        }
+        if self.blocks[id].units != units {
+            self.join_resting();
+            return None;
+        }
+        self.quick.resting = NONE;
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        Some(id)
     }
 
     /// Makes a block free: in a quick list if it is small, and there is a place for its size.
     #[inline(always)]
     pub(super) fn release_quick(&mut self, id: u32, units: u32) {
         if self.class == Class::Large {
-            return self.release(id);
-        }
-        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
+            self.join_resting();
+            self.blocks[id].state = State::Quick;
+            self.quick.resting = id;
+        } else if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
             self.quick.rests = self.quick.rests.saturating_sub(1);
             return self.release(id);
         }

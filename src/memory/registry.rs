@@ -1,8 +1,8 @@
 //! Which arena an address belongs to: reservations of all devices in one fixed table, so that a
 //! pointer leads to its arena by a few comparisons and a shift, without a lock.
 //!
-//! Entries are written before the count that shows them, and change afterwards only at shutdown, when
-//! nobody is inside; the slots of an entry are filled one by one.
+//! Entries are written before the count that shows them, the first one's length last, and change
+//! afterwards only at shutdown, when nobody is inside; the slots of an entry are filled one by one.
 
 use crate::sync::{self, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,6 +13,22 @@ struct Reservation<T, const SLOTS: usize> {
     shift: AtomicU32,
     device: AtomicU32,
     arenas: [AtomicPtr<T>; SLOTS],
+}
+
+impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
+    /// What the slot of an address holds, and the offset in it.
+    #[inline(always)]
+    fn slot_of(&self, address: u64) -> Option<(*const T, u64)> {
+        // The length is written last.
+        let bytes = self.bytes.load(Ordering::Acquire);
+        let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
+        if offset >= bytes {
+            return None;
+        }
+        let shift = self.shift.load(Ordering::Relaxed);
+        let arena = self.arenas[(offset >> shift) as usize].load(Ordering::Acquire);
+        Some((arena, offset & ((1 << shift) - 1)))
+    }
 }
 
 /// A slot that is being handed out.
@@ -56,15 +72,12 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
     /// The arena whose slot holds an address, and the offset in it.
     #[inline]
     pub fn arena_of(&self, address: u64) -> Option<(*const T, u64)> {
-        for entry in self.known() {
-            let offset = address.wrapping_sub(entry.base.load(Ordering::Relaxed));
-            if offset < entry.bytes.load(Ordering::Relaxed) {
-                let shift = entry.shift.load(Ordering::Relaxed);
-                let arena = entry.arenas[(offset >> shift) as usize].load(Ordering::Acquire);
-                return (!arena.is_null()).then_some((arena, offset & ((1 << shift) - 1)));
-            }
-        }
-        None
+        // Most have one device, and one reservation.
+        let found = match self.entries[0].slot_of(address) {
+            Some(found) => found,
+            None => self.known().iter().skip(1).find_map(|entry| entry.slot_of(address))?,
+        };
+        (!found.0.is_null()).then_some(found)
     }
 
     /// The device whose reservation holds an address.
@@ -92,9 +105,9 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         let index = self.known().len();
         let Some(entry) = self.entries.get(index) else { return };
         entry.base.store(base, Ordering::Relaxed);
-        entry.bytes.store(bytes, Ordering::Relaxed);
         entry.shift.store(slot_bytes.trailing_zeros(), Ordering::Relaxed);
         entry.device.store(device as u32, Ordering::Relaxed);
+        entry.bytes.store(bytes, Ordering::Release);
         self.count.store(index + 1, Ordering::Release);
     }
 

@@ -309,7 +309,7 @@ impl DeviceMemory {
         self.each_shared(asking.arena, |other| {
             // SAFETY: `each_shared` holds the lock.
             let state = unsafe { other.state() };
-            if state.quick.is_empty()
+            if !state.quick.has_lists()
                 && let Some((_, tail)) = state.tail()
             {
                 let own = std::ptr::eq(other, asking.arena);
