@@ -293,7 +293,8 @@ impl ArenaState {
     /// Takes a block of just this length that was freed lately: it, and its first unit.
     #[inline(always)]
     pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
-        let (id, block) = self.quick.pop(&mut self.blocks, request.units)?;
+        let id = self.take_quick(request.units)?;
+        let block = &mut self.blocks[id];
         block.hand_out(request);
         // Its window still says where it starts: nothing else can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
@@ -319,8 +320,8 @@ impl ArenaState {
     /// Takes the best fit, or its front.
     #[inline(never)]
     fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
-        if let Some(id) = self.take_resting(units) {
-            return Ok(Some(id));
+        if self.joins_at_once() {
+            self.join_resting();
         }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);

@@ -10,6 +10,7 @@
 //! wanted next, and is joined before anything else is freed or searched.
 
 use super::arena::ArenaState;
+use super::bins::SHORT_WALK;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::stats::Class;
 
@@ -92,18 +93,18 @@ impl Quick {
 
     /// Takes the newest block of a length.
     #[inline(always)]
-    pub fn pop<'a>(&mut self, blocks: &'a mut Blocks, units: u32) -> Option<(u32, &'a mut Block)> {
+    pub fn pop(&mut self, blocks: &Blocks, units: u32) -> Option<u32> {
         let place = place_of(units);
         let head = self.heads[place];
         if head == NONE || head == EMPTY {
             return None;
         }
-        let block = &mut blocks[head];
+        let block = &blocks[head];
         if block.units != units {
             return None;
         }
         self.heads[place] = block.bin_next;
-        Some((head, block))
+        Some(head)
     }
 
     /// Takes a whole list out of use: its first block, or [`NONE`] when there are no more.
@@ -170,7 +171,13 @@ impl ArenaState {
         }
     }
 
-    /// Joins the large block that was freed last.
+    /// Is what was freed last to be joined before a search?
+    #[inline]
+    pub(super) fn joins_at_once(&self) -> bool {
+        self.class == Class::Large || self.quick.rests > 0
+    }
+
+    /// Joins the block that was freed last.
     #[inline]
     pub(super) fn join_resting(&mut self) {
         let id = std::mem::replace(&mut self.quick.resting, NONE);
@@ -186,36 +193,60 @@ impl ArenaState {
         self.release(id);
     }
 
-    /// Takes the large block that was freed last if it has just this length; else it is joined.
-    #[inline]
-    pub(super) fn take_resting(&mut self, units: u32) -> Option<u32> {
+    /// Takes a block that just has this length: the one that was freed last, or another one of a list.
+    #[inline(always)]
+    pub(super) fn take_quick(&mut self, units: u32) -> Option<u32> {
         let id = self.quick.resting;
-        if id == NONE {
-            return None;
+        if id == NONE || self.blocks[id].units != units {
+            return self.quick.pop(&self.blocks, units);
         }
-        if self.blocks[id].units != units {
-            self.join_resting();
+        if self.class == Class::Large && !self.is_best_fit(id) {
             return None;
         }
         self.quick.resting = NONE;
-        self.free_blocks -= 1;
-        self.free_bytes -= self.blocks[id].bytes();
         Some(id)
     }
 
-    /// Makes a block free: in a quick list if it is small, and there is a place for its size.
+    /// Would a search have found the place of this resting block, had it been joined?
+    #[inline(never)]
+    fn is_best_fit(&self, id: u32) -> bool {
+        let Block { units, start, previous, next, .. } = self.blocks[id];
+        let is_free = |id: u32| id != NONE && self.blocks[id].state == State::Free;
+        if is_free(previous) || is_free(next) && next != self.wilderness {
+            return false;
+        }
+        let other = self.bins.find(&self.blocks, units, SHORT_WALK);
+        // At the end nothing is best but what alone fits.
+        let is_worse = || {
+            next != self.wilderness
+                && (self.blocks[other].units, self.blocks[other].start) > (units, start)
+        };
+        other == NONE || is_worse()
+    }
+
+    /// Makes a block free: it rests, and what rested before goes to a quick list if it is small and there
+    /// is a place for its size.
     #[inline(always)]
     pub(super) fn release_quick(&mut self, id: u32, units: u32) {
-        if self.class == Class::Large {
-            self.join_resting();
-            self.blocks[id].state = State::Quick;
-            self.quick.resting = id;
-        } else if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
-            self.quick.rests = self.quick.rests.saturating_sub(1);
-            return self.release(id);
-        }
+        let before = std::mem::replace(&mut self.quick.resting, id);
+        self.blocks[id].state = State::Quick;
         self.free_blocks += 1;
         self.free_bytes += i64::from(units) * UNIT as i64;
+        if before != NONE {
+            self.put_away(before);
+        }
+    }
+
+    #[inline]
+    fn put_away(&mut self, id: u32) {
+        if self.class == Class::Large {
+            return self.join(id);
+        }
+        let units = self.blocks[id].units;
+        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
+            self.quick.rests = self.quick.rests.saturating_sub(1);
+            self.join(id);
+        }
     }
 }
 
@@ -237,7 +268,7 @@ mod tests {
     }
 
     fn pop(quick: &mut Quick, blocks: &mut Blocks, units: u32) -> u32 {
-        quick.pop(blocks, units).map_or(NONE, |found| found.0)
+        quick.pop(blocks, units).unwrap_or(NONE)
     }
 
     #[test]
