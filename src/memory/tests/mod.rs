@@ -13,6 +13,7 @@ mod order;
 mod pinned;
 mod pinned_model;
 mod refused;
+mod resting;
 mod scopes;
 mod segments;
 mod settings;
