@@ -1519,6 +1519,144 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
 
+/* ===================================== Graphs ================================================= */
+
+/** Captured work, ready to replay. (torch.cuda.CUDAGraph) */
+typedef struct tcuda_graph tcuda_graph;
+
+/** Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers. */
+typedef int32_t tcuda_capture_mode;
+#define TCUDA_CAPTURE_GLOBAL 0       /**< Those of any thread. */
+#define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
+#define TCUDA_CAPTURE_RELAXED 2      /**< None. */
+
+/**
+ * An empty graph.
+ *
+ * @param keep        1: the template stays after the capture, for tcuda_graph_update,
+ * tcuda_graph_debug_dump and hosts that change it, and the graph becomes
+ * executable by tcuda_graph_instantiate or its first replay; 0: it is
+ * executable when its capture ends, and the template goes
+ * @param[out] graph  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_create(int32_t keep, tcuda_graph **graph);
+
+/**
+ * Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
+ * Its pool goes when nothing else holds it.
+ *
+ * @param graph  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
+
+/**
+ * Begins to record the work of a stream, and of those that come to wait for it, instead of running
+ * it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
+ * its address as long as the pool exists; pinned memory that is used on them stays until the graph
+ * is gone. Blocks that several streams used and that are freed meanwhile are used again only after
+ * the capture. tcuda_graph_replay and host functions fail with TCUDA_STATUS_CAPTURING. Whatever
+ * waits for a captured stream, or asks whether it is done, fails with it too, and breaks the
+ * capture.
+ *
+ * @param stream      not a default one; NULL is the current stream
+ * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
+ * must replay in the order of their captures, or not need what earlier ones gave
+ * @param error_mode  TCUDA_CAPTURE_...: whose unsafe calls break the capture, as cudaMalloc is, or
+ * waiting for any stream; tcuda's own calls on the way are safe
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
+    tcuda_mem_pool *pool, tcuda_capture_mode error_mode);
+
+/**
+ * Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
+ * it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
+ * empty and the stream is usable again. A graph without work is logged as a warning.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
+
+/**
+ * Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
+ * the stream is usable again. No-op on an empty graph.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
+
+/**
+ * Makes a graph that keeps its template executable, and does so again after the template was
+ * changed.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
+
+/**
+ * Gives an executable the parameters of another graph, of the same shape: the same operations in the
+ * same order. Cheaper than making that one executable. Where CUDA refuses, TCUDA_STATUS_CUDA_ERROR,
+ * it is as it was. Both graphs hold the memory of `source` from then on.
+ *
+ * @param graph   is executable
+ * @param source  keeps its template; it is not changed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
+
+/**
+ * Queues all recorded work; several replays of one graph run one after the other.
+ *
+ * @param stream  of the graph's device, and not captured; NULL is the current one of that device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_replay(tcuda_graph *graph, tcuda_stream *stream);
+
+/**
+ * Drops what was captured, also while replays are under way, and aborts a capture; the graph is
+ * empty again.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_reset(tcuda_graph *graph);
+
+/**
+ * The pool of a captured graph, to capture others into.
+ *
+ * @param[out] pool  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
+
+/**
+ * A new pool for graphs to share. (torch.cuda.graph_pool_handle)
+ *
+ * @param[out] pool  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
+
+/**
+ * Writes a kept template to a file, in the language DOT of Graphviz, with all that CUDA knows of it.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
+
+/**
+ * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
+ *
+ * @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
+ * @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph,
+    struct CUgraphExec_st **cu_graph_exec);
+
+/**
+ * Is a stream being captured, by whomever, or was its capture broken and not ended? Creates no
+ * context. (torch.cuda.is_current_stream_capturing)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
+
 #ifdef __cplusplus
 }
 #endif

@@ -124,6 +124,14 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// Not possible while a stream is captured.
+    #[error("{operation} is not possible while the stream is captured: {why}")]
+    Capturing {
+        /// "tcuda_graph_replay"
+        operation: &'static str,
+        /// What to do instead.
+        why: &'static str,
+    },
     /// Events of two devices met where one device is needed.
     #[error("Event device {event} does not match recording stream's device {stream}.")]
     EventDevice {

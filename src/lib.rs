@@ -16,6 +16,7 @@ pub mod ffi;
 pub mod file;
 pub mod fill;
 mod foreign;
+pub mod graph;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod kernels;

@@ -28,6 +28,10 @@ macro_rules! ranks {
 ranks! {
     /// Initialisation and shutdown.
     LIFE,
+    /// Graphs whose templates are read or go.
+    TEMPLATES,
+    /// A graph.
+    GRAPH,
     /// A private pool that falls asleep or wakes.
     POOL,
     /// What is made at its first use; making one may need a context, and locks further down.

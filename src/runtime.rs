@@ -5,6 +5,7 @@ use crate::driver::sys::CUcontext;
 use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::graph::underway::Captures;
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
 use crate::memory::backend;
@@ -61,6 +62,8 @@ pub struct Runtime {
     pub host: HostMemory,
     /// Private pools that PyTorch named.
     pub torch: Pools,
+    /// Captures of ours.
+    pub captures: Captures,
     /// Counts initialisations, so that what threads remember of an earlier one is not believed.
     pub generation: u64,
     driver: &'static Driver,
@@ -135,7 +138,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     let host = HostMemory::new(driver, generation);
     host.set_settings(&settings.host);
     let torch = Pools::new();
-    let runtime = Runtime { devices, host, torch, generation, driver };
+    let runtime = Runtime { devices, host, torch, captures: Captures::new(), generation, driver };
     let runtime = try_box(runtime, "the runtime")?;
     settings::choose(settings);
     settings.warn();

@@ -182,7 +182,7 @@ impl Stream {
     /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
     /// the current context, and every other handle knows its own.
     #[inline]
-    fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
+    pub(crate) fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
         if self.native > PER_THREAD {
             return Ok(None);
         }

@@ -390,7 +390,7 @@ pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a
 
 /// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
 /// holds no lock.
-pub(super) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
+pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
     let event = match stream.standing() {
