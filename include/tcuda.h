@@ -1593,9 +1593,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
 
 /**
- * Gives an executable the parameters of another graph, of the same shape: the same operations in the
- * same order. Cheaper than making that one executable. Where CUDA refuses, TCUDA_STATUS_CUDA_ERROR,
- * it is as it was. Both graphs hold the memory of `source` from then on.
+ * Gives an executable the parameters of another graph, of the same shape: the same operations in
+ * the same order. Cheaper than making that one executable. Where CUDA refuses with
+ * TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
  *
  * @param graph   is executable
  * @param source  keeps its template; it is not changed
@@ -1634,9 +1634,7 @@ tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 
-/**
- * Writes a kept template to a file, in the language DOT of Graphviz, with all that CUDA knows of it.
- */
+/** Writes a kept template to a file, in DOT, with all that CUDA knows of it. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
 

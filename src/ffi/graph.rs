@@ -130,9 +130,9 @@ pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcu
     boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.instantiate(call.runtime()?))
 }
 
-/// Gives an executable the parameters of another graph, of the same shape: the same operations in the
-/// same order. Cheaper than making that one executable. Where CUDA refuses, TCUDA_STATUS_CUDA_ERROR,
-/// it is as it was. Both graphs hold the memory of `source` from then on.
+/// Gives an executable the parameters of another graph, of the same shape: the same operations in
+/// the same order. Cheaper than making that one executable. Where CUDA refuses with
+/// TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
 ///
 /// @param graph   is executable
 /// @param source  keeps its template; it is not changed
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
     })
 }
 
-/// Writes a kept template to a file, in the language DOT of Graphviz, with all that CUDA knows of it.
+/// Writes a kept template to a file, in DOT, with all that CUDA knows of it.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(

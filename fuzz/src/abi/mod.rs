@@ -3,6 +3,7 @@
 mod copy;
 mod device;
 mod event;
+mod graph;
 mod history;
 mod host;
 mod library;
@@ -168,6 +169,20 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_allocator_backend", pluggable::backend),
     ("tcuda_memory_caching_enable", pluggable::caching_enable),
     ("tcuda_memory_caching_is_enabled", pluggable::caching_is_enabled),
+    ("tcuda_graph_create", graph::create),
+    ("tcuda_graph_destroy", graph::destroy),
+    ("tcuda_graph_capture_begin", graph::capture_begin),
+    ("tcuda_graph_capture_end", graph::capture_end),
+    ("tcuda_graph_capture_abort", graph::capture_abort),
+    ("tcuda_graph_instantiate", graph::instantiate),
+    ("tcuda_graph_update", graph::update),
+    ("tcuda_graph_replay", graph::replay),
+    ("tcuda_graph_reset", graph::reset),
+    ("tcuda_graph_pool", graph::pool),
+    ("tcuda_graph_pool_handle", graph::pool_handle),
+    ("tcuda_graph_debug_dump", graph::debug_dump),
+    ("tcuda_graph_native", graph::native),
+    ("tcuda_stream_is_capturing", graph::is_capturing),
 ];
 
 /// More calls than this make an input slow, not better.
