@@ -25,6 +25,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Private pools", &["mem_pool"]),
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
+    ("Tensors", &["tensor"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
