@@ -1519,6 +1519,92 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
 
+/* ===================================== Tensors ================================================ */
+
+/** tcuda_tensor.device.device_type, as DLPack: plain memory of the host. */
+#define TCUDA_DEVICE_CPU 1
+#define TCUDA_DEVICE_CUDA 2          /**< Memory of a device. */
+#define TCUDA_DEVICE_CUDA_HOST 3     /**< Pinned memory of the host. */
+#define TCUDA_DEVICE_CUDA_MANAGED 13 /**< Managed memory. */
+
+/** tcuda_dtype.code, as DLPack; dlpack.h has the rarer ones, which are accepted too. */
+#define TCUDA_DTYPE_INT 0
+#define TCUDA_DTYPE_UINT 1           /**< Without a sign. */
+#define TCUDA_DTYPE_FLOAT 2          /**< IEEE 754, of 16, 32 or 64 bits. */
+#define TCUDA_DTYPE_BFLOAT 4         /**< bfloat16. */
+#define TCUDA_DTYPE_COMPLEX 5        /**< Two floats; the bits are those of both. */
+#define TCUDA_DTYPE_BOOL 6           /**< A byte that is 0 or 1. */
+#define TCUDA_DTYPE_FLOAT8_E4M3FN 10 /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT8_E5M2 12   /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT4_E2M1FN 17 /**< 4 bits. */
+
+/** Where the memory of a tensor is; layout of DLDevice. */
+typedef struct tcuda_tensor_device {
+    int32_t device_type; /**< TCUDA_DEVICE_... */
+    int32_t device_id;   /**< Ordinal; 0 for memory of the host. */
+} tcuda_tensor_device;
+
+/** What the elements of a tensor are; layout of DLDataType. */
+typedef struct tcuda_dtype {
+    uint8_t code;   /**< TCUDA_DTYPE_..., or another code of DLPack. */
+    uint8_t bits;   /**< Bits of one number: 32 for a float. */
+    uint16_t lanes; /**< 1; more for vectors. */
+} tcuda_dtype;
+
+/**
+ * A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
+ * filled it in: then tcuda_tensor_release takes back what it put there.
+ */
+typedef struct tcuda_tensor {
+    void *data;                 /**< Start of the memory; may be NULL if there are no elements. */
+    tcuda_tensor_device device; /**< Where that is. */
+    int32_t ndim;               /**< Number of dimensions, 0 to 64; 0 is one element. */
+    tcuda_dtype dtype;          /**< What the elements are. */
+    int64_t *shape;             /**< ndim sizes; may be NULL if ndim is 0. */
+    /**
+     * ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
+     */
+    int64_t *strides;
+    uint64_t byte_offset; /**< Bytes from data to the element whose indices are 0. */
+} tcuda_tensor;
+
+/**
+ * Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
+ * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+ *
+ * @param tensor  one that the library filled in, its data, shape and strides as they were, or
+ * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
+
+/**
+ * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
+ * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
+ * the library, and does not ask whose the memory is; what uses the tensor does.
+ *
+ * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
+ * flags say read-only, functions that write to the tensor refuse it
+ * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
+    tcuda_tensor *tensor);
+
+/**
+ * Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
+ * thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
+ * that it was allocated on. Who gives the capsule to a user of other streams calls
+ * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+ *
+ * @param tensor        one that the library filled in; or one of the host's own, whose data is what
+ * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+ * @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
+    struct DLManagedTensorVersioned **managed);
+
 /* ===================================== Graphs ================================================= */
 
 /** Captured work, ready to replay. (torch.cuda.CUDAGraph) */

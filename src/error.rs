@@ -140,6 +140,14 @@ pub enum Error {
         /// Device of the stream.
         stream: i32,
     },
+    /// A tensor names one device, and its memory is on another.
+    #[error("the tensor names device {tensor}, and its memory is on device {memory}")]
+    TensorDevice {
+        /// The device that the tensor names.
+        tensor: i32,
+        /// Whose memory it is.
+        memory: i32,
+    },
     /// Timing of events that have not completed.
     #[error("{0}")]
     NotReady(&'static str),

@@ -34,6 +34,7 @@ pub mod runtime;
 mod side;
 pub mod stream;
 pub mod sync;
+pub mod tensor;
 pub mod text;
 pub mod thread;
 pub mod torch;

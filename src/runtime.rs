@@ -16,6 +16,7 @@ use crate::memory::observers;
 use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
 use crate::rank::Rank;
+use crate::tensor::owned;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
@@ -402,6 +403,7 @@ pub(crate) struct Still {
     _settings: Held<'static, Option<Settings>>,
     _observers: observers::Still,
     _allocator: Held<'static, Option<Pluggable>>,
+    _tensors: owned::Still,
 }
 
 /// Holds still what was selected, for a fork.
@@ -411,6 +413,7 @@ pub(crate) fn hold() -> Still {
         _settings: settings::hold(),
         _observers: observers::hold(),
         _allocator: backend::hold(),
+        _tensors: owned::hold(),
     }
 }
 

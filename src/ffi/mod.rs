@@ -22,4 +22,5 @@ pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;
+pub mod tensor;
 pub mod torch;

@@ -78,7 +78,9 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
     use tcuda_status as S;
     match error {
         Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
-        Error::Invalid(_) | Error::EventDevice { .. } => S::InvalidArgument,
+        Error::Invalid(_) | Error::EventDevice { .. } | Error::TensorDevice { .. } => {
+            S::InvalidArgument
+        }
         Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
         Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
         Error::Config(_) | Error::Fraction(_) => S::InvalidArgument,
