@@ -48,6 +48,8 @@ ranks! {
     DIRECT,
     /// Blocks of pinned host memory.
     HOST,
+    /// A stream that is asked, or on which an event is recorded, unless it is captured.
+    STREAM,
     /// Objects that wait until nobody can see them.
     RETIRED,
     /// A device's context, retained at its first use.

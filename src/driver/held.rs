@@ -38,10 +38,10 @@ fn allowed(call: Call) -> &'static [Rank] {
         cuEventSynchronize | cuCtxSynchronize => first_uses_and!(PARKED),
         // The table of reservations grows under the ledger, so that a slot has one owner.
         cuMemAddressReserve | cuMemAddressFree => first_uses_and!(LEDGER, LEAF),
-        cuDevicePrimaryCtxRetain => first_uses_and!(ARENA, HOST, CONTEXT),
+        cuDevicePrimaryCtxRetain => first_uses_and!(ARENA, HOST, STREAM, CONTEXT),
         // Of pools that end.
         cuEventDestroy => first_uses_and!(ARENA, LEAF),
-        _ => first_uses_and!(ARENA, HOST),
+        _ => first_uses_and!(ARENA, HOST, STREAM),
     }
 }
 

@@ -191,7 +191,8 @@ impl State {
         }
         if outcome.is_ok() {
             // SAFETY: the stream is alive.
-            let begun = unsafe { driver.cuStreamBeginCapture(stream.native(), mode) };
+            let begin = || unsafe { driver.cuStreamBeginCapture(stream.native(), mode) };
+            let begun = stream.captured_by(begin);
             outcome = begun.map_err(Error::from).and_then(|()| {
                 let id = capture_of(runtime, stream.native()).and_then(|id| {
                     id.ok_or(Error::InvalidState("the stream's capture was ended by another"))
@@ -202,7 +203,7 @@ impl State {
                         Ok(())
                     }
                     Err(error) => {
-                        discard(driver, stream);
+                        runtime.captures.discard(driver, stream);
                         Err(error)
                     }
                 }
@@ -235,11 +236,11 @@ impl State {
         let stream = capture.stream();
         let _context = runtime.map(|runtime| stream.enter(runtime)).transpose();
         let ended = end_capture(driver, stream);
-        if ended.is_err() {
-            // A call that did nothing has left the stream captured.
-            discard(driver, stream);
-        }
         if let Some(runtime) = runtime {
+            if ended.is_err() {
+                // A call that did nothing has left the stream captured.
+                runtime.captures.discard(driver, stream);
+            }
             self.held.take(runtime.captures.end(capture.number));
         }
         for registered in &mut self.generators {
@@ -265,18 +266,16 @@ impl State {
     }
 }
 
-/// Ends a capture of which nobody wants anything.
-fn discard(driver: &Driver, stream: &Stream) {
-    if !is_capturing(driver, stream.native()).unwrap_or(true) {
-        return;
-    }
+/// Ends a capture of which nobody wants anything; false: the driver refuses.
+pub(super) fn discard(driver: &Driver, stream: &Stream) -> bool {
     for _ in 0..2 {
+        if let Ok(false) = is_capturing(driver, stream.native()) {
+            return true;
+        }
         if let Ok(graph) = end_capture(driver, stream) {
             destroy_graph(driver, graph as usize);
-            return;
-        }
-        if !is_capturing(driver, stream.native()).unwrap_or(true) {
-            return;
+            return true;
         }
     }
+    is_capturing(driver, stream.native()).is_ok_and(|is_captured| !is_captured)
 }

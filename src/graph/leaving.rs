@@ -94,11 +94,8 @@ impl Leaving {
             return;
         }
         let _relaxed = Relaxed::enter(runtime.driver());
-        let again = runtime.captures.take_lingering();
-        for leaving in again.into_iter().chain([self]) {
-            if !leaving.try_settle(runtime) {
-                runtime.captures.linger(leaving);
-            }
+        if !self.try_settle(runtime) {
+            runtime.captures.linger(self);
         }
     }
 

@@ -284,6 +284,7 @@ impl Graph {
             state.abandon(Some(runtime));
             state.clear()
         };
+        runtime.captures.tidy(runtime);
         leaving.settle(runtime);
     }
 

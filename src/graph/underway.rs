@@ -4,9 +4,10 @@
 //! A capture is listed before the driver begins it, so that there is no moment at which a stream is
 //! captured and its memory comes from elsewhere.
 
+use super::capture::discard;
 use super::leaving::Leaving;
 use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
-use crate::driver::{CudaError, code};
+use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
@@ -90,6 +91,8 @@ pub struct Captures {
     list: Mutex<Vec<Underway>>,
     /// What graphs held that could not be given back yet.
     lingering: Mutex<Vec<Leaving>>,
+    /// Streams whose captures the driver refused to end.
+    unended: Mutex<Vec<usize>>,
     /// How many, readable without the lock.
     count: AtomicUsize,
 }
@@ -99,13 +102,35 @@ impl Captures {
         Captures {
             list: Mutex::new(Rank::LEAF, Vec::new()),
             lingering: Mutex::new(Rank::LEAF, Vec::new()),
+            unended: Mutex::new(Rank::LEAF, Vec::new()),
             count: AtomicUsize::new(0),
         }
     }
 
-    /// What lingers, to be given back now if it can be.
-    pub(super) fn take_lingering(&self) -> Vec<Leaving> {
-        std::mem::take(&mut *self.lingering.lock())
+    /// Ends a capture of which nobody wants anything; what the driver refuses is tried again later.
+    pub(super) fn discard(&self, driver: &Driver, stream: &Stream) {
+        if discard(driver, stream) {
+            return;
+        }
+        let mut unended = self.unended.lock();
+        if unended.try_reserve(1).is_ok() {
+            unended.push(std::ptr::from_ref(stream) as usize);
+        }
+    }
+
+    /// Tries once more what could not be done when a capture ended or a graph went.
+    pub fn tidy(&self, runtime: &Runtime) {
+        let unended = std::mem::take(&mut *self.unended.lock());
+        for stream in unended {
+            // SAFETY: streams live until shutdown.
+            let stream = unsafe { &*(stream as *const Stream) };
+            let _context = stream.enter(runtime);
+            self.discard(runtime.driver(), stream);
+        }
+        let lingering = std::mem::take(&mut *self.lingering.lock());
+        for leaving in lingering {
+            leaving.settle(runtime);
+        }
     }
 
     /// Puts by what cannot be given back yet.

@@ -71,11 +71,8 @@ impl DeviceMemory {
                 Standing::Alive(_) => ordering_stream(own, stream),
                 _ => own.streams.default(),
             };
-            if follower.is_capturing(runtime)? {
-                are_captured = true;
-                return Ok(());
-            }
-            follower.wait(runtime, event)
+            are_captured |= !follower.wait_beside_captures(runtime, event)?;
+            Ok(())
         })?;
         if are_captured {
             // They cannot wait, but the host can.

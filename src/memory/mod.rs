@@ -408,6 +408,7 @@ impl DeviceMemory {
 
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+    runtime.captures.tidy(runtime);
     if let Some(allocator) = backend::pluggable() {
         allocator.reset();
     }
