@@ -1609,12 +1609,49 @@ tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
 
 /** Captured work, ready to replay. (torch.cuda.CUDAGraph) */
 typedef struct tcuda_graph tcuda_graph;
+/** A function of the host's that was captured, forward and perhaps backward. */
+typedef struct tcuda_graphed_callable tcuda_graphed_callable;
 
 /** Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers. */
 typedef int32_t tcuda_capture_mode;
 #define TCUDA_CAPTURE_GLOBAL 0       /**< Those of any thread. */
 #define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
 #define TCUDA_CAPTURE_RELAXED 2      /**< None. */
+
+/**
+ * Queues the work that makes outputs from inputs on a stream, which is current as well, and
+ * describes the outputs; their shape and strides are copied. Memory that it allocated for outputs
+ * by tcuda_malloc is the library's once it gives 0, and is freed by it; all else stays the host's,
+ * which must be the same at each call. It runs several times: see tcuda_graphed_callable_create.
+ * Gives 0, or a number of its own for TCUDA_STATUS_CALLBACK_FAILED.
+ *
+ * Backward, inputs are the gradients of the outputs, and outputs the gradients of the inputs: what
+ * is left as it is has none.
+ */
+typedef int32_t (*tcuda_callable_fn)(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
+    tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs);
+
+/** What is to be captured. */
+typedef struct tcuda_callable {
+    size_t struct_size;        /**< sizeof(tcuda_callable); also the distance of two in a list. */
+    tcuda_callable_fn forward; /**< Outputs of inputs. */
+    /** Gradients of inputs of those of outputs; may be NULL: forward only. */
+    tcuda_callable_fn backward;
+    void *user_data;          /**< Of both. */
+    tcuda_destroy_fn destroy; /**< Frees user_data when the callable is destroyed; may be NULL. */
+    /** What the inputs are like, in memory of one device; their values are copied. */
+    const tcuda_tensor *sample_inputs;
+    size_t num_inputs;  /**< How many. */
+    size_t num_outputs; /**< How many outputs forward makes. */
+} tcuda_callable;
+
+/** How it is captured. */
+typedef struct tcuda_graphed_callable_options {
+    size_t struct_size;            /**< sizeof(tcuda_graphed_callable_options). */
+    tcuda_mem_pool *pool;          /**< May be NULL: a new one, which all callables share. */
+    int32_t warmup_iterations;     /**< How often each runs before it is captured; 0: 3. */
+    tcuda_capture_mode error_mode; /**< TCUDA_CAPTURE_... */
+} tcuda_graphed_callable_options;
 
 /**
  * An empty graph.
@@ -1740,6 +1777,59 @@ tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
+
+/**
+ * Warms up and captures callables, which will be called in this order: on a stream of its own each
+ * runs warmup_iterations times, backward after forward, and once more to be captured, then the
+ * backward functions in reverse order. Each gets inputs of the library's, like the samples, which
+ * are at the same place at each run. All share one pool. Waits for the device before and
+ * after. Where anything fails nothing is left of it: with TCUDA_STATUS_CALLBACK_FAILED
+ * tcuda_last_error_native is what the function gave, and what that run allocated stays the host's.
+ * (torch.cuda.make_graphed_callables)
+ *
+ * @param callables     a list, each with its struct_size
+ * @param count         1 or more
+ * @param options       may be NULL: the defaults
+ * @param[out] graphed  `count` handles, the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_create(const tcuda_callable *callables, size_t count,
+    const tcuda_graphed_callable_options *options, tcuda_graphed_callable **graphed);
+
+/**
+ * Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+ *
+ * @param graphed  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
+
+/**
+ * Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
+ * callable on several streams are in order only if the host sees to it.
+ *
+ * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
+ * tcuda_copy can read
+ * @param stream        of the callable's device; NULL is the current one of that device
+ * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
+ * what they show
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
+    const tcuda_tensor *inputs, size_t num_inputs, tcuda_stream *stream, tcuda_tensor *outputs,
+    size_t num_outputs);
+
+/**
+ * The same for the backward function, after the call that it belongs to.
+ *
+ * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides
+ * @param stream            of the callable's device; NULL is the current one of that device
+ * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphed,
+    const tcuda_tensor *grad_outputs, size_t num_outputs, tcuda_stream *stream,
+    tcuda_tensor *grad_inputs, size_t num_inputs);
 
 #ifdef __cplusplus
 }

@@ -132,6 +132,14 @@ pub enum Error {
         /// What to do instead.
         why: &'static str,
     },
+    /// A function of the host's said that it failed.
+    #[error("the function {name} failed with {code}")]
+    Callback {
+        /// "forward"
+        name: &'static str,
+        /// What it gave.
+        code: i32,
+    },
     /// Events of two devices met where one device is needed.
     #[error("Event device {event} does not match recording stream's device {stream}.")]
     EventDevice {
@@ -257,6 +265,7 @@ impl Error {
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
+            Error::Callback { code, .. } => *code,
             Error::Nvml(nvml::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }

@@ -28,6 +28,8 @@ macro_rules! ranks {
 ranks! {
     /// Initialisation and shutdown.
     LIFE,
+    /// A captured function of a host's that is called.
+    CALLABLE,
     /// Graphs whose templates are read or go.
     TEMPLATES,
     /// A graph.

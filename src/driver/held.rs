@@ -10,7 +10,10 @@ use crate::rank::Rank;
 /// Beginnings, ends and first uses, and what may be held besides.
 macro_rules! first_uses_and {
     ($($rank:ident),*) => {
-        &[Rank::LIFE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::ONCE, $(Rank::$rank),*]
+        &[
+            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::ONCE,
+            $(Rank::$rank),*
+        ]
     };
 }
 

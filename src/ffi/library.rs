@@ -1,6 +1,7 @@
 //! Section "Library" of the header.
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
+use super::callable::CALLABLES;
 use super::event::EVENTS;
 use super::graph::GRAPHS;
 use super::limits::OBSERVERS;
@@ -370,6 +371,7 @@ fn destroy_handles<T: Send + Sync>(
 fn destroy_all_handles(_call: &Call) -> usize {
     destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
+        + destroy_handles(&CALLABLES, |_| true)
         + destroy_handles(&GRAPHS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)
         + destroy_handles(&MEM_POOLS, |_| true)

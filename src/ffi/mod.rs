@@ -5,6 +5,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the header's front page has the rules of pointers")]
 
 mod boundary;
+pub mod callable;
 pub mod copy;
 pub mod device;
 pub mod event;

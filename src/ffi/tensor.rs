@@ -89,7 +89,7 @@ const _: () = assert!(offset_of!(tcuda_tensor, shape) == 24);
 const _: () = assert!(offset_of!(tcuda_tensor, strides) == 32);
 const _: () = assert!(offset_of!(tcuda_tensor, byte_offset) == 40);
 
-const EMPTY: tcuda_tensor = tcuda_tensor {
+pub(super) const EMPTY: tcuda_tensor = tcuda_tensor {
     data: std::ptr::null_mut(),
     device: tcuda_tensor_device { device_type: 0, device_id: 0 },
     ndim: 0,

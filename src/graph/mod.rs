@@ -4,8 +4,10 @@
 //! ends them, [`leaving`] gives back what a graph held. A graph has a lock of its own, under which nothing
 //! is taken that an allocation needs, so that replays and allocations go on beside each other.
 
+pub mod callable;
 mod capture;
 mod leaving;
+pub mod statics;
 pub mod underway;
 
 use crate::device::Device;

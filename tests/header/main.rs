@@ -26,7 +26,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
     ("Tensors", &["tensor"]),
-    ("Graphs", &["graph"]),
+    ("Graphs", &["graph", "callable"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
