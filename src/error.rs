@@ -4,6 +4,7 @@
 use crate::driver::{CudaError, code, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
+use std::fmt;
 
 /// What a forked child is told: PyTorch's sentence.
 pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
@@ -124,6 +125,14 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// Not possible while a stream is captured.
+    #[error("{operation} is not possible while the stream is captured: {why}")]
+    Capturing {
+        /// "tcuda_graph_replay"
+        operation: &'static str,
+        /// What to do instead.
+        why: &'static str,
+    },
     /// Events of two devices met where one device is needed.
     #[error("Event device {event} does not match recording stream's device {stream}.")]
     EventDevice {
@@ -215,7 +224,7 @@ pub enum Error {
     #[error("{0}")]
     Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
-    #[error("{}", crate::runtime::CudaErrorText(.0))]
+    #[error("{}", CudaErrorText(.0))]
     Cuda(CudaError),
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
@@ -258,5 +267,20 @@ impl Error {
             | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,
         }
+    }
+}
+
+/// The sentence about a failed driver call.
+pub struct CudaErrorText<'a>(pub &'a CudaError);
+
+impl fmt::Display for CudaErrorText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CudaError { call, code } = *self.0;
+        let (name, text) = crate::driver::describe(code);
+        write!(f, "{call} failed: {name} ({code}): {text}")?;
+        if self.0.is_sticky() {
+            write!(f, "; the device's context is unusable from now on: end the process")?;
+        }
+        Ok(())
     }
 }

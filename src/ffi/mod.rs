@@ -8,6 +8,7 @@ mod boundary;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod generator;
 mod handle;
 pub mod history;
 pub mod host;

@@ -88,6 +88,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,
         Error::InvalidDevice { .. } => S::InvalidDevice,
         Error::InvalidState(_) => S::InvalidState,
+        Error::Capturing { .. } => S::Capturing,
         Error::NotReady(_) => S::NotReady,
         Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,
         Error::OverLimit | Error::PoolOutOfMemory(_) => S::OutOfMemory,
