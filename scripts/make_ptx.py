@@ -68,7 +68,8 @@ class Compiler:
 
     def compile(self, source):
         target = 80 if source.stem.endswith("_sm80") else 52
-        options = [f"--gpu-architecture=compute_{target}".encode(), b"--std=c++17"]
+        options = [f"--gpu-architecture=compute_{target}", "--std=c++17", f"-I{source.parent}"]
+        options = [option.encode() for option in options]
         program = ctypes.c_void_p()
         name = source.name.encode()
         text = source.read_bytes()
