@@ -641,7 +641,8 @@ static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
 
 // ---- Filling what has gaps.
 
-#define DIMS 12
+// As many as PyTorch's.
+#define DIMS 25
 
 // A dimension: its size as a divisor, and what a step is in bytes.
 struct Dimension {

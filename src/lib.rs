@@ -27,6 +27,7 @@ pub mod monitor;
 pub mod nvtx;
 pub mod once;
 pub mod progress;
+pub mod random;
 pub mod rank;
 pub mod reserve;
 pub mod runtime;
