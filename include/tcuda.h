@@ -1786,6 +1786,117 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_philox_state(tcuda_generator *generator, uint64_t increment,
     tcuda_philox_state *state);
 
+/**
+ * Fills a tensor with numbers that are uniform in [low, high), to torch's bits: these and all that
+ * follow give what torch 2.11 gives on the same device, and leave the generator where it would.
+ * Work is queued, in order with what `stream` holds. A tensor without elements: nothing, and the
+ * generator stays. Floats, bfloat16, and complex numbers, whose parts are filled. (Tensor.uniform_)
+ *
+ * @param tensor     of any strides that keep its elements apart; the type is torch's to fill so, or
+ * TCUDA_STATUS_INVALID_ARGUMENT
+ * @param low, high  what the type can hold, and their difference too
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one. While it is captured, the
+ * generator must be registered with the graph, whose replays draw new numbers
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_uniform(const tcuda_tensor *tensor, double low, double high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Normal numbers: floats, bfloat16, and complex numbers, whose parts have half of the variance
+ * each. (Tensor.normal_)
+ *
+ * @param stddev  not negative
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
+ *
+ * @param low, high  numbers that the type has; of floats they are brought to numbers that none is
+ * rounded past
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int64_t high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from `low` to the largest that the type has, that included, which no `high` could say of
+ * int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
+ *
+ * @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits. A
+ * function of its own, because torch draws other bits for it than for the same range with bounds.
+ * (Tensor.random_())
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generator *generator,
+    tcuda_stream *stream);
+
+/**
+ * 1 with probability p, else 0: integers, floats and bool. (Tensor.bernoulli_)
+ *
+ * @param p  0 to 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * The same with a probability for each element. What torch refuses while it runs, a probability
+ * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+ *
+ * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcuda_tensor *p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Exponential numbers: floats and bfloat16. (Tensor.exponential_)
+ *
+ * @param rate  above 0: torch's lambd
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_exponential(const tcuda_tensor *tensor, double rate,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Log-normal numbers: floats and bfloat16. (Tensor.log_normal_)
+ *
+ * @param mean, stddev  of the logarithm; stddev above 0
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_log_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Cauchy's numbers: floats and bfloat16. (Tensor.cauchy_)
+ *
+ * @param sigma  above 0: half of the range between the quartiles
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, double sigma,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Trials to the first success: floats, bfloat16, signed integers and uint8. (Tensor.geometric_)
+ *
+ * @param p  of a success, above 0 and below 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_geometric(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -72,6 +72,16 @@ pub enum Error {
         /// The range, as the end of a sentence: "use 0 or 1".
         allowed: &'static str,
     },
+    /// A number was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: f64,
+        /// The range, as the end of a sentence: "use 0 to 1".
+        allowed: &'static str,
+    },
     /// A text argument made no sense.
     #[error("{name} is \"{value}\"; {allowed}")]
     BadText {

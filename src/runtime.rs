@@ -277,6 +277,7 @@ fn power_on() -> Result<Table> {
     let _theirs = crate::host_faults::theirs();
     let table = sim::power_on(options).map_err(Error::Simulator)?;
     crate::fill::register_simulated();
+    crate::random::kernels::register_simulated();
     Ok(table)
 }
 

@@ -53,7 +53,7 @@ impl GeneratorRef {
         matches!(self, GeneratorRef::Borrowed(_))
     }
 
-    fn generator(&self) -> &Generator {
+    pub(super) fn generator(&self) -> &Generator {
         match self {
             GeneratorRef::Own(generator) => generator,
             // SAFETY: devices live until shutdown, which destroys the handles before.
@@ -64,21 +64,12 @@ impl GeneratorRef {
 
 pub(super) static GENERATORS: Table<GeneratorRef> = Table::new(9, "generator");
 
-/// The generator of a handle; NULL: the default one of a device.
-pub(super) fn generator_of<'a>(
-    handle: *mut tcuda_generator,
-    device: i32,
-    call: &'a Call,
-) -> Result<&'a Generator> {
+/// The generator of a handle; NULL: the default one of the current device.
+pub(super) fn subject(handle: *mut tcuda_generator, call: &Call) -> Result<&Generator> {
     if handle.is_null() {
-        return Ok(&call.runtime()?.device(device)?.generator);
+        return Ok(&call.runtime()?.device(CURRENT)?.generator);
     }
     Ok(GENERATORS.get(handle as usize, "generator", call)?.generator())
-}
-
-/// The same for functions of which a generator is the subject: the current device's.
-fn subject(handle: *mut tcuda_generator, call: &Call) -> Result<&Generator> {
-    generator_of(handle, CURRENT, call)
 }
 
 /// Where a state goes.

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod mem_pool;
 pub mod memory;
 pub mod pluggable;
+pub mod random;
 pub mod slot;
 pub mod snapshot;
 pub mod statistics;

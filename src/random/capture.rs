@@ -1,7 +1,8 @@
 //! Generators in graphs: a capture leaves seed and offset open, as two words on the device that each
 //! launch of the graph finds anew.
 
-use super::generator::{Generator, Philox, Position, State, Taking};
+use super::generator::{Generator, Position, State, Taking};
+use super::plan::Philox;
 use crate::copy;
 use crate::driver::sys::CUstreamCaptureStatus;
 use crate::driver::{CudaError, code};

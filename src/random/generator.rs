@@ -4,6 +4,7 @@
 //! generator is gone. Each capture counts for itself: eager work on the same generator goes on beside it.
 
 use super::capture::{Registration, capture_of};
+use super::plan::Philox;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::rank::Rank;
@@ -59,19 +60,6 @@ impl Position {
             allowed: "offset must be a multiple of 4",
         })
     }
-}
-
-/// Seed and offset for a kernel: values, or where they are on the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Philox {
-    /// The seed, unless there is a pointer.
-    pub seed: u64,
-    /// The offset, to which what the pointer leads to is added.
-    pub offset: u64,
-    /// Device memory that holds the seed; 0: none.
-    pub seed_ptr: u64,
-    /// Device memory that holds the offset of the graph; 0: none.
-    pub offset_ptr: u64,
 }
 
 /// A capture that is under way and takes numbers of a state.

@@ -1,8 +1,16 @@
 //! Random numbers: PyTorch's, to the bit.
 
 pub mod capture;
+pub mod check;
+pub mod fill;
 pub mod generator;
+pub mod kernels;
+pub mod loaded;
+pub mod number;
 pub mod pending;
+pub mod philox;
+pub mod plan;
+mod recipe;
 
 use crate::error::Result;
 use crate::runtime::{self, Runtime};

@@ -26,7 +26,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
     ("Tensors", &["tensor"]),
-    ("Random numbers", &["generator"]),
+    ("Random numbers", &["generator", "random"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
