@@ -4,6 +4,7 @@
 use crate::driver::{CudaError, code, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
+use std::fmt;
 
 /// What a forked child is told: PyTorch's sentence.
 pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
@@ -69,6 +70,16 @@ pub enum Error {
         /// What was passed.
         value: i64,
         /// The range, as the end of a sentence: "use 0 or 1".
+        allowed: &'static str,
+    },
+    /// A number was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: f64,
+        /// The range, as the end of a sentence: "use 0 to 1".
         allowed: &'static str,
     },
     /// A text argument made no sense.
@@ -231,7 +242,7 @@ pub enum Error {
     #[error("{0}")]
     Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
-    #[error("{}", crate::runtime::CudaErrorText(.0))]
+    #[error("{}", CudaErrorText(.0))]
     Cuda(CudaError),
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
@@ -275,5 +286,20 @@ impl Error {
             | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,
         }
+    }
+}
+
+/// The sentence about a failed driver call.
+pub struct CudaErrorText<'a>(pub &'a CudaError);
+
+impl fmt::Display for CudaErrorText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CudaError { call, code } = *self.0;
+        let (name, text) = crate::driver::describe(code);
+        write!(f, "{call} failed: {name} ({code}): {text}")?;
+        if self.0.is_sticky() {
+            write!(f, "; the device's context is unusable from now on: end the process")?;
+        }
+        Ok(())
     }
 }

@@ -173,7 +173,7 @@ impl Drop for HostFunction {
     }
 }
 
-pub(super) static CALLABLES: Table<Callable> = Table::new(9, "graphed callable");
+pub(super) static CALLABLES: Table<Callable> = Table::new(10, "graphed callable");
 
 /// A list of a host's tensors.
 fn views(list: *const tcuda_tensor, count: usize, name: &'static str) -> Result<Vec<Tensor>> {

@@ -26,6 +26,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
     ("Tensors", &["tensor"]),
+    ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),
 ];
 
