@@ -2019,7 +2019,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
 
 /**
- * Queues all recorded work; several replays of one graph run one after the other.
+ * Queues all recorded work; several replays of one graph run one after the other. Random numbers
+ * go on as if the work had been queued anew.
  *
  * @param stream  of the graph's device, and not captured; NULL is the current one of that device
  */
@@ -2052,6 +2053,16 @@ tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 /** Writes a kept template to a file, in DOT, with all that CUDA knows of it. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
+
+/**
+ * Has replays of the next capture move a generator on, so that each draws new numbers, as if its
+ * work had been queued anew. The default generator of the captured stream's device needs no
+ * call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+ *
+ * @param generator  may be destroyed before the graph; NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_register_generator(tcuda_graph *graph, tcuda_generator *generator);
 
 /**
  * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.

@@ -1,6 +1,7 @@
 //! Section "Graphs" of the header.
 
 use super::boundary::{boundary, flag, out, terminated};
+use super::generator::{subject, tcuda_generator};
 use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
@@ -149,7 +150,8 @@ pub unsafe extern "C" fn tcuda_graph_update(
     })
 }
 
-/// Queues all recorded work; several replays of one graph run one after the other.
+/// Queues all recorded work; several replays of one graph run one after the other. Random numbers
+/// go on as if the work had been queued anew.
 ///
 /// @param stream  of the graph's device, and not captured; NULL is the current one of that device
 #[unsafe(no_mangle)]
@@ -216,6 +218,23 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(
     boundary(|call| {
         let path = terminated(path, "path")?;
         GRAPHS.get(graph as usize, "graph", call)?.dump(call.runtime()?, path)
+    })
+}
+
+/// Has replays of the next capture move a generator on, so that each draws new numbers, as if its
+/// work had been queued anew. The default generator of the captured stream's device needs no
+/// call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+///
+/// @param generator  may be destroyed before the graph; NULL: the default one of the current device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_register_generator(
+    graph: *mut tcuda_graph,
+    generator: *mut tcuda_generator,
+) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        graph.register(call.runtime()?, subject(generator, call)?)
     })
 }
 

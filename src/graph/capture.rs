@@ -106,6 +106,7 @@ impl Graph {
             pool => pool,
         };
         state.held.make_room_for_pools(1)?;
+        state.register(runtime, &device.generator)?;
         state.driver = Some(runtime.driver());
         let number = runtime.captures.begin(own, pool.as_ref().map(Pool::share))?;
         let begun = state.begin_capture(runtime, own, cu_mode, number);
@@ -183,7 +184,7 @@ impl State {
         let mut outcome = Ok(());
         let mut prepared = 0;
         for Registered { generator, .. } in &self.generators {
-            outcome = generator.capture_prologue(runtime);
+            outcome = generator.capture_prologue();
             if outcome.is_err() {
                 break;
             }
@@ -200,6 +201,9 @@ impl State {
                 match id {
                     Ok(id) => {
                         runtime.captures.begun(number, id);
+                        for Registered { generator, .. } in &self.generators {
+                            generator.capture_begun(id);
+                        }
                         Ok(())
                     }
                     Err(error) => {

@@ -1,6 +1,7 @@
 //! What a graph holds, and how it is given back: the memory of a graph that is gone is nobody's before
 //! its last launches are over, on whatever streams those were.
 
+use super::Registered;
 use super::underway::Uses;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -14,6 +15,8 @@ use crate::stream::Stream;
 pub(super) struct Leaving {
     pub(super) pools: Vec<Pool>,
     pinned: Vec<usize>,
+    /// They end with no lock held.
+    pub(super) generators: Vec<Registered>,
     /// Where it was launched.
     streams: Vec<*const Stream>,
 }
@@ -89,7 +92,9 @@ impl Leaving {
     }
 
     /// Gives it all back, in the order of the launches. The caller holds no lock.
-    pub(super) fn settle(self, runtime: &Runtime) {
+    pub(super) fn settle(mut self, runtime: &Runtime) {
+        // They know themselves where they were used.
+        drop(std::mem::take(&mut self.generators));
         if self.pools.is_empty() && self.pinned.is_empty() {
             return;
         }

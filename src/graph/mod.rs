@@ -19,6 +19,8 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::memory::Relaxed;
 use crate::memory::pool::{MemPool, Pool};
+use crate::random::capture::Registration;
+use crate::random::generator::Generator;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -33,19 +35,9 @@ const INSTANTIATE_FLAGS: u64 = 1 | 8;
 /// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE.
 const VERBOSE: u32 = 1;
 
-/// A generator of random numbers, as captures and replays see it.
-pub trait Generator: Send + Sync {
-    /// A capture begins: from now on its numbers come from words on the device.
-    fn capture_prologue(&self, runtime: &Runtime) -> Result<()>;
-    /// It ends; gives how far all its work moves the offset.
-    fn capture_epilogue(&self) -> u64;
-    /// Before a replay on a stream: puts seed and offset into those words, and moves the offset on.
-    fn replay_prologue(&self, runtime: &Runtime, increment: u64, stream: &Stream) -> Result<()>;
-}
-
-/// A generator of a graph, and how far a replay moves it.
+/// A generator of random numbers of a graph, and how far a replay moves it.
 struct Registered {
-    generator: Box<dyn Generator>,
+    generator: Registration,
     increment: u64,
 }
 
@@ -89,6 +81,28 @@ impl State {
         }
     }
 
+    /// Adds a generator, once.
+    fn register(&mut self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+        if self.generators.iter().any(|known| known.generator.is_of(generator)) {
+            return Ok(());
+        }
+        let no_room = |_| Error::OutOfHostMemory("the generators of a graph");
+        self.generators.try_reserve(1).map_err(no_room)?;
+        let generator = generator.register(runtime)?;
+        self.generators.push(Registered { generator, increment: 0 });
+        Ok(())
+    }
+
+    /// An error if what it runs takes random numbers: their words on the device are this graph's own.
+    fn require_no_numbers(&self) -> Result<()> {
+        match self.generators.iter().all(|registered| registered.increment == 0) {
+            true => Ok(()),
+            false => Err(Error::InvalidState(
+                "a graph that takes random numbers cannot be updated, nor be a source; capture it anew",
+            )),
+        }
+    }
+
     /// Makes the template executable; what was executable before goes.
     fn instantiate(&mut self, driver: &'static Driver, device: &Device) -> Result<()> {
         let _relaxed = Relaxed::enter(driver);
@@ -111,8 +125,9 @@ impl State {
             destroy_exec(driver, exec);
             destroy_graph(driver, template);
         }
-        self.generators.iter_mut().for_each(|registered| registered.increment = 0);
-        std::mem::take(&mut self.held)
+        let mut leaving = std::mem::take(&mut self.held);
+        leaving.generators = std::mem::take(&mut self.generators);
+        leaving
     }
 }
 
@@ -167,19 +182,14 @@ impl Graph {
     }
 
     /// Has its replays move a generator on as well.
-    pub fn register(&self, generator: Box<dyn Generator>) -> Result<()> {
+    pub fn register(&self, runtime: &Runtime, generator: &Generator) -> Result<()> {
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Empty) {
             return Err(Error::InvalidState(
                 "generators are registered before the capture begins; reset the graph first",
             ));
         }
-        state
-            .generators
-            .try_reserve(1)
-            .map_err(|_| Error::OutOfHostMemory("the generators of a graph"))?;
-        state.generators.push(Registered { generator, increment: 0 });
-        Ok(())
+        state.register(runtime, generator)
     }
 
     /// Makes the template executable, once more if it was.
@@ -234,6 +244,7 @@ impl Graph {
         let (template, held) = {
             let source = source.state.lock();
             source.require_captured(NOT_CAPTURED)?;
+            source.require_no_numbers()?;
             if source.template == 0 {
                 return Err(Error::InvalidState(
                     "source has no template: make it by tcuda_graph_create with keep 1",
@@ -257,7 +268,9 @@ impl Graph {
     ) -> (Result<()>, Leaving) {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let is_ready = state.require_captured(NOT_CAPTURED).and_then(|()| match state.exec {
+        let is_captured = state.require_captured(NOT_CAPTURED);
+        let is_ready = is_captured.and_then(|()| state.require_no_numbers());
+        let is_ready = is_ready.and_then(|()| match state.exec {
             0 => Err(Error::InvalidState(
                 "the graph is not executable yet: call tcuda_graph_instantiate first",
             )),
