@@ -2112,10 +2112,10 @@ tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
  * callable on several streams are in order only if the host sees to it.
  *
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
- * tcuda_copy can read
+ * tcuda_copy can read; may be NULL if there are none
  * @param stream        of the callable's device; NULL is the current one of that device
  * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
- * what they show
+ * what they show; may be NULL if there are none
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
@@ -2125,9 +2125,11 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
 /**
  * The same for the backward function, after the call that it belongs to.
  *
- * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides
+ * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
+ * NULL if there are none
  * @param stream            of the callable's device; NULL is the current one of that device
- * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient
+ * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
+ * there are no inputs
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphed,

@@ -127,6 +127,8 @@ pub struct World {
     pub snapshots: Vec<SnapshotEntry>,
     /// Live observers.
     pub observers: Vec<usize>,
+    /// Live graphed callables.
+    pub callables: Vec<usize>,
     /// Live graphs.
     pub graphs: Vec<usize>,
     /// Live private pools.
@@ -172,6 +174,7 @@ impl World {
             pinned: Vec::new(),
             snapshots: Vec::new(),
             observers: Vec::new(),
+            callables: Vec::new(),
             graphs: Vec::new(),
             pools: Vec::new(),
             allocators: Vec::new(),
@@ -196,6 +199,7 @@ impl World {
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
             observers: self.observers.clone(),
+            callables: self.callables.clone(),
             graphs: self.graphs.clone(),
             pools: self.pools.clone(),
             allocators: self.allocators.clone(),
@@ -337,6 +341,7 @@ impl World {
         }
         self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
+        self.dead.append(&mut self.callables);
         self.dead.append(&mut self.graphs);
         self.dead.append(&mut self.pools);
         self.dead.append(&mut self.allocators);

@@ -345,10 +345,10 @@ pub unsafe extern "C" fn tcuda_graphed_callable_destroy(
 /// callable on several streams are in order only if the host sees to it.
 ///
 /// @param inputs        as the samples in number, dtype, shape and strides; in any memory that
-///                      tcuda_copy can read
+///                      tcuda_copy can read; may be NULL if there are none
 /// @param stream        of the callable's device; NULL is the current one of that device
 /// @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
-///                      what they show
+///                      what they show; may be NULL if there are none
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call(
@@ -367,9 +367,11 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
 
 /// The same for the backward function, after the call that it belongs to.
 ///
-/// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides
+/// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
+///                          NULL if there are none
 /// @param stream            of the callable's device; NULL is the current one of that device
-/// @param[out] grad_inputs  borrowed views; all zero where an input has no gradient
+/// @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
+///                          there are no inputs
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call_backward(

@@ -186,3 +186,15 @@ pub(super) fn is_capturing(w: &mut World, i: &mut Input) {
     let answer = capturing.check_bool(w.judge(status, &e));
     assert!(answer != Some(true) || w.mode != Mode::Strict);
 }
+
+pub(super) fn register_generator(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let generator = if i.rarely(4) { w.some_bits(i) } else { 0 };
+    if generator != 0 {
+        e.wrong(status::INVALID_HANDLE);
+    }
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_register_generator(graph as *mut _, generator as *mut _));
+    w.judge(status, &e);
+}

@@ -1,5 +1,6 @@
 //! Sequences of calls of the C ABI, with right, stale and random arguments, against a model.
 
+mod callable;
 mod copy;
 mod device;
 mod event;
@@ -183,6 +184,11 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graph_debug_dump", graph::debug_dump),
     ("tcuda_graph_native", graph::native),
     ("tcuda_stream_is_capturing", graph::is_capturing),
+    ("tcuda_graph_register_generator", graph::register_generator),
+    ("tcuda_graphed_callable_create", callable::create),
+    ("tcuda_graphed_callable_destroy", callable::destroy),
+    ("tcuda_graphed_callable_call", callable::call),
+    ("tcuda_graphed_callable_call_backward", callable::call_backward),
 ];
 
 /// More calls than this make an input slow, not better.
