@@ -2035,6 +2035,14 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_reset(tcuda_graph *graph);
 
 /**
+ * The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
+ * Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
+ * stream. (what torch.cuda.graph takes by default)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
+
+/**
  * The pool of a captured graph, to capture others into.
  *
  * @param[out] pool  the caller's, to be destroyed
@@ -2082,7 +2090,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
 
 /**
- * Warms up and captures callables, which will be called in this order: on a stream of its own each
+ * Warms up and captures callables, which will be called in this order: on tcuda_graph_stream each
  * runs warmup_iterations times, backward after forward, and once more to be captured, then the
  * backward functions in reverse order. Each gets inputs of the library's, like the samples, which
  * are at the same place at each run. All share one pool. Waits for the device before and

@@ -236,7 +236,7 @@ fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
     Ok(Plan { function, samples, num_outputs: raw.num_outputs })
 }
 
-/// Warms up and captures callables, which will be called in this order: on a stream of its own each
+/// Warms up and captures callables, which will be called in this order: on tcuda_graph_stream each
 /// runs warmup_iterations times, backward after forward, and once more to be captured, then the
 /// backward functions in reverse order. Each gets inputs of the library's, like the samples, which
 /// are at the same place at each run. All share one pool. Waits for the device before and

@@ -5,7 +5,7 @@ use super::generator::{subject, tcuda_generator};
 use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
-use super::stream::{optional, or_current, tcuda_stream};
+use super::stream::{borrow, optional, or_current, tcuda_stream};
 use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
 use crate::graph::{self, Graph};
 use crate::log::{self, Level};
@@ -174,6 +174,23 @@ pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_sta
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
         graph.reset(call.runtime()?);
+        Ok(())
+    })
+}
+
+/// The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
+/// Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
+/// stream. (what torch.cuda.graph takes by default)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_stream(
+    device: i32,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        let device = call.runtime()?.device(device)?;
+        stream.set(borrow(device.streams.for_captures(device)?)?);
         Ok(())
     })
 }

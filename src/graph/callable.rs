@@ -256,7 +256,7 @@ pub fn make(
     let mut captured = Vec::new();
     captured.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
     making.extend(plans.into_iter().map(Making::new));
-    let stream = device.streams.next(device, 0)?;
+    let stream = device.streams.for_captures(device)?;
     if let Err(error) = capture_all(runtime, device, stream, &mut making, options) {
         making.into_iter().for_each(|making| making.undo(runtime));
         return Err(error);

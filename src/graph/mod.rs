@@ -327,6 +327,7 @@ impl Graph {
             ));
         }
         crate::file::can_be_written(path)?;
+        let _relaxed = Relaxed::enter(runtime.driver());
         // SAFETY: the graph is alive, and the path ends with a NUL.
         unsafe { runtime.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE) }?;
         Ok(())

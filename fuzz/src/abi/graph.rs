@@ -198,3 +198,11 @@ pub(super) fn register_generator(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_graph_register_generator(graph as *mut _, generator as *mut _));
     w.judge(status, &e);
 }
+
+pub(super) fn stream(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<*mut tcuda_stream>::required(i, &mut e);
+    let status = status_of!(tcuda_graph_stream(device, out.ptr()));
+    out.check(w.judge(status, &e));
+}

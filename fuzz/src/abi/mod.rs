@@ -184,6 +184,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graph_debug_dump", graph::debug_dump),
     ("tcuda_graph_native", graph::native),
     ("tcuda_stream_is_capturing", graph::is_capturing),
+    ("tcuda_graph_stream", graph::stream),
     ("tcuda_graph_register_generator", graph::register_generator),
     ("tcuda_graphed_callable_create", callable::create),
     ("tcuda_graphed_callable_destroy", callable::destroy),
