@@ -171,7 +171,7 @@ static void captured_streams_are_known_by_their_handles(void)
     CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, foreign, &again));
     CHECK_EQ(id_of(again), id_of(known));
     CHECK_OK(tcuda_stream_destroy(again));
-    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING,
         tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, stranger, &again));
 
     end_empty(native);
@@ -192,7 +192,7 @@ static void a_threads_own_stream_is_not_known_while_it_is_captured(void)
     tcuda_stream *known, *again = NULL;
     CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, own, &known));
     begin(own, GLOBAL);
-    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING,
         tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, own, &again));
     CHECK(again == NULL);
     end_empty(own);
@@ -383,9 +383,9 @@ static void copies_between_devices_are_recorded(void)
     CHECK_OK(tcuda_stream_synchronize(other));
 
     begin(native, GLOBAL);
-    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(there, here, 4096, stream));
-    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_copy(here, there, 4096, stream));
-    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_copy(there, here, 4096, stream));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_copy(here, there, 4096, stream));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING,
         tcuda_copy_2d(there, 64, here, 64, 32, 8, stream));
     end_empty(native);
 

@@ -1519,6 +1519,631 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
 
+/* ===================================== Tensors ================================================ */
+
+/** tcuda_tensor.device.device_type, as DLPack: plain memory of the host. */
+#define TCUDA_DEVICE_CPU 1
+#define TCUDA_DEVICE_CUDA 2          /**< Memory of a device. */
+#define TCUDA_DEVICE_CUDA_HOST 3     /**< Pinned memory of the host. */
+#define TCUDA_DEVICE_CUDA_MANAGED 13 /**< Managed memory. */
+
+/** tcuda_dtype.code, as DLPack; dlpack.h has the rarer ones, which are accepted too. */
+#define TCUDA_DTYPE_INT 0
+#define TCUDA_DTYPE_UINT 1           /**< Without a sign. */
+#define TCUDA_DTYPE_FLOAT 2          /**< IEEE 754, of 16, 32 or 64 bits. */
+#define TCUDA_DTYPE_BFLOAT 4         /**< bfloat16. */
+#define TCUDA_DTYPE_COMPLEX 5        /**< Two floats; the bits are those of both. */
+#define TCUDA_DTYPE_BOOL 6           /**< A byte that is 0 or 1. */
+#define TCUDA_DTYPE_FLOAT8_E4M3FN 10 /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT8_E5M2 12   /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT4_E2M1FN 17 /**< 4 bits. */
+
+/** Where the memory of a tensor is; layout of DLDevice. */
+typedef struct tcuda_tensor_device {
+    int32_t device_type; /**< TCUDA_DEVICE_... */
+    int32_t device_id;   /**< Ordinal; 0 for memory of the host. */
+} tcuda_tensor_device;
+
+/** What the elements of a tensor are; layout of DLDataType. */
+typedef struct tcuda_dtype {
+    uint8_t code;   /**< TCUDA_DTYPE_..., or another code of DLPack. */
+    uint8_t bits;   /**< Bits of one number: 32 for a float. */
+    uint16_t lanes; /**< 1; more for vectors. */
+} tcuda_dtype;
+
+/**
+ * A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
+ * filled it in: then tcuda_tensor_release takes back what it put there.
+ */
+typedef struct tcuda_tensor {
+    void *data;                 /**< Start of the memory; may be NULL if there are no elements. */
+    tcuda_tensor_device device; /**< Where that is. */
+    int32_t ndim;               /**< Number of dimensions, 0 to 64; 0 is one element. */
+    tcuda_dtype dtype;          /**< What the elements are. */
+    int64_t *shape;             /**< ndim sizes; may be NULL if ndim is 0. */
+    /**
+     * ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
+     */
+    int64_t *strides;
+    uint64_t byte_offset; /**< Bytes from data to the element whose indices are 0. */
+} tcuda_tensor;
+
+/**
+ * Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
+ * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+ *
+ * @param tensor  one that the library filled in, its data, shape and strides as they were, or
+ * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
+
+/**
+ * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
+ * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
+ * the library, and does not ask whose the memory is; what uses the tensor does.
+ *
+ * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
+ * flags say read-only, functions that write to the tensor refuse it
+ * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
+    tcuda_tensor *tensor);
+
+/**
+ * Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
+ * thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
+ * that it was allocated on. Who gives the capsule to a user of other streams calls
+ * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+ *
+ * @param tensor        one that the library filled in; or one of the host's own, whose data is what
+ * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+ * @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
+    struct DLManagedTensorVersioned **managed);
+
+/* ===================================== Random numbers ========================================= */
+
+/** Bytes of a state: seed, then offset, little-endian; what torch.cuda.get_rng_state gives. */
+#define TCUDA_RANDOM_STATE_BYTES 16
+
+/**
+ * Seed and offset of a random stream, of one device. Each device has a default generator, which is
+ * seeded by the system at its first use.
+ */
+typedef struct tcuda_generator tcuda_generator;
+
+/**
+ * For a host's own kernel, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
+ * offset + (offset_ptr ? *offset_ptr : 0).
+ */
+typedef struct tcuda_philox_state {
+    uint64_t seed; /**< Seed, unless there is a seed_ptr. */
+    /** Offset of each thread in 32-bit words, from *offset_ptr on if there is one. */
+    uint64_t offset;
+    /** Device memory, in a capture only: each replay writes the seed there. */
+    const uint64_t *seed_ptr;
+    /** Device memory, in a capture only: each replay writes the offset there. */
+    const uint64_t *offset_ptr;
+} tcuda_philox_state;
+
+/**
+ * Seeds the default generator of a device. Before the library is initialised the seed is
+ * remembered, and nothing is initialised; it takes effect then, for TCUDA_CURRENT_DEVICE on the
+ * device that is current then, and after any state that was set meanwhile. In a capture only the
+ * present seed is accepted, and changes nothing. (torch.cuda.manual_seed)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_manual_seed(int32_t device, uint64_t seed);
+
+/** The same for all devices. (torch.cuda.manual_seed_all) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
+
+/**
+ * Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
+ * library is initialised it is remembered, as a state is. (torch.cuda.seed)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_seed(int32_t device);
+
+/** The same for all devices, with one number for all. (torch.cuda.seed_all) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_seed_all(void);
+
+/** The present seed of a device's default generator. (torch.cuda.initial_seed) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_initial_seed(int32_t device, uint64_t *seed);
+
+/**
+ * Where the default generator of a device is. (torch.cuda.get_rng_state)
+ *
+ * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_get(int32_t device, uint8_t *state);
+
+/**
+ * Puts the default generator of a device where a state says; before the library is initialised it
+ * is remembered. (torch.cuda.set_rng_state)
+ *
+ * @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
+
+/**
+ * The states of all devices, one after the other. (torch.cuda.get_rng_state_all)
+ *
+ * @param[out] states  room for `capacity` states; may be NULL if that is 0
+ * @param[out] count   devices; more than `capacity`: states are missing
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_get_all(uint8_t *states, size_t capacity, size_t *count);
+
+/**
+ * Puts the default generators of devices 0 to count - 1 where the states say; before the library is
+ * initialised that is remembered. (torch.cuda.set_rng_state_all)
+ *
+ * @param states  `count` states, one after the other; may be NULL if count is 0
+ * @param count   at most the number of devices
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_set_all(const uint8_t *states, size_t count);
+
+/**
+ * A generator with torch's default seed, 67280421310721. (torch.Generator)
+ *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] generator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_create(int32_t device, tcuda_generator **generator);
+
+/**
+ * Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
+ * device's default one.
+ *
+ * @param generator  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_generator_destroy(tcuda_generator *generator);
+
+/** The default generator of a device; borrowed. (torch.cuda.default_generators) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_default(int32_t device, tcuda_generator **generator);
+
+/**
+ * The seed. (torch.Generator.initial_seed)
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed);
+
+/**
+ * Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
+ * device is captured only the present seed is accepted, and changes nothing.
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed);
+
+/**
+ * Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
+ * while this thread's current stream of the generator's device is captured.
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_offset_get(tcuda_generator *generator, uint64_t *offset);
+
+/**
+ * Sets it.
+ *
+ * @param generator  NULL: the default one of the current device
+ * @param offset     in 32-bit words; a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_offset_set(tcuda_generator *generator, uint64_t offset);
+
+/**
+ * Seed and offset. (torch.Generator.get_state)
+ *
+ * @param generator   NULL: the default one of the current device
+ * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_state_get(tcuda_generator *generator, uint8_t *state);
+
+/**
+ * Sets both. (torch.Generator.set_state)
+ *
+ * @param generator  NULL: the default one of the current device
+ * @param state      TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_state_set(tcuda_generator *generator, const uint8_t *state);
+
+/**
+ * Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
+ * of the generator's device. While that is captured the numbers are the graph's, whose replays draw
+ * new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+ *
+ * @param generator   NULL: the default one of the current device
+ * @param increment   32-bit words that each thread draws; rounded up to a multiple of 4
+ * @param[out] state  pass it to the kernel by value
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_philox_state(tcuda_generator *generator, uint64_t increment,
+    tcuda_philox_state *state);
+
+/**
+ * Fills a tensor with numbers that are uniform in [low, high), to torch's bits: these and all that
+ * follow give what torch 2.11 gives on the same device, and leave the generator where it would.
+ * Work is queued, in order with what `stream` holds. A tensor without elements: nothing, and the
+ * generator stays. Floats, bfloat16, and complex numbers, whose parts are filled. (Tensor.uniform_)
+ *
+ * @param tensor     of any strides that keep its elements apart; the type is torch's to fill so, or
+ * TCUDA_STATUS_INVALID_ARGUMENT
+ * @param low, high  what the type can hold, and their difference too
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one. While it is captured, the
+ * generator must be registered with the graph, whose replays draw new numbers
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_uniform(const tcuda_tensor *tensor, double low, double high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Normal numbers: floats, bfloat16, and complex numbers, whose parts have half of the variance
+ * each. (Tensor.normal_)
+ *
+ * @param stddev  not negative
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
+ *
+ * @param low, high  numbers that the type has; of floats they are brought to numbers that none is
+ * rounded past
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int64_t high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from `low` to the largest that the type has, that included, which no `high` could say of
+ * int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
+ *
+ * @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits. A
+ * function of its own, because torch draws other bits for it than for the same range with bounds.
+ * (Tensor.random_())
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generator *generator,
+    tcuda_stream *stream);
+
+/**
+ * 1 with probability p, else 0: integers, floats and bool. (Tensor.bernoulli_)
+ *
+ * @param p  0 to 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * The same with a probability for each element. What torch refuses while it runs, a probability
+ * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+ *
+ * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcuda_tensor *p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Exponential numbers: floats and bfloat16. (Tensor.exponential_)
+ *
+ * @param rate  above 0: torch's lambd
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_exponential(const tcuda_tensor *tensor, double rate,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Log-normal numbers: floats and bfloat16. (Tensor.log_normal_)
+ *
+ * @param mean, stddev  of the logarithm; stddev above 0
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_log_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Cauchy's numbers: floats and bfloat16. (Tensor.cauchy_)
+ *
+ * @param sigma  above 0: half of the range between the quartiles
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, double sigma,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Trials to the first success: floats, bfloat16, signed integers and uint8. (Tensor.geometric_)
+ *
+ * @param p  of a success, above 0 and below 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_geometric(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/* ===================================== Graphs ================================================= */
+
+/** Captured work, ready to replay. (torch.cuda.CUDAGraph) */
+typedef struct tcuda_graph tcuda_graph;
+/** A function of the host's that was captured, forward and perhaps backward. */
+typedef struct tcuda_graphed_callable tcuda_graphed_callable;
+
+/** Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers. */
+typedef int32_t tcuda_capture_mode;
+#define TCUDA_CAPTURE_GLOBAL 0       /**< Those of any thread. */
+#define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
+#define TCUDA_CAPTURE_RELAXED 2      /**< None. */
+
+/**
+ * Queues the work that makes outputs from inputs on a stream, which is current as well, and
+ * describes the outputs; their shape and strides are copied. Memory that it allocated for outputs
+ * by tcuda_malloc is the library's once it gives 0, and is freed by it; all else stays the host's,
+ * which must be the same at each call. It runs several times: see tcuda_graphed_callable_create.
+ * Gives 0, or a number of its own for TCUDA_STATUS_CALLBACK_FAILED.
+ *
+ * Backward, inputs are the gradients of the outputs, and outputs the gradients of the inputs: what
+ * is left as it is has none.
+ */
+typedef int32_t (*tcuda_callable_fn)(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
+    tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs);
+
+/** What is to be captured. */
+typedef struct tcuda_callable {
+    size_t struct_size;        /**< sizeof(tcuda_callable); also the distance of two in a list. */
+    tcuda_callable_fn forward; /**< Outputs of inputs. */
+    /** Gradients of inputs of those of outputs; may be NULL: forward only. */
+    tcuda_callable_fn backward;
+    void *user_data;          /**< Of both. */
+    tcuda_destroy_fn destroy; /**< Frees user_data when the callable is destroyed; may be NULL. */
+    /** What the inputs are like, in memory of one device; their values are copied. */
+    const tcuda_tensor *sample_inputs;
+    size_t num_inputs;  /**< How many. */
+    size_t num_outputs; /**< How many outputs forward makes. */
+} tcuda_callable;
+
+/** How it is captured. */
+typedef struct tcuda_graphed_callable_options {
+    size_t struct_size;            /**< sizeof(tcuda_graphed_callable_options). */
+    tcuda_mem_pool *pool;          /**< May be NULL: a new one, which all callables share. */
+    int32_t warmup_iterations;     /**< How often each runs before it is captured; 0: 3. */
+    tcuda_capture_mode error_mode; /**< TCUDA_CAPTURE_... */
+} tcuda_graphed_callable_options;
+
+/**
+ * An empty graph.
+ *
+ * @param keep        1: the template stays after the capture, for tcuda_graph_update,
+ * tcuda_graph_debug_dump and hosts that change it, and the graph becomes
+ * executable by tcuda_graph_instantiate or its first replay; 0: it is
+ * executable when its capture ends, and the template goes
+ * @param[out] graph  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_create(int32_t keep, tcuda_graph **graph);
+
+/**
+ * Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
+ * Its pool goes when nothing else holds it.
+ *
+ * @param graph  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
+
+/**
+ * Begins to record the work of a stream, and of those that come to wait for it, instead of running
+ * it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
+ * its address as long as the pool exists; pinned memory that is used on them stays until the graph
+ * is gone. Blocks that several streams used and that are freed meanwhile are used again only after
+ * the capture. tcuda_graph_replay and host functions fail with TCUDA_STATUS_CAPTURING. Whatever
+ * waits for a captured stream, or asks whether it is done, fails with it too, and breaks the
+ * capture.
+ *
+ * @param stream      not a default one; NULL is the current stream
+ * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
+ * must replay in the order of their captures, or not need what earlier ones gave
+ * @param error_mode  TCUDA_CAPTURE_...: whose unsafe calls break the capture, as cudaMalloc is, or
+ * waiting for any stream; tcuda's own calls on the way are safe
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
+    tcuda_mem_pool *pool, tcuda_capture_mode error_mode);
+
+/**
+ * Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
+ * it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
+ * empty and the stream is usable again. A graph without work is logged as a warning.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
+
+/**
+ * Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
+ * the stream is usable again. No-op on an empty graph.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
+
+/**
+ * Makes a graph that keeps its template executable, and does so again after the template was
+ * changed.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
+
+/**
+ * Gives an executable the parameters of another graph, of the same shape: the same operations in
+ * the same order. Cheaper than making that one executable. Where CUDA refuses with
+ * TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
+ *
+ * @param graph   is executable
+ * @param source  keeps its template; it is not changed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
+
+/**
+ * Queues all recorded work; several replays of one graph run one after the other. Random numbers
+ * go on as if the work had been queued anew.
+ *
+ * @param stream  of the graph's device, and not captured; NULL is the current one of that device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_replay(tcuda_graph *graph, tcuda_stream *stream);
+
+/**
+ * Drops what was captured, also while replays are under way, and aborts a capture; the graph is
+ * empty again.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_reset(tcuda_graph *graph);
+
+/**
+ * The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
+ * Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
+ * stream. (what torch.cuda.graph takes by default)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
+
+/**
+ * The pool of a captured graph, to capture others into.
+ *
+ * @param[out] pool  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
+
+/**
+ * A new pool for graphs to share. (torch.cuda.graph_pool_handle)
+ *
+ * @param[out] pool  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
+
+/** Writes a kept template to a file, in DOT, with all that CUDA knows of it. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
+
+/**
+ * Has replays of the next capture move a generator on, so that each draws new numbers, as if its
+ * work had been queued anew. The default generator of the captured stream's device needs no
+ * call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+ *
+ * @param generator  may be destroyed before the graph; NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_register_generator(tcuda_graph *graph, tcuda_generator *generator);
+
+/**
+ * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
+ *
+ * @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
+ * @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph,
+    struct CUgraphExec_st **cu_graph_exec);
+
+/**
+ * Is a stream being captured, by whomever, or was its capture broken and not ended? Creates no
+ * context. (torch.cuda.is_current_stream_capturing)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
+
+/**
+ * Warms up and captures callables, which will be called in this order: on tcuda_graph_stream each
+ * runs warmup_iterations times, backward after forward, and once more to be captured, then the
+ * backward functions in reverse order. Each gets inputs of the library's, like the samples, which
+ * are at the same place at each run. All share one pool. Waits for the device before and
+ * after. Where anything fails nothing is left of it: with TCUDA_STATUS_CALLBACK_FAILED
+ * tcuda_last_error_native is what the function gave, and what that run allocated stays the host's.
+ * (torch.cuda.make_graphed_callables)
+ *
+ * @param callables     a list, each with its struct_size
+ * @param count         1 or more
+ * @param options       may be NULL: the defaults
+ * @param[out] graphed  `count` handles, the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_create(const tcuda_callable *callables, size_t count,
+    const tcuda_graphed_callable_options *options, tcuda_graphed_callable **graphed);
+
+/**
+ * Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+ *
+ * @param graphed  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
+
+/**
+ * Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
+ * callable on several streams are in order only if the host sees to it.
+ *
+ * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
+ * tcuda_copy can read; may be NULL if there are none
+ * @param stream        of the callable's device; NULL is the current one of that device
+ * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
+ * what they show; may be NULL if there are none
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
+    const tcuda_tensor *inputs, size_t num_inputs, tcuda_stream *stream, tcuda_tensor *outputs,
+    size_t num_outputs);
+
+/**
+ * The same for the backward function, after the call that it belongs to.
+ *
+ * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
+ * NULL if there are none
+ * @param stream            of the callable's device; NULL is the current one of that device
+ * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
+ * there are no inputs
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphed,
+    const tcuda_tensor *grad_outputs, size_t num_outputs, tcuda_stream *stream,
+    tcuda_tensor *grad_inputs, size_t num_inputs);
+
 #ifdef __cplusplus
 }
 #endif

@@ -278,6 +278,95 @@ private:
     tcuda_status status_;
 };
 
+// Work that was captured. keep: its template stays after the capture, as tcuda_graph_create says.
+class graph : public unique_handle<tcuda_graph, tcuda_graph_destroy> {
+public:
+    explicit graph(bool keep = false) {
+        status_ = detail::created(tcuda_graph_create(keep ? 1 : 0, &handle_));
+    }
+
+    // Queues all of it.
+    result replay(stream_view stream = {}) const {
+        return detail::acted(tcuda_graph_replay(handle_, stream.get()));
+    }
+    // Makes what keeps its template executable.
+    result instantiate() const { return detail::acted(tcuda_graph_instantiate(handle_)); }
+    // Takes the parameters of another graph over, which keeps its template.
+    result update(const graph &source) const {
+        return detail::acted(tcuda_graph_update(handle_, source.handle_));
+    }
+    // Drops what was captured; reset() destroys the object.
+    result clear() const { return detail::acted(tcuda_graph_reset(handle_)); }
+};
+
+// Captures what this thread queues on the current stream into a graph, with torch.cuda.graph's
+// steps: waits for the device, empties the caches of device and pinned memory, makes a side stream
+// current, the same one each time, and begins. end() ends the capture and makes the stream current
+// that was; a scope that is left before, by an exception or otherwise, aborts it.
+class [[nodiscard]] graph_capture {
+public:
+    explicit graph_capture(const graph &graph, tcuda_mem_pool *pool = nullptr,
+        stream_view stream = {}, tcuda_capture_mode error_mode = TCUDA_CAPTURE_GLOBAL)
+        : status_(detail::created(begin(graph.get(), pool, stream.get(), error_mode))) {}
+    graph_capture(const graph_capture &) = delete;
+    graph_capture &operator=(const graph_capture &) = delete;
+    ~graph_capture() {
+        if (graph_ == nullptr) return;
+        detail::ignore(tcuda_graph_capture_abort(graph_));
+        restore();
+    }
+    tcuda_status status() const noexcept { return status_; }
+    // The stream that is captured.
+    stream_view stream() const noexcept { return stream_; }
+    // Ends the capture; the graph is empty where that fails.
+    result end() {
+        const tcuda_status status = tcuda_graph_capture_end(std::exchange(graph_, nullptr));
+        // The status is judged last: restoring would change the last error.
+        if (status == TCUDA_STATUS_OK) {
+            restore();
+            return detail::acted(status);
+        }
+        const restorer later{*this};
+        return detail::acted(status);
+    }
+
+private:
+    struct restorer {
+        graph_capture &capture;
+        ~restorer() { capture.restore(); }
+    };
+
+    tcuda_status begin(tcuda_graph *graph, tcuda_mem_pool *pool, tcuda_stream *stream,
+        tcuda_capture_mode error_mode) noexcept {
+        std::int32_t device = TCUDA_CURRENT_DEVICE;
+        tcuda_status status = stream == nullptr ? tcuda_graph_stream(device, &stream)
+                                                : tcuda_stream_device(stream, &device);
+        if (status == TCUDA_STATUS_OK) status = tcuda_device_synchronize(device);
+        if (status == TCUDA_STATUS_OK) status = tcuda_memory_empty_cache();
+        if (status == TCUDA_STATUS_OK) status = tcuda_host_memory_empty_cache();
+        if (status == TCUDA_STATUS_OK)
+            status = tcuda_stream_exchange(stream, &previous_, &previous_device_);
+        if (status != TCUDA_STATUS_OK) return status;
+        stream_ = stream;
+        status = tcuda_graph_capture_begin(graph, stream, pool, error_mode);
+        if (status == TCUDA_STATUS_OK)
+            graph_ = graph;
+        else
+            restore();
+        return status;
+    }
+    void restore() noexcept {
+        detail::ignore(tcuda_stream_set_current(previous_));
+        detail::ignore(tcuda_device_set(previous_device_));
+    }
+
+    tcuda_graph *graph_ = nullptr; // while it is captured; all before status_, which begins it
+    tcuda_stream *stream_ = nullptr;
+    tcuda_stream *previous_ = nullptr;
+    std::int32_t previous_device_ = -1;
+    tcuda_status status_;
+};
+
 // Judges the status of any function of tcuda.h: throws, or gives it back as a result.
 inline result check(tcuda_status status) { return detail::acted(status); }
 

@@ -66,9 +66,11 @@ class Compiler:
         self.call(f"nvrtcGet{what}", program, buffer)
         return buffer.value.decode()
 
-    def compile(self, source):
+    def compile(self, source, include=None):
+        include = include or source.parent
         target = 80 if source.stem.endswith("_sm80") else 52
-        options = [f"--gpu-architecture=compute_{target}".encode(), b"--std=c++17"]
+        options = [f"--gpu-architecture=compute_{target}", "--std=c++17", f"-I{include}"]
+        options = [option.encode() for option in options]
         program = ctypes.c_void_p()
         name = source.name.encode()
         text = source.read_bytes()

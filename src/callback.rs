@@ -41,9 +41,10 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
     if stream.is_capturing(runtime)? {
-        return Err(Error::InvalidState(
-            "a host function cannot be added while the stream is captured by another library",
-        ));
+        return Err(Error::Capturing {
+            operation: "tcuda_stream_add_callback",
+            why: "a host function runs once, and a graph many times; add it before or after",
+        });
     }
     let callback = try_box(callback, "a callback")?;
     let mut waiting = WAITING.lock();

@@ -134,10 +134,10 @@ fn two_contexts(
                 return if reaches(to) && reaches(from) {
                     Ok(None)
                 } else {
-                    Err(Error::InvalidState(
-                        "a copy between two devices cannot be captured without peer access: call \
-                         tcuda_device_enable_peer_access before the capture",
-                    ))
+                    Err(Error::Capturing {
+                        operation: "tcuda_copy between two devices without peer access",
+                        why: "call tcuda_device_enable_peer_access before the capture",
+                    })
                 };
             }
             Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))

@@ -17,6 +17,19 @@ fn failed(path: &str) -> Error {
     Error::File { path: Text::new(path), code }
 }
 
+/// Makes a file where there is none, for who is to write it by name.
+pub fn can_be_written(path: &CStr) -> Result<()> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a NUL.
+    let file = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
+    if file < 0 {
+        return Err(failed(path.to_str().unwrap_or("the file")));
+    }
+    // SAFETY: just opened, and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(file) });
+    Ok(())
+}
+
 struct Writer<'a> {
     file: OwnedFd,
     path: &'a str,

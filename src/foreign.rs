@@ -72,10 +72,10 @@ impl Streams {
             Some(id) => id,
             None if by_address => UNNUMBERED,
             None => {
-                return Err(Error::InvalidState(
-                    "the stream is being captured, and tcuda does not know it yet: call \
-                     tcuda_stream_from_external before the capture begins",
-                ));
+                return Err(Error::Capturing {
+                    operation: "tcuda_stream_from_external",
+                    why: "tcuda does not know the stream yet; call it before the capture begins",
+                });
             }
         };
         self.add(native, driver_id)

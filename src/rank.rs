@@ -28,6 +28,12 @@ macro_rules! ranks {
 ranks! {
     /// Initialisation and shutdown.
     LIFE,
+    /// A captured function of a host's that is called.
+    CALLABLE,
+    /// Graphs whose templates are read or go.
+    TEMPLATES,
+    /// A graph.
+    GRAPH,
     /// A private pool that falls asleep or wakes.
     POOL,
     /// What is made at its first use; making one may need a context, and locks further down.
@@ -44,6 +50,8 @@ ranks! {
     DIRECT,
     /// Blocks of pinned host memory.
     HOST,
+    /// A stream that is asked, or on which an event is recorded, unless it is captured.
+    STREAM,
     /// Objects that wait until nobody can see them.
     RETIRED,
     /// A device's context, retained at its first use.

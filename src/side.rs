@@ -6,6 +6,7 @@ use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, Streams};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The library's own streams of a device.
 pub(crate) struct Sides {
@@ -13,11 +14,17 @@ pub(crate) struct Sides {
     work: Once<Box<Stream>>,
     /// On which the driver frees what several streams used.
     unifying: Once<Box<Stream>>,
+    /// A pooled stream, on which graphs are captured; NULL until the first.
+    capture: AtomicPtr<Stream>,
 }
 
 impl Sides {
     pub(crate) fn new() -> Sides {
-        Sides { work: Once::new(Rank::ONCE), unifying: Once::new(Rank::ONCE) }
+        Sides {
+            work: Once::new(Rank::ONCE),
+            unifying: Once::new(Rank::ONCE),
+            capture: AtomicPtr::default(),
+        }
     }
 
     /// Those that were made.
@@ -45,6 +52,19 @@ impl Streams {
     /// A stream that comes after others, so that none of them waits for another.
     pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
         Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// The pooled stream on which graphs are captured, the same each time.
+    pub(crate) fn for_captures(&self, device: &Device) -> Result<&Stream> {
+        let place = &self.sides.capture;
+        if place.load(Ordering::Acquire).is_null() {
+            let next = std::ptr::from_ref(self.next(device, 0)?).cast_mut();
+            // Another thread's may have come first.
+            let none = std::ptr::null_mut();
+            let _ = place.compare_exchange(none, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        // SAFETY: not NULL any more; boxed, and only dropped with `self`.
+        Ok(unsafe { &*place.load(Ordering::Acquire) })
     }
 
     /// The streams of others.

@@ -6,7 +6,7 @@ use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
-use crate::lock::Mutex;
+use crate::lock::{Lock, Mutex};
 use crate::memory::arena::Arena;
 use crate::once::Once;
 use crate::progress;
@@ -41,6 +41,8 @@ pub struct Stream {
     pub(crate) is_named: AtomicBool,
     /// Where its small and its large blocks come from, then the same in segments; NULL until the first.
     pub(crate) arenas: [AtomicPtr<Arena>; 4],
+    /// Held by who asks it or records on it because it is not captured, and by who has it captured.
+    capture: Lock,
     /// The borrowed handle that the door gave out for it; 0: none yet.
     pub handle: AtomicUsize,
 }
@@ -63,6 +65,7 @@ impl Stream {
             farewell: Farewell::new(),
             is_named: AtomicBool::new(false),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
+            capture: Lock::new(Rank::STREAM),
             handle: AtomicUsize::new(0),
         }
     }
@@ -182,7 +185,7 @@ impl Stream {
     /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
     /// the current context, and every other handle knows its own.
     #[inline]
-    fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
+    pub(crate) fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
         if self.native > PER_THREAD {
             return Ok(None);
         }
@@ -236,10 +239,41 @@ impl Stream {
     /// Waits for a driver's event.
     #[inline]
     pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+        // An event of a capture takes the stream into it.
+        let _captured = runtime.captures.any().then(|| self.capture.guard());
+        self.wait_at_once(runtime, event)
+    }
+
+    /// The same unless the stream is captured, with which the event has nothing to do; true: it waits.
+    pub(crate) fn wait_beside_captures(&self, runtime: &Runtime, event: CUevent) -> Result<bool> {
+        let waits = self.unless_captured(runtime, || self.wait_at_once(runtime, event))?;
+        Ok(waits.is_some())
+    }
+
+    #[inline]
+    fn wait_at_once(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive.
         unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
         Ok(())
+    }
+
+    /// Runs `body`, which would harm a capture, unless the stream is captured; no capture of ours begins
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn unless_captured<R>(
+        &self,
+        runtime: &Runtime,
+        body: impl FnOnce() -> Result<R>,
+    ) -> Result<Option<R>> {
+        let _held = self.capture.guard();
+        if self.is_capturing(runtime)? { Ok(None) } else { body().map(Some) }
+    }
+
+    /// Runs `body`, which begins a capture of it.
+    pub(crate) fn captured_by<R>(&self, body: impl FnOnce() -> R) -> R {
+        let _held = self.capture.guard();
+        body()
     }
 
     /// Is it being captured into a graph?

@@ -6,24 +6,20 @@
 //! capture, one that a host began is for the thread that began it.
 
 use crate::device::Device;
-use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
-use crate::driver::{CudaError, code};
+use crate::driver::sys::CUstream;
 use crate::error::{Error, Result};
+use crate::graph::underway;
 use crate::lock::Mutex;
 use crate::memory::pool::Pool;
 use crate::memory::{self, route};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use crate::stream::{LEGACY, PER_THREAD, Stream, is_capturing};
+use crate::stream::{LEGACY, PER_THREAD, Stream};
 use crate::thread;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// PyTorch's name of a pool: the first is not 0 where a capture made it, the second where a host did.
 pub type Id = (u64, u64);
-
-/// Stands for the number of a capture where the driver is too old to tell: there is one at a time.
-const SOME_CAPTURE: u64 = u64::MAX;
 
 /// A pool that PyTorch began to use and did not release as often.
 struct Kept {
@@ -165,31 +161,7 @@ pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) 
 /// The number of the capture that a stream belongs to. The question harms no capture.
 fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Option<u64>> {
     let _context = device.enter()?;
-    if !is_capturing(runtime.driver(), native)? {
-        return Ok(None);
-    }
-    let (mut status, mut id): (i32, u64) = (0, 0);
-    let none = std::ptr::null_mut::<c_void>();
-    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
-    // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
-    let asked = unsafe {
-        runtime.driver().cuStreamGetCaptureInfo(
-            native,
-            out,
-            &mut id,
-            none.cast(),
-            none.cast(),
-            none.cast(),
-        )
-    };
-    match asked {
-        Ok(()) if status != 0 => Ok(Some(id)),
-        // The default stream beside the capture of a stream that it would wait for.
-        Ok(()) => Ok(None),
-        Err(error) if error.code == CudaError::MISSING => Ok(Some(SOME_CAPTURE)),
-        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    underway::capture_of(runtime, native)
 }
 
 /// Says that a block is also used on a stream of PyTorch's, of whatever device.

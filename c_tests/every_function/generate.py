@@ -104,6 +104,8 @@ class Generator:
             value = f'"{TEXTS.get(p.name, "x")}"'
         elif self.is_native(p) or p.name == "user_data":
             return "NULL"
+        elif p.pointee == "tcuda_callable":
+            value = "input_callable()"
         elif self.is_device_memory(function, p):
             host = "host_" if function.name.startswith("tcuda_host") else ""
             value = f"make_{host}memory()"

@@ -85,6 +85,24 @@ impl World {
         handle
     }
 
+    /// A graphed callable; NULL is wrong.
+    pub fn callable(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.callables, &self.graphs);
+        if !self.callables.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
+    /// A graph; NULL is wrong.
+    pub fn graph(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.graphs, &self.pools);
+        if !self.graphs.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
     /// A private pool; NULL is wrong.
     pub fn pool(&self, input: &mut Input, expect: &mut Expect) -> usize {
         let handle = self.handle(input, &self.pools, &self.events);

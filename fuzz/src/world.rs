@@ -127,6 +127,10 @@ pub struct World {
     pub snapshots: Vec<SnapshotEntry>,
     /// Live observers.
     pub observers: Vec<usize>,
+    /// Live graphed callables.
+    pub callables: Vec<usize>,
+    /// Live graphs.
+    pub graphs: Vec<usize>,
     /// Live private pools.
     pub pools: Vec<usize>,
     /// Live allocators of other libraries.
@@ -170,6 +174,8 @@ impl World {
             pinned: Vec::new(),
             snapshots: Vec::new(),
             observers: Vec::new(),
+            callables: Vec::new(),
+            graphs: Vec::new(),
             pools: Vec::new(),
             allocators: Vec::new(),
             is_plain: false,
@@ -193,6 +199,8 @@ impl World {
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
             observers: self.observers.clone(),
+            callables: self.callables.clone(),
+            graphs: self.graphs.clone(),
             pools: self.pools.clone(),
             allocators: self.allocators.clone(),
             is_plain: self.is_plain,
@@ -333,6 +341,8 @@ impl World {
         }
         self.dead.extend(self.pinned.drain(..).map(|block| block.ptr));
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
+        self.dead.append(&mut self.callables);
+        self.dead.append(&mut self.graphs);
         self.dead.append(&mut self.pools);
         self.dead.append(&mut self.allocators);
         (self.is_plain, self.has_whole) = (false, false);

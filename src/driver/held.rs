@@ -7,8 +7,18 @@
 use super::Call;
 use crate::rank::Rank;
 
+/// Beginnings, ends and first uses, and what may be held besides.
+macro_rules! first_uses_and {
+    ($($rank:ident),*) => {
+        &[
+            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::ONCE,
+            $(Rank::$rank),*
+        ]
+    };
+}
+
 /// Beginnings, ends and first uses, which only those wait for who need what they make.
-const FIRST_USES: &[Rank] = &[Rank::LIFE, Rank::POOL, Rank::ONCE];
+const FIRST_USES: &[Rank] = first_uses_and!();
 
 /// The locks that a thread may hold during a call.
 fn allowed(call: Call) -> &'static [Rank] {
@@ -28,19 +38,13 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuDevicePrimaryCtxRelease => FIRST_USES,
         // The holder of an arena is parked: the ledger and snapshots go on. The whole device is waited
         // for only where a stream went and no event could be had for its end.
-        cuEventSynchronize | cuCtxSynchronize => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::PARKED]
-        }
+        cuEventSynchronize | cuCtxSynchronize => first_uses_and!(PARKED),
         // The table of reservations grows under the ledger, so that a slot has one owner.
-        cuMemAddressReserve | cuMemAddressFree => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::LEDGER, Rank::LEAF]
-        }
-        cuDevicePrimaryCtxRetain => {
-            &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST, Rank::CONTEXT]
-        }
+        cuMemAddressReserve | cuMemAddressFree => first_uses_and!(LEDGER, LEAF),
+        cuDevicePrimaryCtxRetain => first_uses_and!(ARENA, HOST, STREAM, CONTEXT),
         // Of pools that end.
-        cuEventDestroy => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::LEAF],
-        _ => &[Rank::LIFE, Rank::POOL, Rank::ONCE, Rank::ARENA, Rank::HOST],
+        cuEventDestroy => first_uses_and!(ARENA, LEAF),
+        _ => first_uses_and!(ARENA, HOST, STREAM),
     }
 }
 

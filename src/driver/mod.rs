@@ -64,6 +64,7 @@ pub mod code {
     pub const STREAM_CAPTURE_IMPLICIT: i32 = 906;
     pub const STREAM_CAPTURE_EVENT: i32 = 907;
     pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
+    pub const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
     pub const UNKNOWN: i32 = 999;
 }
 
@@ -239,6 +240,7 @@ pub fn describe(code: i32) -> (&'static str, &'static str) {
         906 => ("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the default stream would be captured"),
         907 => ("CUDA_ERROR_CAPTURED_EVENT", "the event was last recorded in a capture"),
         908 => ("CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "the capture is another thread's"),
+        910 => ("CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph has another shape"),
         999 => ("CUDA_ERROR_UNKNOWN", "unknown error"),
         _ => ("an unknown CUresult", "newer than this library; see the CUDA driver API's cuda.h"),
     }

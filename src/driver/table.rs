@@ -166,8 +166,12 @@ driver_calls! {
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
     cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(
         exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphExecUpdate = cuGraphExecUpdate_v2(
+        exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo);
     cuGraphLaunch = cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
     cuGraphExecDestroy = cuGraphExecDestroy(exec: CUgraphExec);
+    cuGraphDebugDotPrint = cuGraphDebugDotPrint(
+        graph: CUgraph, path: *const c_char, flags: c_uint);
 
     // Events
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);

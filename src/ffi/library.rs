@@ -1,7 +1,10 @@
 //! Section "Library" of the header.
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
+use super::callable::CALLABLES;
 use super::event::EVENTS;
+use super::generator::GENERATORS;
+use super::graph::GRAPHS;
 use super::limits::OBSERVERS;
 use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
@@ -369,10 +372,13 @@ fn destroy_handles<T: Send + Sync>(
 fn destroy_all_handles(_call: &Call) -> usize {
     destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
+        + destroy_handles(&CALLABLES, |_| true)
+        + destroy_handles(&GRAPHS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)
         + destroy_handles(&MEM_POOLS, |_| true)
         + destroy_handles(&ALLOCATORS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
+        + destroy_handles(&GENERATORS, |generator| !generator.is_borrowed())
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }
 

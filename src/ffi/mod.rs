@@ -5,9 +5,12 @@
 #![allow(clippy::missing_safety_doc, reason = "the header's front page has the rules of pointers")]
 
 mod boundary;
+pub mod callable;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod generator;
+pub mod graph;
 mod handle;
 pub mod history;
 pub mod host;
@@ -16,9 +19,11 @@ pub mod limits;
 pub mod mem_pool;
 pub mod memory;
 pub mod pluggable;
+pub mod random;
 pub mod slot;
 pub mod snapshot;
 pub mod statistics;
 pub mod status;
 pub mod stream;
+pub mod tensor;
 pub mod torch;

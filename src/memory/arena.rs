@@ -184,7 +184,7 @@ impl Arena {
     }
 
     /// Its size class, and whether its memory comes in segments.
-    pub(super) fn kind(&self) -> (Class, bool) {
+    pub(crate) fn kind(&self) -> (Class, bool) {
         (self.class, self.segmented)
     }
 

@@ -104,19 +104,23 @@ impl DeviceMemory {
             // What stands for it is asked; nobody waits for it.
             return self.is_over(runtime, other, from, false);
         };
-        if from.is_per_thread() || from.is_capturing(runtime)? {
+        if from.is_per_thread() {
             return Ok(false);
         }
         if !may_wait {
-            return from.query(runtime);
-        }
-        if stream.is_capturing(runtime)? {
-            return Ok(false);
+            let is_done = from.unless_captured(runtime, || from.query(runtime))?;
+            return Ok(is_done.unwrap_or(false));
         }
         let event = device.events.take_untimed(device)?;
-        let waited = from.record(runtime, event).and_then(|()| stream.wait(runtime, event));
+        let recorded = from.unless_captured(runtime, || from.record(runtime, event));
+        let waited = match recorded {
+            Ok(Some(())) => stream.wait_beside_captures(runtime, event),
+            other => other.map(|_| false),
+        };
         device.events.give_untimed(event);
-        waited?;
+        if !waited? {
+            return Ok(false);
+        }
         self.waits.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }

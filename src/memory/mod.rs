@@ -28,6 +28,7 @@ pub mod host_settings;
 mod json;
 mod keys;
 mod ladder;
+mod launches;
 mod limbo;
 mod limit;
 pub mod observers;
@@ -62,11 +63,13 @@ mod summary;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
-mod watch;
+pub mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::{Json, Keys, in_row, pool_in};
-pub use pointer::{Found, device_of, find, free, record_stream, unknown_pointer};
+pub use launches::end_of;
+pub use pointer::{Found, device_of, extent, find, free, record_stream, unknown_pointer};
+pub(crate) use reclaim::wait_for;
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
@@ -234,7 +237,7 @@ impl DeviceMemory {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
                 if self.policy.is_segmented() {
-                    let arena = self.routed_arena(device, stream, size.class())?;
+                    let arena = self.routed_arena(runtime, device, stream, size.class())?;
                     return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
                 }
                 return self.allocate_block::<true>(runtime, device, stream, bytes, size);
@@ -258,9 +261,10 @@ impl DeviceMemory {
         size: policy::Size,
     ) -> Result<u64> {
         let (class, request) = (size.class(), size.request(bytes));
-        let arena = match WATCHED && route::is_routed() {
+        let is_routed = || route::is_routed() || runtime.captures.any();
+        let arena = match WATCHED && is_routed() {
             false => self.arena(device, stream, class, false)?,
-            true => match self.routed_arena(device, stream, class)? {
+            true => match self.routed_arena(runtime, device, stream, class)? {
                 arena if arena.segmented => {
                     return self.allocate_in_segment(runtime, device, arena, request);
                 }
@@ -404,6 +408,7 @@ impl DeviceMemory {
 
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+    runtime.captures.tidy(runtime);
     if let Some(allocator) = backend::pluggable() {
         allocator.reset();
     }

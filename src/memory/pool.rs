@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Pools at a time.
 pub const MAX_POOLS: usize = 4096;
 const PLACE_BITS: u32 = MAX_POOLS.ilog2();
+/// In the number of a pool that a capture made.
+const OF_GRAPH: u64 = 1 << 63;
 
 /// Flag of a pool: others may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
@@ -42,6 +44,8 @@ struct Place {
     flags: AtomicU32,
     /// Where its segments come from; none: from the driver.
     source: Mutex<Option<Pluggable>>,
+    /// Held by who puts it to sleep or wakes it.
+    sleep: Lock,
 }
 
 static PLACES: [Place; MAX_POOLS] = [const {
@@ -50,6 +54,7 @@ static PLACES: [Place; MAX_POOLS] = [const {
         references: AtomicU32::new(0),
         flags: AtomicU32::new(0),
         source: Mutex::new(Rank::LEAF, None),
+        sleep: Lock::new(Rank::POOL),
     }
 }; MAX_POOLS];
 
@@ -57,9 +62,10 @@ impl PoolId {
     /// Of memory that is in no private pool.
     pub const DEFAULT: PoolId = PoolId(0);
 
-    /// PyTorch's pair: (0, n) of pools that the host made.
+    /// PyTorch's pair: (0, n) of pools that the host made, (n, 0) of those of captures.
     pub fn pair(self) -> (u64, u64) {
-        (0, self.0 >> PLACE_BITS)
+        let number = (self.0 & !OF_GRAPH) >> PLACE_BITS;
+        if self.0 & OF_GRAPH == 0 { (0, number) } else { (number, 0) }
     }
 
     fn place(self) -> &'static Place {
@@ -131,12 +137,22 @@ pub struct Pool(PoolId);
 impl Pool {
     /// A new pool with some flags, and perhaps a source of memory.
     pub fn new(flags: u32, source: Option<Pluggable>) -> Result<Pool> {
-        let flags = flags | if source.is_some() { FOREIGN } else { 0 };
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), 0, flags, source)
+    }
+
+    /// A new pool for a capture.
+    pub fn of_graph() -> Result<Pool> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
+    }
+
+    /// Finds a place for a pool of a number.
+    fn settle(number: u64, kind: u64, flags: u32, source: Option<Pluggable>) -> Result<Pool> {
+        let flags = flags | if source.is_some() { FOREIGN } else { 0 };
         for turn in 0..MAX_POOLS as u64 {
             let index = (number + turn) % MAX_POOLS as u64;
-            let id = number << PLACE_BITS | index;
+            let id = kind | number << PLACE_BITS | index;
             let place = &PLACES[index as usize];
             let vacant = place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed);
             if vacant.is_ok() {
@@ -185,8 +201,6 @@ pub struct MemPool {
     id: PoolId,
     /// The host's own reference; none once it is destroyed.
     own: Mutex<Option<Pool>>,
-    /// Held by who puts it to sleep or wakes it.
-    sleep: Lock,
 }
 
 const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
@@ -204,12 +218,12 @@ impl MemPool {
         if let Some(source) = &source {
             source.begin_use();
         }
-        let pool = Pool::new(flags, source)?;
-        Ok(MemPool {
-            id: pool.id(),
-            own: Mutex::new(Rank::LEAF, Some(pool)),
-            sleep: Lock::new(Rank::POOL),
-        })
+        Ok(MemPool::of(Pool::new(flags, source)?))
+    }
+
+    /// A pool that exists, as its host sees it.
+    pub fn of(pool: Pool) -> MemPool {
+        MemPool { id: pool.id(), own: Mutex::new(Rank::LEAF, Some(pool)) }
     }
 
     /// Which one it is.
@@ -240,7 +254,7 @@ impl MemPool {
     /// Waits for the devices. If memory could be given up only in part, it sleeps all the same.
     pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
         let pool = self.share()?;
-        let _held = self.sleep.guard();
+        let _held = pool.id().place().sleep.guard();
         let flags = &pool.id().place().flags;
         let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
         if was_asleep {
@@ -259,7 +273,7 @@ impl MemPool {
     /// Puts memory, and what was kept, back at the same addresses; on failure it sleeps on.
     pub fn wake(&self, runtime: &Runtime) -> Result<()> {
         let pool = self.share()?;
-        let _held = self.sleep.guard();
+        let _held = pool.id().place().sleep.guard();
         let flags = &pool.id().place().flags;
         if flags.load(Ordering::Acquire) & ASLEEP != 0 {
             sleep::wake(runtime, pool.id())?;
@@ -298,6 +312,7 @@ mod tests {
         let id = pool.id();
         assert!(id.is_alive() && id.lends());
         assert_eq!(id.pair().0, 0);
+        assert_eq!(Pool::of_graph().unwrap().id().pair().1, 0);
         let other = pool.share();
         drop(pool);
         assert!(other.id() == id && id.is_alive());

@@ -335,11 +335,10 @@ impl DeviceMemory {
             Standing::Alive(_named) => {
                 // One that another stands for does not answer for itself.
                 if std::ptr::eq(ordering_stream(device, stream), stream) {
-                    if stream.is_capturing(runtime)? {
-                        return Ok(None);
-                    }
-                    if stream.is_done(runtime)? {
-                        return Ok(Some(true));
+                    match stream.unless_captured(runtime, || stream.is_done(runtime))? {
+                        None => return Ok(None),
+                        Some(true) => return Ok(Some(true)),
+                        Some(false) => (),
                     }
                 }
                 let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
@@ -371,15 +370,12 @@ pub(super) fn record_end(
     stream: &Stream,
 ) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
-    if stream.is_capturing(runtime)? {
-        return Ok(None);
-    }
     let event = device.events.take_untimed(device)?;
-    if let Err(error) = stream.record(runtime, event) {
+    let recorded = stream.unless_captured(runtime, || stream.record(runtime, event));
+    if !matches!(recorded, Ok(Some(()))) {
         device.events.give_untimed(event);
-        return Err(error);
     }
-    Ok(Some(event))
+    Ok(recorded?.map(|()| event))
 }
 
 /// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
@@ -390,7 +386,7 @@ pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a
 
 /// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
 /// holds no lock.
-pub(super) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
+pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
     let event = match stream.standing() {

@@ -10,6 +10,7 @@ use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::graph::underway::{Source, next_number};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::{self, Block, try_box};
@@ -31,6 +32,8 @@ struct Route {
     device: i32,
     /// The runtime in which it began: with that its arenas went.
     generation: u64,
+    /// Its place among routes and captures.
+    number: u64,
     served: [Option<Served>; REMEMBERED],
     /// The next to be forgotten.
     next: usize,
@@ -39,7 +42,14 @@ struct Route {
 impl Route {
     fn new(pool: Pool, device: i32, generation: u64) -> Route {
         watch::begin(Watcher::Route);
-        Route { pool, device, generation, served: [None; REMEMBERED], next: 0 }
+        Route {
+            pool,
+            device,
+            generation,
+            number: next_number(),
+            served: [None; REMEMBERED],
+            next: 0,
+        }
     }
 }
 
@@ -119,13 +129,22 @@ pub fn is_routed() -> bool {
     !thread::block().routes.load(Ordering::Relaxed).is_null()
 }
 
-/// The pool to which this thread's allocations on a device go.
-pub fn pool(device: i32, generation: u64) -> PoolId {
+/// The pool to which this thread's allocations on a device go, and its number among routes.
+pub fn pool(device: i32, generation: u64) -> (PoolId, u64) {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
-        routes.0.iter().rev().find(is_it).map(|route| route.pool.id())
+        routes.0.iter().rev().find(is_it).map(|route| (route.pool.id(), route.number))
     });
-    found.flatten().unwrap_or(PoolId::DEFAULT)
+    found.flatten().unwrap_or((PoolId::DEFAULT, 0))
+}
+
+/// One reference more to that pool.
+fn share(device: i32, generation: u64) -> Option<Pool> {
+    let found = with_own(|routes| {
+        let is_it = |route: &&Route| route.device == device && route.generation == generation;
+        routes.0.iter().rev().find(is_it).map(|route| route.pool.share())
+    });
+    found.flatten()
 }
 
 /// The arena that this thread's innermost route on a device remembers for a stream; of a class, and in
@@ -220,16 +239,28 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// The arena that serves a stream for this thread, which uses private pools.
+    /// The arena that serves a stream where pools are used: that of the capture or of the thread's
+    /// route, whichever began later.
     #[cold]
     pub(super) fn routed_arena<'a>(
         &'a self,
+        runtime: &Runtime,
         device: &Device,
         stream: &Stream,
         class: Class,
     ) -> Result<&'a Arena> {
         let generation = device.streams.generation();
-        let pool = pool(self.ordinal, generation);
+        let (pool, number) = pool(self.ordinal, generation);
+        let kind = (class, self.policy.is_segmented());
+        if let Some(source) = runtime.captures.source(runtime, stream, kind)? {
+            if source.number > number {
+                return self.captured_arena(runtime, device, source, kind);
+            }
+            // The graph uses what this allocation gets.
+            if let Some(pool) = share(self.ordinal, generation) {
+                runtime.captures.retain(source.number, pool)?;
+            }
+        }
         let segmented = self.policy.is_segmented() || pool.wants_segments();
         if pool == PoolId::DEFAULT {
             return self.arena(device, stream, class, segmented);
@@ -244,6 +275,28 @@ impl DeviceMemory {
         }
         let arena = self.arena_of_pool(device, own, (class, segmented), pool)?;
         remember(self.ordinal, generation, own, arena);
+        Ok(arena)
+    }
+
+    /// The arena that serves a stream of a capture.
+    fn captured_arena<'a>(
+        &'a self,
+        runtime: &Runtime,
+        device: &Device,
+        source: Source,
+        (class, segmented): (Class, bool),
+    ) -> Result<&'a Arena> {
+        let id = source.pool.id();
+        id.require_awake()?;
+        if let Some(arena) = source.arena {
+            // SAFETY: arenas live as long as the runtime.
+            return Ok(unsafe { &*arena });
+        }
+        // SAFETY: streams live until shutdown.
+        let stream = unsafe { &*source.stream };
+        let kind = (class, segmented || id.wants_segments());
+        let arena = self.arena_of_pool(device, stream, kind, id)?;
+        runtime.captures.remember(source.number, stream, arena);
         Ok(arena)
     }
 

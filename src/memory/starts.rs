@@ -88,7 +88,18 @@ impl ArenaState {
         Err(self.refuse(id, offset, ptr))
     }
 
-    /// The same, without a reason where there is none.
+    /// The allocated block that holds a unit. Looks at every window below it until one has the block.
+    pub(super) fn find_around(&self, unit: u32) -> Option<u32> {
+        let windows = (0..=unit >> self.starts.shift).rev();
+        windows.map(|window| window << self.starts.shift).find_map(|start| {
+            let id = self.starts.last(start).filter(|id| *id != NONE)?;
+            let block = self.blocks.get(id)?;
+            let holds = block.start <= unit && unit < block.end();
+            (holds && block.state == State::Allocated).then_some(id)
+        })
+    }
+
+    /// What [`ArenaState::find`] gives, without a reason where there is none.
     #[inline(always)]
     pub(super) fn find_quickly(&self, offset: u64) -> Option<u32> {
         let id = self.starts.last((offset / UNIT) as u32)?;

@@ -17,7 +17,7 @@ pub enum Watcher {
     Debugging = 8,
     /// Threads that are in an observer.
     Observer = 16,
-    /// Threads that use private pools.
+    /// Threads that use private pools, and captures that have one.
     Route = 40,
 }
 

@@ -19,6 +19,7 @@ mod contexts;
 mod copies;
 mod errors;
 mod events;
+mod graph_updates;
 mod graphs;
 mod kernels;
 mod launches;
@@ -80,6 +81,7 @@ pub const TOPICS: &[&[Row]] = &[
     capture_forks::ROWS,
     capture_nodes::ROWS,
     graphs::ROWS,
+    graph_updates::ROWS,
 ];
 
 fn main() {

@@ -66,6 +66,8 @@ pub fn begin() {
             mappings: memory,
             reservations: memory,
             modules: refused(Call::cuModuleUnload),
+            graphs: refused(Call::cuGraphDestroy) + refused(Call::cuGraphExecDestroy),
+            host_allocations: refused(Call::cuMemFreeHost) + refused(Call::cuMemHostUnregister),
             ..NOTHING
         };
     });

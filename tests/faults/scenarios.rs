@@ -2,6 +2,7 @@
 
 mod captures;
 mod direct;
+mod graphs;
 mod history;
 mod limits;
 mod memory;
@@ -65,6 +66,10 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_work", work::fills),
     on(ONE, "captures", captures::captures),
     on(LATE, "late_captures", captures::captures),
+    on(ONE, "graphs", graphs::graphs),
+    on(LATE, "late_graphs", graphs::graphs),
+    on(UNMAPPED, "graphs_in_segments", graphs::graphs),
+    on(ONE, "pinned_in_graphs", graphs::pinned),
     on(ONE, "threads", work::threads),
     on(ONE, "threads_at_once", work::threads_at_once),
     on(LATE, "late_threads_at_once", work::threads_at_once),

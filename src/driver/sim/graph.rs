@@ -27,7 +27,7 @@ pub(super) struct Graph {
 
 /// An operation of a graph.
 pub(super) struct Node {
-    handle: usize,
+    pub(super) handle: usize,
     pub(super) device: usize,
     /// The nodes that it comes after, by number.
     pub(super) after: Vec<usize>,
@@ -47,7 +47,7 @@ pub(super) enum Work {
 
 impl Work {
     /// `CU_GRAPH_NODE_TYPE_...`.
-    fn kind(&self) -> c_int {
+    pub(super) fn kind(&self) -> c_int {
         match self {
             Work::Action(Action::Kernel(_)) => 0,
             Work::Action(Action::Copy(_)) => 1,

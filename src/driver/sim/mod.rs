@@ -16,6 +16,7 @@ mod copy;
 mod device;
 mod event;
 mod graph;
+mod graph_calls;
 mod graph_memory;
 mod handles;
 mod helper;

@@ -13,7 +13,7 @@ use super::{
 use crate::driver::sys::{CUgraph, CUgraphExec, CUstream};
 use std::ffi::{c_int, c_ulonglong};
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Flags of `cuGraphInstantiateWithFlags`: free at launch, upload, launch from a device, node priority.
 const FREE_AT_LAUNCH: c_ulonglong = 1;
@@ -22,7 +22,8 @@ const FLAGS: c_ulonglong = 0xf;
 /// A graph that can be launched.
 pub(super) struct Exec {
     flags: c_ulonglong,
-    nodes: Vec<Arc<Node>>,
+    /// Replaced by an update, in the same order.
+    nodes: RwLock<Vec<Arc<Node>>>,
     /// By node: the chain that it runs in.
     chain_of: Vec<usize>,
     /// By chain: its device. The first runs on the stream of the launch, if that is of its device.
@@ -58,48 +59,45 @@ impl Exec {
         }
         let streams = vec![None; chains.len()];
         let launched = Mutex::new(Launched { streams, last: None });
-        Exec { flags, nodes, chain_of, chains, launched }
+        Exec { flags, nodes: RwLock::new(nodes), chain_of, chains, launched }
     }
 
-    fn blocks(&self, frees: bool) -> impl Iterator<Item = &Arc<Block>> {
-        self.nodes.iter().filter_map(move |node| match &node.work {
-            Work::Allocate(block) if !frees => Some(block),
-            Work::Free(block) if frees => Some(block),
-            _ => None,
-        })
+    /// The operations, as the next launch runs them.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        read(&self.nodes).clone()
+    }
+
+    /// Launches from now on run these instead.
+    pub(super) fn replace(&self, nodes: Vec<Arc<Node>>) {
+        let before = std::mem::replace(&mut *write(&self.nodes), nodes);
+        drop(before);
     }
 
     /// Memory of the graph that an earlier launch took and nobody has freed is in the way.
-    fn take_memory(&self, machine: &Machine) -> Result<(), i32> {
+    fn take_memory(&self, machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
         if self.flags & FREE_AT_LAUNCH != 0 {
-            self.let_go(machine, false);
+            free_blocks(machine, nodes, false);
         }
-        let taken = self.blocks(false).any(|block| block.is_live());
+        let taken = blocks(nodes, false).any(|block| block.is_live());
         require(!taken, code::INVALID_VALUE)?;
-        let mut freed = self.blocks(true);
-        let known = freed
-            .all(|block| block.is_live() || self.blocks(false).any(|own| Arc::ptr_eq(own, block)));
+        let known = blocks(nodes, true).all(|block| {
+            block.is_live() || blocks(nodes, false).any(|own| Arc::ptr_eq(own, block))
+        });
         require(known, code::INVALID_VALUE)?;
-        self.blocks(false).for_each(|block| block.take(machine));
-        self.let_go(machine, true);
+        blocks(nodes, false).for_each(|block| block.take(machine));
+        free_blocks(machine, nodes, true);
         Ok(())
-    }
-
-    /// Frees memory, if it is taken.
-    fn let_go(&self, machine: &Machine, frees: bool) {
-        for block in self.blocks(frees) {
-            let _ = block.free(machine);
-        }
     }
 
     fn launch(&self, machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
         let mut launched = lock(&self.launched);
-        self.take_memory(machine)?;
+        let nodes = self.nodes();
+        self.take_memory(machine, &nodes)?;
         let before = launched.last.iter().filter(|last| !last.is_reached()).cloned().collect();
         let start = schedule::submit(machine, stream, before, Action::Nothing)?;
         let mut chains: Vec<Option<Arc<Stream>>> = vec![None; self.chains.len()];
-        let mut points: Vec<Point> = Vec::with_capacity(self.nodes.len());
-        for (node, chain) in self.nodes.iter().zip(&self.chain_of) {
+        let mut points: Vec<Point> = Vec::with_capacity(nodes.len());
+        for (node, chain) in nodes.iter().zip(&self.chain_of) {
             let mut waits: Vec<Point> = Vec::new();
             let chain = match &mut chains[*chain] {
                 Some(chain) => chain,
@@ -136,6 +134,22 @@ impl Exec {
 
     fn is_over(&self) -> bool {
         lock(&self.launched).last.as_ref().is_none_or(Point::is_reached)
+    }
+}
+
+/// The memory that operations allocate, or free.
+fn blocks(nodes: &[Arc<Node>], frees: bool) -> impl Iterator<Item = &Arc<Block>> {
+    nodes.iter().filter_map(move |node| match &node.work {
+        Work::Allocate(block) if !frees => Some(block),
+        Work::Free(block) if frees => Some(block),
+        _ => None,
+    })
+}
+
+/// Frees that memory, if it is taken.
+fn free_blocks(machine: &Machine, nodes: &[Arc<Node>], frees: bool) {
+    for block in blocks(nodes, frees) {
+        let _ = block.free(machine);
     }
 }
 
@@ -178,6 +192,18 @@ fn queue(
     schedule::submit(machine, stream, waits, action)
 }
 
+/// Is there memory behind what they fill?
+pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
+    nodes.iter().try_for_each(|node| match &node.work {
+        Work::Action(Action::Fill(fill)) => transfer::is_fillable(machine, node.device, fill),
+        _ => Ok(()),
+    })
+}
+
+pub(super) fn get(machine: &Machine, exec: CUgraphExec) -> Result<Arc<Exec>, i32> {
+    read(&machine.graphs).execs.get(exec.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
+}
+
 pub(super) unsafe extern "C" fn instantiate(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -188,11 +214,7 @@ pub(super) unsafe extern "C" fn instantiate(
         capture::caution(machine)?;
         require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
         let nodes = graph::get(machine, graph)?.nodes();
-        for node in &nodes {
-            if let Work::Action(Action::Fill(fill)) = &node.work {
-                transfer::is_fillable(machine, node.device, fill)?;
-            }
-        }
+        can_run(machine, &nodes)?;
         let made = Arc::new(Exec::new(nodes, flags));
         let handle = write(&machine.graphs).execs.insert(made);
         put!(exec, ptr::without_provenance_mut(handle))
@@ -201,8 +223,7 @@ pub(super) unsafe extern "C" fn instantiate(
 
 pub(super) unsafe extern "C" fn launch(exec: CUgraphExec, stream: CUstream) -> c_int {
     entry(|machine| {
-        let found = read(&machine.graphs).execs.get(exec.addr()).map(Arc::clone);
-        let found = found.ok_or(code::INVALID_VALUE)?;
+        let found = get(machine, exec)?;
         let stream = stream::get(machine, stream)?;
         // A launch cannot be a part of another graph (580.159).
         capture::refuse(machine, &stream)?;

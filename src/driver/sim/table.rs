@@ -1,8 +1,8 @@
 //! The table of calls, filled with the simulated machine's.
 
 use super::{
-    capture_calls, context, device, event, graph, kernel, memory, module, pointer, pool, replay,
-    stream, transfer, virtual_memory,
+    capture_calls, context, device, event, graph, graph_calls, kernel, memory, module, pointer,
+    pool, replay, stream, transfer, virtual_memory,
 };
 use crate::driver::Table;
 
@@ -51,8 +51,10 @@ pub fn table() -> Table {
         cuGraphGetEdges: Some(graph::get_edges),
         cuGraphNodeGetType: Some(graph::node_type),
         cuGraphInstantiateWithFlags: Some(replay::instantiate),
+        cuGraphExecUpdate: Some(graph_calls::update),
         cuGraphLaunch: Some(replay::launch),
         cuGraphExecDestroy: Some(replay::destroy),
+        cuGraphDebugDotPrint: Some(graph_calls::print),
 
         cuEventCreate: Some(event::create),
         cuEventDestroy: Some(event::destroy),

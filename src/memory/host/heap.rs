@@ -20,7 +20,7 @@ const WINDOW_SHIFT: u32 = 12;
 const MOST_WINDOWS: usize = 1 << (32 - WINDOW_SHIFT);
 /// Blocks that there can be.
 const MOST_BLOCKS: usize = 8 << 20;
-/// Stands for the streams that a block waits for when it is used in a graph, and so for ever.
+/// Stands for the streams that a block waits for while a graph uses it, or for ever.
 pub const KEPT: u16 = u16::MAX;
 
 /// Memory from the driver.
@@ -192,6 +192,13 @@ impl Heap {
         let id = segment.starts.as_slice()[unit];
         let inside = (offset - (unit << self.shift)) as u64;
         (inside < self.blocks[id].requested).then_some(id)
+    }
+
+    /// The block at this address of a segment, which is kept, whether the host holds it or not.
+    pub fn find_kept(&self, index: u32, base: usize, address: usize) -> Option<u32> {
+        let segment = self.segment(index, base)?;
+        let id = *segment.starts.as_slice().get((address - base) >> self.shift)?;
+        (self.blocks[id].waits == KEPT && self.address_of(id) == address).then_some(id)
     }
 
     /// The host lets go of a block: nobody finds it any more.

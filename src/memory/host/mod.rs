@@ -9,6 +9,7 @@
 mod ahead;
 mod directory;
 mod heap;
+mod kept;
 mod marks;
 mod past;
 mod settle;
@@ -30,6 +31,7 @@ use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::thread::{self, try_box};
 use directory::{Directory, Place};
 use heap::{Heap, KEPT};
+use kept::Kept;
 use source::{Origin, PAGE, Source};
 use stats::{Counts, HostStatistics};
 use threads::Helper;
@@ -68,6 +70,7 @@ pub struct HostMemory {
     max_cached_bytes: AtomicU64,
     /// Where the next thread that comes has its heaps.
     next_shard: AtomicU32,
+    kept: Kept,
     helper: Helper,
     /// The helper's thread, once it runs; 0: none.
     helper_thread: AtomicUsize,
@@ -119,6 +122,7 @@ impl HostMemory {
             max_round_threshold: AtomicU64::new(settings.max_round_threshold),
             max_cached_bytes: AtomicU64::new(settings.max_cached_bytes),
             next_shard: AtomicU32::new(0),
+            kept: Kept::new(),
             helper: Helper::new(),
             helper_thread: AtomicUsize::new(0),
             grows_ahead: AtomicU32::new(0),
@@ -363,6 +367,7 @@ impl HostMemory {
             return Err(unknown_address(address));
         }
         let is_captured = stream.is_capturing(runtime)?;
+        let capture = if is_captured { runtime.captures.number_of(runtime, stream)? } else { None };
         // It may have been freed meanwhile.
         let Some(mut found) = self.find(address, false) else {
             return Err(unknown_address(address));
@@ -370,7 +375,7 @@ impl HostMemory {
         let id = found.id;
         let Some(heap) = found.heap() else { return Err(unknown_address(address)) };
         if is_captured {
-            heap.blocks[id].waits = KEPT;
+            self.keep(runtime, capture, heap, id);
             return Ok(());
         }
         let head = heap.uses.add(heap.blocks[id].uses, id, stream)?;
@@ -397,7 +402,7 @@ impl HostMemory {
         if let Some(mut found) = self.find(address, false) {
             let id = found.id;
             if let Some(heap) = found.heap() {
-                heap.blocks[id].waits = KEPT;
+                self.keep(runtime, None, heap, id);
             }
         }
     }

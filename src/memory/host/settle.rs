@@ -78,11 +78,10 @@ impl HostMemory {
                 Standing::Lost => return Ok(false),
                 Standing::Alive(_named) => {
                     let asked = ordering_stream(device, stream);
-                    if asked.is_capturing(runtime)? {
-                        return Ok(false);
-                    }
-                    if asked.is_done(runtime)? {
-                        return Ok(true);
+                    match asked.unless_captured(runtime, || asked.is_done(runtime))? {
+                        None => return Ok(false),
+                        Some(true) => return Ok(true),
+                        Some(false) => (),
                     }
                     // It is busy, and will hardly be done when the event is recorded.
                     if let Some(event) = record_end(runtime, device, stream)? {

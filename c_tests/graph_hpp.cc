@@ -1,0 +1,144 @@
+// tcuda.hpp: captures of graphs, with exceptions and without.
+
+#include <cstdio>
+#include <tcuda.hpp>
+#include <type_traits>
+#include <utility>
+
+static int failures = 0;
+
+static void expect(bool condition, const char *what) {
+    if (condition) return;
+    std::fprintf(stderr, "FAILED: %s\n", what);
+    failures++;
+}
+
+#ifdef TCUDA_NO_EXCEPTIONS
+static void took(tcuda::result result) { expect(result == TCUDA_STATUS_OK, tcuda_last_error()); }
+template <class T> static T value_of(tcuda::outcome<T> outcome) {
+    expect(outcome.status == TCUDA_STATUS_OK, tcuda_last_error());
+    return outcome.value;
+}
+#define TOOK(call) took(call)
+#else
+template <class T> static T value_of(T value) { return value; }
+#define TOOK(call) (call) // void: a failure throws
+#endif
+
+static_assert(std::is_nothrow_move_constructible_v<tcuda::graph>);
+static_assert(!std::is_copy_constructible_v<tcuda::graph>);
+static_assert(!std::is_move_constructible_v<tcuda::graph_capture>);
+
+static std::int64_t id_of(tcuda::stream_view stream) {
+    std::int64_t id = -1;
+    TOOK(tcuda::check(tcuda_stream_id(stream.get(), &id)));
+    return id;
+}
+
+static std::int64_t current_id() { return id_of(value_of(tcuda::stream_view::current())); }
+
+static bool is_capturing(tcuda::stream_view stream) {
+    bool capturing = true;
+    TOOK(tcuda::check(tcuda_stream_is_capturing(stream.get(), &capturing)));
+    return capturing;
+}
+
+static int byte_at(const tcuda::allocation &memory) {
+    unsigned char byte = 0;
+    TOOK(tcuda::copy(&byte, memory.get(), 1));
+    TOOK(value_of(tcuda::stream_view::current()).synchronize());
+    return byte;
+}
+
+static void test_capture() {
+    const std::int64_t outside = current_id();
+    tcuda::allocation memory(4096);
+    TOOK(tcuda::fill<unsigned char>(memory.get(), 1, 4096));
+    tcuda::graph graph, second(true);
+    std::int64_t side = 0;
+    {
+        tcuda::graph_capture capture(graph);
+        expect(capture.status() == TCUDA_STATUS_OK, "a capture begins");
+        side = current_id();
+        expect(side != outside && side == id_of(capture.stream()), "its stream is current");
+        expect(is_capturing(capture.stream()), "and captured");
+        TOOK(tcuda::fill<unsigned char>(memory.get(), 2, 4096));
+        TOOK(capture.end());
+        expect(current_id() == outside, "the end restores the stream");
+    }
+    expect(current_id() == outside && byte_at(memory) == 1, "nothing has run");
+    TOOK(graph.replay());
+    expect(byte_at(memory) == 2, "a replay runs it");
+    {
+        tcuda::graph_capture capture(second);
+        expect(current_id() == side, "the side stream is the same each time");
+        TOOK(tcuda::fill<unsigned char>(memory.get(), 3, 4096));
+        TOOK(capture.end());
+    }
+    TOOK(graph.update(second));
+    TOOK(second.instantiate());
+    TOOK(graph.replay());
+    expect(byte_at(memory) == 3, "an update takes over what another runs");
+    TOOK(graph.clear());
+    expect(static_cast<bool>(graph), "a graph that was cleared has a handle");
+}
+
+static void test_abandoned() {
+    const std::int64_t outside = current_id();
+    tcuda::graph graph;
+    tcuda::stream own;
+    {
+        const tcuda::graph_capture capture(graph, nullptr, own, TCUDA_CAPTURE_THREAD_LOCAL);
+        expect(is_capturing(own) && current_id() == id_of(own), "a stream of one's own");
+    }
+    expect(!is_capturing(own) && current_id() == outside, "a scope that is left aborts");
+#ifdef TCUDA_NO_EXCEPTIONS
+    expect(graph.replay() == TCUDA_STATUS_INVALID_STATE, "nothing was captured");
+#else
+    try {
+        const tcuda::graph_capture capture(graph);
+        throw 7;
+    } catch (int) {
+        expect(current_id() == outside, "an exception aborts");
+    }
+    try {
+        tcuda::graph_capture capture(graph);
+        tcuda::stream_view stream = capture.stream();
+        try {
+            stream.synchronize();
+            expect(false, "waiting for a captured stream throws");
+        } catch (const tcuda::error &error) {
+            expect(error.status() == TCUDA_STATUS_CAPTURING, error.what());
+        }
+        capture.end();
+        expect(false, "a broken capture throws");
+    } catch (const tcuda::error &error) {
+        expect(error.status() == TCUDA_STATUS_CAPTURE_INVALIDATED, error.what());
+        expect(current_id() == outside, "the stream is restored");
+    }
+    try {
+        graph.replay();
+        expect(false, "nothing was captured");
+    } catch (const tcuda::error &error) {
+        expect(error.status() == TCUDA_STATUS_INVALID_STATE, error.what());
+    }
+#endif
+    // And then it works.
+    tcuda::graph_capture capture(graph);
+    TOOK(capture.end());
+    TOOK(graph.replay());
+}
+
+int main() {
+    const tcuda_status status = tcuda_init();
+    if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
+        std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
+        return 77;
+    }
+    expect(status == TCUDA_STATUS_OK, "tcuda_init");
+    test_capture();
+    test_abandoned();
+    std::size_t live = 0;
+    expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "no handle is left");
+    return failures == 0 ? 0 : 1;
+}

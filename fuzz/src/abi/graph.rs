@@ -1,0 +1,208 @@
+//! Graphs. A capture begins and ends within one step, so that no other step waits for a stream that is
+//! captured; where several threads use the streams there is none.
+
+use crate::expect::{Expect, status};
+use crate::input::Input;
+use crate::outputs::Out;
+use crate::status_of;
+use crate::world::{Mode, World};
+use std::ptr::null_mut;
+use tcuda::ffi::graph::*;
+use tcuda::ffi::mem_pool::tcuda_mem_pool;
+use tcuda::ffi::stream::tcuda_stream;
+
+pub(super) fn create(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let keep = w.flag(i, &mut e);
+    let mut out = Out::<*mut tcuda_graph>::required(i, &mut e);
+    let status = status_of!(tcuda_graph_create(keep, out.ptr()));
+    if let Some(graph) = out.check(w.judge(status, &e)) {
+        w.graphs.push(graph as usize);
+        w.counted += 1;
+    }
+}
+
+pub(super) fn destroy(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.graph(i, &mut e);
+    if handle == 0 {
+        e = Expect::default();
+    }
+    let status = status_of!(tcuda_graph_destroy(handle as *mut _));
+    w.judge(status, &e);
+    if status == status::INVALID_HANDLE {
+        return;
+    }
+    if let Some(index) = w.graphs.iter().position(|graph| *graph == handle) {
+        w.dead.push(w.graphs.swap_remove(index));
+        w.counted -= 1;
+    }
+}
+
+/// What a graph may answer that is not as it should be.
+const NOT_NOW: &[i32] = &[status::INVALID_STATE, status::CUDA_ERROR, status::INVALID_ARGUMENT];
+
+pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, stream) = (w.graph(i, &mut e), w.stream(i, &mut e));
+    let pool = if i.rarely(4) { w.pool(i, &mut Expect::default()) } else { 0 };
+    if pool != 0 && !w.pools.contains(&pool) {
+        e.wrong(status::INVALID_HANDLE);
+    }
+    let mode = i.one_of(&[0, 1, 2, 0, 1, 2, 3, -1]);
+    if !(0..=2).contains(&mode) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if w.mode == Mode::Threads {
+        return;
+    }
+    // Default streams, a graph that is captured, a backend without pools.
+    e.also(NOT_NOW);
+    e.also(&[status::NOT_SUPPORTED, status::OUT_OF_HOST_MEMORY]);
+    let status = status_of!(tcuda_graph_capture_begin(
+        graph as *mut _,
+        stream,
+        pool as *mut tcuda_mem_pool,
+        mode
+    ));
+    if !w.judge(status, &e) {
+        return;
+    }
+    let mut capturing = false;
+    let asked = status_of!(tcuda_stream_is_capturing(stream, &mut capturing));
+    assert!(asked != status::OK || capturing);
+    let status = match i.rarely(3) {
+        true => status_of!(tcuda_graph_capture_abort(graph as *mut _)),
+        false => status_of!(tcuda_graph_capture_end(graph as *mut _)),
+    };
+    w.judge(status, &Expect::default());
+    let asked = status_of!(tcuda_stream_is_capturing(stream, &mut capturing));
+    assert!(asked != status::OK || !capturing || w.mode == Mode::Faults);
+}
+
+pub(super) fn capture_end(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    e.wrong(status::INVALID_STATE);
+    w.judge(status_of!(tcuda_graph_capture_end(graph as *mut _)), &e);
+}
+
+pub(super) fn capture_abort(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    e.also(NOT_NOW);
+    w.judge(status_of!(tcuda_graph_capture_abort(graph as *mut _)), &e);
+}
+
+pub(super) fn instantiate(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    e.also(NOT_NOW);
+    w.judge(status_of!(tcuda_graph_instantiate(graph as *mut _)), &e);
+}
+
+pub(super) fn update(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, source) = (w.graph(i, &mut e), w.graph(i, &mut e));
+    e.also(NOT_NOW);
+    w.judge(status_of!(tcuda_graph_update(graph as *mut _, source as *mut _)), &e);
+}
+
+pub(super) fn replay(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, stream) = (w.graph(i, &mut e), w.stream(i, &mut e));
+    e.also(NOT_NOW);
+    w.judge(status_of!(tcuda_graph_replay(graph as *mut _, stream)), &e);
+}
+
+pub(super) fn reset(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    w.judge(status_of!(tcuda_graph_reset(graph as *mut _)), &e);
+}
+
+pub(super) fn pool(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
+    e.also(NOT_NOW);
+    e.also(&[status::NOT_SUPPORTED]);
+    let status = status_of!(tcuda_graph_pool(graph as *mut _, out.ptr()));
+    if let Some(pool) = out.check(w.judge(status, &e)) {
+        w.pools.push(pool as usize);
+        w.counted += 1;
+    }
+}
+
+pub(super) fn pool_handle(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_pool_handle(out.ptr()));
+    if let Some(pool) = out.check(w.judge(status, &e)) {
+        w.pools.push(pool as usize);
+        w.counted += 1;
+    }
+}
+
+pub(super) fn debug_dump(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    // No path that can be written: this is called by the thousand.
+    let path = if i.rarely(8) { None } else { Some(c"/nonexistent/graph.dot") };
+    let path = match path {
+        Some(path) => path.as_ptr(),
+        None => {
+            e.wrong(status::INVALID_ARGUMENT);
+            std::ptr::null()
+        }
+    };
+    e.also(NOT_NOW);
+    e.wrong(status::FILE_ERROR);
+    e.wrong(status::INVALID_STATE);
+    w.judge(status_of!(tcuda_graph_debug_dump(graph as *mut _, path)), &e);
+}
+
+pub(super) fn native(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    e.also(NOT_NOW);
+    let (mut template, mut exec) = (null_mut(), null_mut());
+    let status = status_of!(tcuda_graph_native(graph as *mut _, &mut template, &mut exec));
+    if w.judge(status, &e) {
+        assert!(w.mode == Mode::Threads || !template.is_null() || !exec.is_null());
+        assert_eq!(
+            status_of!(tcuda_graph_native(graph as *mut _, null_mut(), null_mut())) == status::OK,
+            w.mode != Mode::Threads || w.graphs.contains(&graph)
+        );
+    }
+}
+
+pub(super) fn is_capturing(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let stream: *mut tcuda_stream = w.stream(i, &mut e);
+    let mut capturing = Out::<u8>::required(i, &mut e);
+    let status = status_of!(tcuda_stream_is_capturing(stream, capturing.ptr().cast()));
+    let answer = capturing.check_bool(w.judge(status, &e));
+    assert!(answer != Some(true) || w.mode != Mode::Strict);
+}
+
+pub(super) fn register_generator(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let generator = if i.rarely(4) { w.some_bits(i) } else { 0 };
+    if generator != 0 {
+        e.wrong(status::INVALID_HANDLE);
+    }
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_register_generator(graph as *mut _, generator as *mut _));
+    w.judge(status, &e);
+}
+
+pub(super) fn stream(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<*mut tcuda_stream>::required(i, &mut e);
+    let status = status_of!(tcuda_graph_stream(device, out.ptr()));
+    out.check(w.judge(status, &e));
+}

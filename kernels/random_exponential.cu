@@ -1,0 +1,16 @@
+// Fills tensors as PyTorch's exponential_; see random.cuh.
+
+#include "random.cuh"
+
+FLAT(exponential_f32, Exponential<F32>)
+FLAT(exponential_f16, Exponential<F16>)
+FLAT(exponential_bf16, Exponential<BF16>)
+FLAT(exponential_f64, Exponential<F64>)
+
+STRIDED(exponential)
+{
+    STRIDED_CASE(0, Exponential<F32>);
+    STRIDED_CASE(1, Exponential<F16>);
+    STRIDED_CASE(2, Exponential<BF16>);
+    STRIDED_CASE(3, Exponential<F64>);
+}

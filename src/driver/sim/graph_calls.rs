@@ -1,0 +1,125 @@
+//! Calls that change what was made of a graph, and that print one.
+
+use super::graph::{self, Node, Work};
+use super::queue::Action;
+use super::{Machine, code, entry, put, replay, require};
+use crate::driver::sys::{CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::{fs, ptr};
+
+/// `CU_GRAPH_EXEC_UPDATE_...`.
+const SUCCESS: c_uint = 0;
+const TOPOLOGY_CHANGED: c_uint = 2;
+const NODE_TYPE_CHANGED: c_uint = 3;
+const PARAMETERS_CHANGED: c_uint = 5;
+const NOT_SUPPORTED: c_uint = 6;
+
+/// Why operations cannot take the place of others, and which one; 0: they can.
+fn compare(old: &[Arc<Node>], new: &[Arc<Node>]) -> (c_uint, usize) {
+    if old.len() != new.len() {
+        return (TOPOLOGY_CHANGED, 0);
+    }
+    for (old, new) in old.iter().zip(new) {
+        let of_memory = |node: &Node| matches!(node.work, Work::Allocate(_) | Work::Free(_));
+        let found = if old.after != new.after {
+            TOPOLOGY_CHANGED
+        } else if old.work.kind() != new.work.kind() {
+            NODE_TYPE_CHANGED
+        } else if of_memory(new) {
+            NOT_SUPPORTED
+        } else if old.device != new.device {
+            PARAMETERS_CHANGED
+        } else {
+            SUCCESS
+        };
+        if found != SUCCESS {
+            return (found, new.handle);
+        }
+    }
+    (SUCCESS, 0)
+}
+
+pub(super) unsafe extern "C" fn update(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    info: *mut CUgraphExecUpdateResultInfo,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let exec = replay::get(machine, exec)?;
+        let nodes = graph::get(machine, graph)?.nodes();
+        replay::can_run(machine, &nodes)?;
+        let (found, node) = compare(&exec.nodes(), &nodes);
+        // Written member by member: the result is a number here.
+        put!(info.cast::<c_uint>(), found)?;
+        let nodes_of_info = info.wrapping_byte_add(size_of::<usize>()).cast::<usize>();
+        put!(nodes_of_info, node)?;
+        put!(nodes_of_info.wrapping_add(1), 0)?;
+        require(found == SUCCESS, code::GRAPH_EXEC_UPDATE_FAILURE)?;
+        exec.replace(nodes);
+        Ok(())
+    })
+}
+
+const _: () = assert!(size_of::<CUgraphExecUpdateResultInfo>() == 3 * size_of::<usize>());
+
+/// What a node does, for people.
+fn label(work: &Work) -> (&'static str, String) {
+    match work {
+        Work::Action(Action::Kernel(launch)) => {
+            let size = |[x, y, z]: [u32; 3]| format!("{x}x{y}x{z}");
+            ("KERNEL", format!("grid {} block {}", size(launch.grid), size(launch.block)))
+        }
+        Work::Action(Action::Copy(copy)) => {
+            ("MEMCPY", format!("{} x {} x {} bytes", copy.width, copy.rows, copy.depth))
+        }
+        Work::Action(Action::Fill(fill)) => {
+            let (count, width, value) = (fill.count, fill.width, fill.value);
+            ("MEMSET", format!("{count} x {width} bytes of {value:#x}"))
+        }
+        Work::Action(Action::HostFunction(_)) => ("HOST", String::new()),
+        Work::Action(Action::Nothing | Action::Record(_) | Action::Writes(_)) => {
+            ("EMPTY", String::new())
+        }
+        Work::Wait(_) => ("EVENT_WAIT", String::new()),
+        Work::Record(_) => ("EVENT_RECORD", String::new()),
+        Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),
+        Work::Free(block) => ("MEM_FREE", format!("{} bytes", block.bytes)),
+    }
+}
+
+/// A graph in DOT: its nodes in the order of their capture, then its edges.
+fn text(nodes: &[Arc<Node>]) -> Result<String, std::fmt::Error> {
+    let mut dot = String::from("digraph dot {\nsubgraph cluster_0 {\n");
+    for (number, node) in nodes.iter().enumerate() {
+        let (kind, what) = label(&node.work);
+        writeln!(dot, "\"node_{number}\"[shape=\"record\" label=\"{{{kind}|{what}}}\"];")?;
+    }
+    for (number, node) in nodes.iter().enumerate() {
+        for before in &node.after {
+            writeln!(dot, "\"node_{before}\" -> \"node_{number}\";")?;
+        }
+    }
+    dot.push_str("}\n}\n");
+    Ok(dot)
+}
+
+fn write_to(machine: &Machine, graph: CUgraph, path: *const c_char) -> Result<(), i32> {
+    let nodes = graph::get(machine, graph)?.nodes();
+    require(!ptr::eq(path, ptr::null()), code::INVALID_VALUE)?;
+    // SAFETY: not NULL, and NUL-terminated by the host's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let text = text(&nodes).map_err(|_| code::UNKNOWN)?;
+    fs::write(OsStr::from_bytes(path.to_bytes()), text).map_err(|_| code::OPERATING_SYSTEM)
+}
+
+pub(super) unsafe extern "C" fn print(
+    graph: CUgraph,
+    path: *const c_char,
+    _flags: c_uint,
+) -> c_int {
+    entry(|machine| write_to(machine, graph, path))
+}

@@ -1,0 +1,300 @@
+//! Section "Graphs" of the header.
+
+use super::boundary::{boundary, flag, out, terminated};
+use super::generator::{subject, tcuda_generator};
+use super::handle::Table;
+use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
+use super::status::tcuda_status;
+use super::stream::{borrow, optional, or_current, tcuda_stream};
+use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
+use crate::graph::{self, Graph};
+use crate::log::{self, Level};
+use crate::runtime;
+use std::ffi::c_char;
+
+/// Captured work, ready to replay. (torch.cuda.CUDAGraph)
+pub struct tcuda_graph {
+    _private: [u8; 0],
+}
+
+/// Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers.
+pub type tcuda_capture_mode = i32;
+/// Those of any thread.
+pub const TCUDA_CAPTURE_GLOBAL: i32 = 0;
+/// Those of the thread that captures.
+pub const TCUDA_CAPTURE_THREAD_LOCAL: i32 = 1;
+/// None.
+pub const TCUDA_CAPTURE_RELAXED: i32 = 2;
+
+pub(super) static GRAPHS: Table<Graph> = Table::new(8, "graph");
+
+/// An empty graph.
+///
+/// @param keep        1: the template stays after the capture, for tcuda_graph_update,
+///                    tcuda_graph_debug_dump and hosts that change it, and the graph becomes
+///                    executable by tcuda_graph_instantiate or its first replay; 0: it is
+///                    executable when its capture ends, and the template goes
+/// @param[out] graph  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_create(
+    keep: i32,
+    graph: *mut *mut tcuda_graph,
+) -> tcuda_status {
+    boundary(|_| {
+        let graph = out(graph, "graph")?;
+        let keep = flag(keep, "keep")?;
+        graph.set(GRAPHS.insert(Graph::new(keep))? as *mut tcuda_graph);
+        Ok(())
+    })
+}
+
+/// Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
+/// Its pool goes when nothing else holds it.
+///
+/// @param graph  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_status {
+    boundary(|call| {
+        if graph.is_null() {
+            return Ok(());
+        }
+        let found = GRAPHS.get(graph as usize, "graph", call)?;
+        if let Some(runtime) = runtime::existing(call.inside()) {
+            found.reset(runtime);
+        }
+        GRAPHS.remove(graph as usize, "graph")
+    })
+}
+
+/// Begins to record the work of a stream, and of those that come to wait for it, instead of running
+/// it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
+/// its address as long as the pool exists; pinned memory that is used on them stays until the graph
+/// is gone. Blocks that several streams used and that are freed meanwhile are used again only after
+/// the capture. tcuda_graph_replay and host functions fail with TCUDA_STATUS_CAPTURING. Whatever
+/// waits for a captured stream, or asks whether it is done, fails with it too, and breaks the
+/// capture.
+///
+/// @param stream      not a default one; NULL is the current stream
+/// @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
+///                    must replay in the order of their captures, or not need what earlier ones gave
+/// @param error_mode  TCUDA_CAPTURE_...: whose unsafe calls break the capture, as cudaMalloc is, or
+///                    waiting for any stream; tcuda's own calls on the way are safe
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_capture_begin(
+    graph: *mut tcuda_graph,
+    stream: *mut tcuda_stream,
+    pool: *mut tcuda_mem_pool,
+    error_mode: tcuda_capture_mode,
+) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        let pool = match pool.is_null() {
+            true => None,
+            false => Some(MEM_POOLS.get(pool as usize, "pool", call)?.share()?),
+        };
+        graph.capture_begin(call.runtime()?, or_current(stream, call)?, pool, error_mode)
+    })
+}
+
+/// Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
+/// it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
+/// empty and the stream is usable again. A graph without work is logged as a warning.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        if graph.capture_end(call.runtime()?)? {
+            let line = "tcuda_graph_capture_end: The CUDA Graph is empty. This usually means that the \
+                        graph was attempted to be captured on wrong device or stream.";
+            log::write(Level::Warning, format_args!("{line}"));
+        }
+        Ok(())
+    })
+}
+
+/// Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
+/// the stream is usable again. No-op on an empty graph.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> tcuda_status {
+    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.capture_abort(call.runtime()?))
+}
+
+/// Makes a graph that keeps its template executable, and does so again after the template was
+/// changed.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcuda_status {
+    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.instantiate(call.runtime()?))
+}
+
+/// Gives an executable the parameters of another graph, of the same shape: the same operations in
+/// the same order. Cheaper than making that one executable. Where CUDA refuses with
+/// TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
+///
+/// @param graph   is executable
+/// @param source  keeps its template; it is not changed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_update(
+    graph: *mut tcuda_graph,
+    source: *mut tcuda_graph,
+) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        let source = GRAPHS.get(source as usize, "source", call)?;
+        graph.update(call.runtime()?, source)
+    })
+}
+
+/// Queues all recorded work; several replays of one graph run one after the other. Random numbers
+/// go on as if the work had been queued anew.
+///
+/// @param stream  of the graph's device, and not captured; NULL is the current one of that device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_replay(
+    graph: *mut tcuda_graph,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        graph.replay(call.runtime()?, optional(stream, call)?)
+    })
+}
+
+/// Drops what was captured, also while replays are under way, and aborts a capture; the graph is
+/// empty again.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        graph.reset(call.runtime()?);
+        Ok(())
+    })
+}
+
+/// The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
+/// Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
+/// stream. (what torch.cuda.graph takes by default)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_stream(
+    device: i32,
+    stream: *mut *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = out(stream, "stream")?;
+        let device = call.runtime()?.device(device)?;
+        stream.set(borrow(device.streams.for_captures(device)?)?);
+        Ok(())
+    })
+}
+
+/// The pool of a captured graph, to capture others into.
+///
+/// @param[out] pool  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_pool(
+    graph: *mut tcuda_graph,
+    pool: *mut *mut tcuda_mem_pool,
+) -> tcuda_status {
+    boundary(|call| {
+        let pool = out(pool, "pool")?;
+        let found = GRAPHS.get(graph as usize, "graph", call)?.pool()?;
+        pool.set(MEM_POOLS.insert(found)? as *mut tcuda_mem_pool);
+        Ok(())
+    })
+}
+
+/// A new pool for graphs to share. (torch.cuda.graph_pool_handle)
+///
+/// @param[out] pool  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool) -> tcuda_status {
+    boundary(|_| {
+        let pool = out(pool, "pool")?;
+        pool.set(MEM_POOLS.insert(graph::pool_handle()?)? as *mut tcuda_mem_pool);
+        Ok(())
+    })
+}
+
+/// Writes a kept template to a file, in DOT, with all that CUDA knows of it.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_debug_dump(
+    graph: *mut tcuda_graph,
+    path: *const c_char,
+) -> tcuda_status {
+    boundary(|call| {
+        let path = terminated(path, "path")?;
+        GRAPHS.get(graph as usize, "graph", call)?.dump(call.runtime()?, path)
+    })
+}
+
+/// Has replays of the next capture move a generator on, so that each draws new numbers, as if its
+/// work had been queued anew. The default generator of the captured stream's device needs no
+/// call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+///
+/// @param generator  may be destroyed before the graph; NULL: the default one of the current device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_register_generator(
+    graph: *mut tcuda_graph,
+    generator: *mut tcuda_generator,
+) -> tcuda_status {
+    boundary(|call| {
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        graph.register(call.runtime()?, subject(generator, call)?)
+    })
+}
+
+/// The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
+///
+/// @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
+/// @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_native(
+    graph: *mut tcuda_graph,
+    cu_graph: *mut *mut CUgraph_st,
+    cu_graph_exec: *mut *mut CUgraphExec_st,
+) -> tcuda_status {
+    boundary(|call| {
+        let (template, exec) = GRAPHS.get(graph as usize, "graph", call)?.native()?;
+        if !cu_graph.is_null() {
+            out(cu_graph, "cu_graph")?.set(template);
+        }
+        if !cu_graph_exec.is_null() {
+            out(cu_graph_exec, "cu_graph_exec")?.set(exec);
+        }
+        Ok(())
+    })
+}
+
+/// Is a stream being captured, by whomever, or was its capture broken and not ended? Creates no
+/// context. (torch.cuda.is_current_stream_capturing)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_is_capturing(
+    stream: *mut tcuda_stream,
+    capturing: *mut bool,
+) -> tcuda_status {
+    boundary(|call| {
+        let capturing = out(capturing, "capturing")?;
+        // Before the first use there is none to ask.
+        if stream.is_null() && runtime::existing(call.inside()).is_none() {
+            capturing.set(false);
+            return Ok(());
+        }
+        let stream = or_current(stream, call)?;
+        capturing.set(graph::is_capturing(call.runtime()?, stream)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,285 @@
+//! Captures: how they begin and end, in PyTorch's order.
+
+use super::underway::capture_of;
+use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
+use crate::driver::Driver;
+use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
+use crate::error::{Error, Result};
+use crate::memory::Relaxed;
+use crate::memory::backend::Server;
+use crate::memory::pool::Pool;
+use crate::runtime::Runtime;
+use crate::stream::{Stream, is_capturing};
+use crate::thread;
+use std::ptr::null_mut;
+
+/// A capture that is under way.
+pub(super) struct Capture {
+    stream: *const Stream,
+    /// The thread that began it, where only that one may end it.
+    thread: Option<u64>,
+    /// In the list of those that are under way.
+    number: u64,
+}
+
+// SAFETY: streams are shared by all threads and live until shutdown.
+unsafe impl Send for Capture {}
+
+impl Capture {
+    fn stream(&self) -> &Stream {
+        // SAFETY: streams live until shutdown, which ends captures before.
+        unsafe { &*self.stream }
+    }
+}
+
+fn mode_of(number: i32) -> Result<CUstreamCaptureMode> {
+    use CUstreamCaptureMode::*;
+    match number {
+        0 => Ok(CU_STREAM_CAPTURE_MODE_GLOBAL),
+        1 => Ok(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+        2 => Ok(CU_STREAM_CAPTURE_MODE_RELAXED),
+        _ => Err(Error::OutOfRange {
+            name: "error_mode",
+            value: number.into(),
+            allowed: "use TCUDA_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED",
+        }),
+    }
+}
+
+/// Ends the capture of a stream; NULL where it gave no graph.
+fn end_capture(driver: &Driver, stream: &Stream) -> Result<CUgraph> {
+    let mut graph = null_mut();
+    // SAFETY: the stream is alive, and `graph` is writable.
+    unsafe { driver.cuStreamEndCapture(stream.native(), &mut graph) }?;
+    Ok(graph)
+}
+
+impl Graph {
+    /// Begins to record the work of a stream; without a pool its memory comes from a new one.
+    pub fn capture_begin(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        pool: Option<Pool>,
+        mode: i32,
+    ) -> Result<()> {
+        let cu_mode = mode_of(mode)?;
+        if stream.is_default() {
+            return Err(Error::Invalid(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, \
+                 it's ok to replay them on the default stream.) Pass one of tcuda_stream_create.",
+            ));
+        }
+        let _context = stream.enter(runtime)?;
+        if stream.is_capturing(runtime)? {
+            return Err(Error::Capturing {
+                operation: "tcuda_graph_capture_begin",
+                why: "one capture of a stream ends before the next begins",
+            });
+        }
+        let device = runtime.device(stream.device())?;
+        let has_pools = matches!(device.memory.server(), Server::Cache);
+        if !has_pools && pool.is_some() {
+            let (what, by) =
+                ("a private pool", "allocator backend: only \"native\" has them; pass NULL");
+            return Err(Error::NotSupported { what, by });
+        }
+        let own = stream.on_this_thread(runtime)?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match state.phase {
+            Phase::Empty => (),
+            Phase::Capturing(_) => {
+                return Err(Error::InvalidState(
+                    "the graph is being captured already: end or abort that capture first",
+                ));
+            }
+            Phase::Captured => {
+                return Err(Error::InvalidState(
+                    "This CUDAGraph instance already owns a captured graph. To capture a new graph, \
+                     create a new instance, or call tcuda_graph_reset.",
+                ));
+            }
+        }
+        let pool = match pool {
+            None if has_pools => Some(Pool::of_graph()?),
+            pool => pool,
+        };
+        state.held.make_room_for_pools(1)?;
+        state.register(runtime, &device.generator)?;
+        state.driver = Some(runtime.driver());
+        let number = runtime.captures.begin(own, pool.as_ref().map(Pool::share))?;
+        let begun = state.begin_capture(runtime, own, cu_mode, number);
+        if let Err(error) = begun {
+            runtime.captures.end(number);
+            return Err(error);
+        }
+        state.device = stream.device();
+        state.held.pools.extend(pool);
+        let is_bound = mode != 2 || stream.is_per_thread();
+        let thread = is_bound.then(thread::number);
+        state.phase = Phase::Capturing(Capture { stream: own, thread, number });
+        Ok(())
+    }
+
+    /// Ends the recording, and makes it executable unless the template is kept. True: the graph is
+    /// empty. On failure nothing is left of the capture.
+    pub fn capture_end(&self, runtime: &Runtime) -> Result<bool> {
+        let (outcome, leaving) = {
+            let _templates = TEMPLATES.lock();
+            let mut state = self.state.lock();
+            let Phase::Capturing(capture) = &state.phase else {
+                return Err(Error::InvalidState(
+                    "the graph is not being captured: call tcuda_graph_capture_begin first",
+                ));
+            };
+            if capture.thread.is_some_and(|thread| thread != thread::number()) {
+                return Err(Error::InvalidState(
+                    "a capture ends on the thread that began it, unless that was with \
+                     TCUDA_CAPTURE_RELAXED; the capture goes on",
+                ));
+            }
+            let ended = state.stop_capture(Some(runtime));
+            match ended.and_then(|graph| state.take_over(runtime, graph, self.keeps)) {
+                Ok(is_empty) => return Ok(is_empty),
+                Err(error) => (error, state.clear()),
+            }
+        };
+        leaving.settle(runtime);
+        Err(outcome)
+    }
+
+    /// Ends it without a graph, on whatever thread; nothing if none is under way.
+    pub fn capture_abort(&self, runtime: &Runtime) -> Result<()> {
+        let leaving = {
+            let _templates = TEMPLATES.lock();
+            let mut state = self.state.lock();
+            match state.phase {
+                Phase::Capturing(_) => (),
+                Phase::Empty => return Ok(()),
+                Phase::Captured => {
+                    return Err(Error::InvalidState(
+                        "the capture has ended already; tcuda_graph_reset drops the graph",
+                    ));
+                }
+            }
+            state.abandon(Some(runtime));
+            state.clear()
+        };
+        leaving.settle(runtime);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Prepares the generators and begins; on failure everything is as before.
+    fn begin_capture(
+        &mut self,
+        runtime: &Runtime,
+        stream: &Stream,
+        mode: CUstreamCaptureMode,
+        number: u64,
+    ) -> Result<()> {
+        let driver = runtime.driver();
+        let mut outcome = Ok(());
+        let mut prepared = 0;
+        for Registered { generator, .. } in &self.generators {
+            outcome = generator.capture_prologue();
+            if outcome.is_err() {
+                break;
+            }
+            prepared += 1;
+        }
+        if outcome.is_ok() {
+            // SAFETY: the stream is alive.
+            let begin = || unsafe { driver.cuStreamBeginCapture(stream.native(), mode) };
+            let begun = stream.captured_by(begin);
+            outcome = begun.map_err(Error::from).and_then(|()| {
+                let id = capture_of(runtime, stream.native()).and_then(|id| {
+                    id.ok_or(Error::InvalidState("the stream's capture was ended by another"))
+                });
+                match id {
+                    Ok(id) => {
+                        runtime.captures.begun(number, id);
+                        for Registered { generator, .. } in &self.generators {
+                            generator.capture_begun(id);
+                        }
+                        Ok(())
+                    }
+                    Err(error) => {
+                        runtime.captures.discard(driver, stream);
+                        Err(error)
+                    }
+                }
+            });
+        }
+        if outcome.is_err() {
+            for Registered { generator, .. } in &self.generators[..prepared] {
+                generator.capture_epilogue();
+            }
+        }
+        outcome
+    }
+
+    /// Ends a capture, if one is under way, and destroys what it gave.
+    pub(super) fn abandon(&mut self, runtime: Option<&Runtime>) {
+        let driver = self.driver;
+        if let (Ok(graph), Some(driver)) = (self.stop_capture(runtime), driver) {
+            destroy_graph(driver, graph as usize);
+        }
+    }
+
+    /// Ends the capture in the driver and among those that are under way. Without a runtime, at the end
+    /// of the library, in the driver alone.
+    fn stop_capture(&mut self, runtime: Option<&Runtime>) -> Result<CUgraph> {
+        let Phase::Capturing(capture) = std::mem::replace(&mut self.phase, Phase::Empty) else {
+            return Err(Error::InvalidState(NOT_CAPTURED));
+        };
+        let Some(driver) = self.driver else { return Err(Error::InvalidState(NOT_CAPTURED)) };
+        let _relaxed = Relaxed::enter(driver);
+        let stream = capture.stream();
+        let _context = runtime.map(|runtime| stream.enter(runtime)).transpose();
+        let ended = end_capture(driver, stream);
+        if let Some(runtime) = runtime {
+            if ended.is_err() {
+                // A call that did nothing has left the stream captured.
+                runtime.captures.discard(driver, stream);
+            }
+            self.held.take(runtime.captures.end(capture.number));
+        }
+        for registered in &mut self.generators {
+            registered.increment = registered.generator.capture_epilogue();
+        }
+        let graph = ended?;
+        if graph.is_null() {
+            return Err(Error::InvalidState("the capture gave no graph"));
+        }
+        Ok(graph)
+    }
+
+    /// Makes what was captured the graph's. True: it is empty.
+    fn take_over(&mut self, runtime: &Runtime, graph: CUgraph, keeps: bool) -> Result<bool> {
+        self.template = graph as usize;
+        let is_empty = num_nodes(runtime.driver(), graph)? == 0;
+        if !keeps {
+            self.instantiate(runtime.driver(), runtime.device(self.device)?)?;
+            destroy_graph(runtime.driver(), std::mem::take(&mut self.template));
+        }
+        self.phase = Phase::Captured;
+        Ok(is_empty)
+    }
+}
+
+/// Ends a capture of which nobody wants anything; false: the driver refuses.
+pub(super) fn discard(driver: &Driver, stream: &Stream) -> bool {
+    for _ in 0..2 {
+        if let Ok(false) = is_capturing(driver, stream.native()) {
+            return true;
+        }
+        if let Ok(graph) = end_capture(driver, stream) {
+            destroy_graph(driver, graph as usize);
+            return true;
+        }
+    }
+    is_capturing(driver, stream.native()).is_ok_and(|is_captured| !is_captured)
+}

@@ -1,0 +1,372 @@
+//! Graphs: work that was captured, to be launched again and again.
+//!
+//! [`underway`] knows the captures that have begun and sends memory to their pools, [`capture`] begins and
+//! ends them, [`leaving`] gives back what a graph held. A graph has a lock of its own, under which nothing
+//! is taken that an allocation needs, so that replays and allocations go on beside each other.
+
+pub mod callable;
+mod capture;
+mod leaving;
+pub mod statics;
+pub mod underway;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::sys::{
+    CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
+};
+use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::memory::Relaxed;
+use crate::memory::pool::{MemPool, Pool};
+use crate::random::capture::Registration;
+use crate::random::generator::Generator;
+use crate::rank::Rank;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use capture::Capture;
+use leaving::Leaving;
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
+/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH and _USE_NODE_PRIORITY, as PyTorch has them.
+const INSTANTIATE_FLAGS: u64 = 1 | 8;
+
+/// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE.
+const VERBOSE: u32 = 1;
+
+/// A generator of random numbers of a graph, and how far a replay moves it.
+struct Registered {
+    generator: Registration,
+    increment: u64,
+}
+
+/// Held by who reads or ends the template of a graph that keeps it: another graph may be updated by it.
+static TEMPLATES: Mutex<()> = Mutex::new(Rank::TEMPLATES, ());
+
+/// What a graph is.
+enum Phase {
+    Empty,
+    Capturing(Capture),
+    Captured,
+}
+
+struct State {
+    phase: Phase,
+    device: i32,
+    /// A CUgraph, kept where the host wants it; 0: none.
+    template: usize,
+    /// A CUgraphExec; 0: none.
+    exec: usize,
+    /// The driver that made both.
+    driver: Option<&'static Driver>,
+    generators: Vec<Registered>,
+    /// What it holds as long as it is not empty.
+    held: Leaving,
+}
+
+impl State {
+    fn graph(&self) -> CUgraph {
+        self.template as CUgraph
+    }
+
+    fn executable(&self) -> CUgraphExec {
+        self.exec as CUgraphExec
+    }
+
+    fn require_captured(&self, why: &'static str) -> Result<()> {
+        match self.phase {
+            Phase::Captured => Ok(()),
+            Phase::Empty | Phase::Capturing(_) => Err(Error::InvalidState(why)),
+        }
+    }
+
+    /// Adds a generator, once.
+    fn register(&mut self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+        if self.generators.iter().any(|known| known.generator.is_of(generator)) {
+            return Ok(());
+        }
+        let no_room = |_| Error::OutOfHostMemory("the generators of a graph");
+        self.generators.try_reserve(1).map_err(no_room)?;
+        let generator = generator.register(runtime)?;
+        self.generators.push(Registered { generator, increment: 0 });
+        Ok(())
+    }
+
+    /// An error if what it runs takes random numbers: their words on the device are this graph's own.
+    fn require_no_numbers(&self) -> Result<()> {
+        match self.generators.iter().all(|registered| registered.increment == 0) {
+            true => Ok(()),
+            false => Err(Error::InvalidState(
+                "a graph that takes random numbers cannot be updated, nor be a source; capture it anew",
+            )),
+        }
+    }
+
+    /// Makes the template executable; what was executable before goes.
+    fn instantiate(&mut self, driver: &'static Driver, device: &Device) -> Result<()> {
+        let _relaxed = Relaxed::enter(driver);
+        let _context = device.enter()?;
+        let mut exec: CUgraphExec = null_mut();
+        // SAFETY: `exec` is writable, and the template is alive.
+        unsafe { driver.cuGraphInstantiateWithFlags(&mut exec, self.graph(), INSTANTIATE_FLAGS) }?;
+        let before = std::mem::replace(&mut self.exec, exec as usize);
+        destroy_exec(driver, before);
+        Ok(())
+    }
+
+    /// Gives everything up; the driver's objects at once, the rest is left to the caller, who holds no
+    /// lock when it goes.
+    fn clear(&mut self) -> Leaving {
+        self.phase = Phase::Empty;
+        let (exec, template) = (std::mem::take(&mut self.exec), std::mem::take(&mut self.template));
+        if let Some(driver) = self.driver.take() {
+            let _relaxed = Relaxed::enter(driver);
+            destroy_exec(driver, exec);
+            destroy_graph(driver, template);
+        }
+        let mut leaving = std::mem::take(&mut self.held);
+        leaving.generators = std::mem::take(&mut self.generators);
+        leaving
+    }
+}
+
+/// Destroys a CUgraphExec, if there is one; what was refused is tried once more.
+fn destroy_exec(driver: &Driver, exec: usize) {
+    // SAFETY: ours, and nobody names it any more; launches that are under way go on.
+    let destroy = || unsafe { driver.cuGraphExecDestroy(exec as CUgraphExec) };
+    if exec != 0 && destroy().is_err() {
+        let _ = destroy();
+    }
+}
+
+/// Destroys a CUgraph, if there is one; what was refused is tried once more.
+fn destroy_graph(driver: &Driver, graph: usize) {
+    // SAFETY: ours, and nobody names it any more.
+    let destroy = || unsafe { driver.cuGraphDestroy(graph as CUgraph) };
+    if graph != 0 && destroy().is_err() {
+        let _ = destroy();
+    }
+}
+
+/// Nodes of a CUgraph.
+fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: the graph is alive, and `count` is writable; without a list it is all that is written.
+    unsafe { driver.cuGraphGetNodes(graph, null_mut::<CUgraphNode>(), &mut count) }?;
+    Ok(count)
+}
+
+/// Captured work, ready to be launched.
+pub struct Graph {
+    keeps: bool,
+    state: Mutex<State>,
+}
+
+const NOT_CAPTURED: &str = "the graph is empty: capture something into it first, by \
+     tcuda_graph_capture_begin and tcuda_graph_capture_end";
+
+impl Graph {
+    /// An empty graph; `keeps`: its template stays after the capture.
+    pub fn new(keeps: bool) -> Graph {
+        let state = State {
+            phase: Phase::Empty,
+            device: 0,
+            template: 0,
+            exec: 0,
+            driver: None,
+            generators: Vec::new(),
+            held: Leaving::default(),
+        };
+        Graph { keeps, state: Mutex::new(Rank::GRAPH, state) }
+    }
+
+    /// Has its replays move a generator on as well.
+    pub fn register(&self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+        let mut state = self.state.lock();
+        if !matches!(state.phase, Phase::Empty) {
+            return Err(Error::InvalidState(
+                "generators are registered before the capture begins; reset the graph first",
+            ));
+        }
+        state.register(runtime, generator)
+    }
+
+    /// Makes the template executable, once more if it was.
+    pub fn instantiate(&self, runtime: &Runtime) -> Result<()> {
+        if !self.keeps {
+            return Err(Error::InvalidState(
+                "the graph was made without keep, and is executable when its capture ends",
+            ));
+        }
+        let mut state = self.state.lock();
+        state.require_captured(NOT_CAPTURED)?;
+        let device = runtime.device(state.device)?;
+        state.instantiate(runtime.driver(), device)
+    }
+
+    /// Queues all its work on a stream; without one on the current stream of its device.
+    pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.require_captured(NOT_CAPTURED)?;
+        let device = runtime.device(state.device)?;
+        let stream = stream.unwrap_or_else(|| device.streams.current());
+        if stream.device() != state.device {
+            return Err(Error::Invalid(
+                "the stream is of another device than the one that the graph was captured on",
+            ));
+        }
+        let driver = runtime.driver();
+        let _context = stream.enter(runtime)?;
+        if stream.is_capturing(runtime)? {
+            return Err(Error::Capturing {
+                operation: "tcuda_graph_replay",
+                why: "CUDA cannot launch a graph in a capture; end the capture first",
+            });
+        }
+        if state.exec == 0 {
+            state.instantiate(driver, device)?;
+        }
+        state.held.note(stream.on_this_thread(runtime)?)?;
+        for Registered { generator, increment } in &state.generators {
+            generator.replay_prologue(runtime, *increment, stream)?;
+        }
+        // SAFETY: the executable and the stream are alive, and of one device.
+        unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) }?;
+        Ok(())
+    }
+
+    /// Gives its executable the parameters of another graph's template, which has the same shape; on
+    /// failure it is as it was.
+    pub fn update(&self, runtime: &Runtime, source: &Graph) -> Result<()> {
+        let templates = TEMPLATES.lock();
+        let (template, held) = {
+            let source = source.state.lock();
+            source.require_captured(NOT_CAPTURED)?;
+            source.require_no_numbers()?;
+            if source.template == 0 {
+                return Err(Error::InvalidState(
+                    "source has no template: make it by tcuda_graph_create with keep 1",
+                ));
+            }
+            (source.graph(), source.held.share(runtime)?)
+        };
+        let (outcome, superfluous) = self.update_by(runtime, template, held);
+        // What was shared for nothing goes with no lock held.
+        drop(templates);
+        superfluous.settle(runtime);
+        outcome
+    }
+
+    /// The same by a template that stays meanwhile; gives back what of `held` it does not need.
+    fn update_by(
+        &self,
+        runtime: &Runtime,
+        template: CUgraph,
+        held: Leaving,
+    ) -> (Result<()>, Leaving) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let is_captured = state.require_captured(NOT_CAPTURED);
+        let is_ready = is_captured.and_then(|()| state.require_no_numbers());
+        let is_ready = is_ready.and_then(|()| match state.exec {
+            0 => Err(Error::InvalidState(
+                "the graph is not executable yet: call tcuda_graph_instantiate first",
+            )),
+            _ => state.held.make_room(&held),
+        });
+        let outcome = is_ready.and_then(|()| {
+            let driver = runtime.driver();
+            let _relaxed = Relaxed::enter(driver);
+            let _context = runtime.device(state.device)?.enter()?;
+            // SAFETY: plain data, for which zero is a value.
+            let mut info: CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
+            // SAFETY: both are alive, and `info` is writable.
+            unsafe { driver.cuGraphExecUpdate(state.executable(), template, &mut info) }?;
+            Ok(())
+        });
+        // What it ran until now may still be under way, so that it holds both.
+        let superfluous = if outcome.is_ok() { state.held.join(held) } else { held };
+        (outcome, superfluous)
+    }
+
+    /// Drops what was captured, or is being captured.
+    pub fn reset(&self, runtime: &Runtime) {
+        let leaving = {
+            let _templates = TEMPLATES.lock();
+            let mut state = self.state.lock();
+            state.abandon(Some(runtime));
+            state.clear()
+        };
+        runtime.captures.tidy(runtime);
+        leaving.settle(runtime);
+    }
+
+    /// Its pool, as a host sees it.
+    pub fn pool(&self) -> Result<MemPool> {
+        let state = self.state.lock();
+        state.require_captured(NOT_CAPTURED)?;
+        match state.held.pools.first() {
+            Some(pool) => Ok(MemPool::of(pool.share())),
+            None => Err(Error::NotSupported {
+                what: "a private pool",
+                by: "allocator backend: only \"native\" has them",
+            }),
+        }
+    }
+
+    /// Prints the template into a file, in DOT.
+    pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
+        let _templates = TEMPLATES.lock();
+        let state = self.state.lock();
+        state.require_captured(NOT_CAPTURED)?;
+        if state.template == 0 {
+            return Err(Error::InvalidState(
+                "the graph has no template any more: make it by tcuda_graph_create with keep 1",
+            ));
+        }
+        crate::file::can_be_written(path)?;
+        let _relaxed = Relaxed::enter(runtime.driver());
+        // SAFETY: the graph is alive, and the path ends with a NUL.
+        unsafe { runtime.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE) }?;
+        Ok(())
+    }
+
+    /// The driver's handles: the template's and the executable's, NULL where there is none.
+    pub fn native(&self) -> Result<(CUgraph, CUgraphExec)> {
+        let state = self.state.lock();
+        state.require_captured(NOT_CAPTURED)?;
+        Ok((state.graph(), state.executable()))
+    }
+}
+
+impl Drop for Graph {
+    /// For what nobody has reset: at the end of the library.
+    fn drop(&mut self) {
+        let leaving = {
+            let mut state = self.state.lock();
+            state.abandon(None);
+            state.clear()
+        };
+        drop(leaving);
+    }
+}
+
+/// A new pool, for graphs to share.
+pub fn pool_handle() -> Result<MemPool> {
+    Ok(MemPool::of(Pool::new(0, None)?))
+}
+
+/// Is a stream being captured? No context is made to find out.
+pub fn is_capturing(runtime: &Runtime, stream: &Stream) -> Result<bool> {
+    if !runtime.device(stream.device())?.has_context() {
+        return Ok(false);
+    }
+    let _context = stream.enter(runtime)?;
+    let mut status: i32 = 0;
+    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
+    // SAFETY: the driver writes an enum of this size; it is read as an integer.
+    unsafe { runtime.driver().cuStreamIsCapturing(stream.native(), out) }?;
+    Ok(status != 0)
+}
