@@ -12,7 +12,9 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-#ifndef TCUDA_RANDOM_MATH
+#ifdef TCUDA_RANDOM_MATH // another, of the CPU
+#include TCUDA_RANDOM_MATH
+#else
 #include "random_math.cuh"
 #endif
 

@@ -99,7 +99,7 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
             out[3] = u[3] <= p.w ? one : (Bits)0;
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (u32 i = 0; i < 4; i++) {
                 out[i] = 0;
                 if (i < left) {
                     u64 at = place(pair.p_dims, pair.p_size, pair.p_stride, li + i, p_bytes);
@@ -109,11 +109,11 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
         }
         if (pair.dims == 0 && left >= 4 && (u64)address % (sizeof(Bits) * Store::LANES) == 0) {
 #pragma unroll
-            for (int i = 0; i < 4; i += Store::LANES)
+            for (u32 i = 0; i < 4; i += Store::LANES)
                 Store::vector(address + (li + i) * sizeof(Bits), out + i);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (u32 i = 0; i < 4; i++)
                 if (i < left)
                     Store::one(address + place(pair.dims, pair.size, pair.stride, li + i, sizeof(Bits)),
                                out[i]);
