@@ -206,6 +206,7 @@ class Comparison:
         self.random = random.Random(1)
         self.rows = collections.OrderedDict()
         self.wrong = []
+        self.refused = set()  # by PyTorch
         self.memory = {}
 
     def buffers(self, dtype, count):
@@ -249,7 +250,11 @@ class Comparison:
         if name == "bernoulli_tensor":
             arguments = (self.probabilities(arguments[0], mine),)
         seed, offset = self.start()
-        torch_fill(name, arguments, own, self.theirs)
+        try:
+            torch_fill(name, arguments, own, self.theirs)
+        except (RuntimeError, NotImplementedError) as error:
+            self.refused.add(f"{name} {dtype}: {str(error).splitlines()[0]}")
+            return
         row = self.rows.setdefault((name, dtype), [0, 0, 0])
         try:
             self.ours.fill(name, arguments, mine)
@@ -339,6 +344,8 @@ class Comparison:
 
 
 def report(comparison, out, facts):
+    for refusal in sorted(comparison.refused):
+        print(f"PyTorch refuses {refusal}")
     total = [sum(row[i] for row in comparison.rows.values()) for i in range(3)]
     print(f"{'fill':24}{'type':10}{'combinations':>13}{'elements':>14}{'wrong':>7}")
     for (name, dtype), (count, elements, wrong) in comparison.rows.items():
