@@ -206,7 +206,7 @@ class Comparison:
         self.random = random.Random(1)
         self.rows = collections.OrderedDict()
         self.wrong = []
-        self.refused = set()  # by PyTorch
+        self.refused = {}  # by PyTorch
         self.memory = {}
 
     def buffers(self, dtype, count):
@@ -253,7 +253,7 @@ class Comparison:
         try:
             torch_fill(name, arguments, own, self.theirs)
         except (RuntimeError, NotImplementedError) as error:
-            self.refused.add(f"{name} {dtype}: {str(error).splitlines()[0]}")
+            self.refused[name, dtype] = str(error).splitlines()[0]
             return
         row = self.rows.setdefault((name, dtype), [0, 0, 0])
         try:
@@ -303,6 +303,8 @@ class Comparison:
         for step in range(steps):
             name, arguments, dtypes = self.random.choice(kinds)
             dtype, numel = self.random.choice(dtypes), self.random.randrange(1, 3 * self.threads)
+            if (name, dtype) in self.refused:
+                continue
             pair, (a, b) = self.buffers(dtype, numel)
             torch_fill(name, arguments, b, self.theirs)
             self.ours.fill(name, arguments, a)
@@ -344,8 +346,8 @@ class Comparison:
 
 
 def report(comparison, out, facts):
-    for refusal in sorted(comparison.refused):
-        print(f"PyTorch refuses {refusal}")
+    for (name, dtype), why in comparison.refused.items():
+        print(f"PyTorch refuses {name} of {dtype}: {why}")
     total = [sum(row[i] for row in comparison.rows.values()) for i in range(3)]
     print(f"{'fill':24}{'type':10}{'combinations':>13}{'elements':>14}{'wrong':>7}")
     for (name, dtype), (count, elements, wrong) in comparison.rows.items():
