@@ -3,6 +3,7 @@
 
 #define __device__
 #define __global__
+#define __constant__ const
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
 

@@ -47,20 +47,12 @@ static inline double fma64(double a, double b, double c) { return std::fma(a, b,
 static inline double mul64(double a, double b) { return a * b; }
 static inline double add64(double a, double b) { return a + b; }
 static inline double div64(double a, double b) { return a / b; }
-static inline double sqrt64(double a) { return std::sqrt(a); }
+static inline double sqrt64_of_normal_or_zero(double a) { return std::sqrt(a); }
+static inline double reciprocal_about(double a) { return 1 / a; }
 static inline double ceil64(double a) { return std::ceil(a); }
-static inline double log64(double a) { return std::log(a); }
 static inline double log1p64(double a) { return std::log1p(a); }
 static inline double exp64(double a) { return std::exp(a); }
 static inline double tan64(double a) { return std::tan(a); }
-static inline void sincospi64(double a, double *s, double *c)
-{
-    // Exact for the whole turns, so that little is lost to pi.
-    long double angle = 3.14159265358979323846264338327950288L * (a > 1 ? a - 2 : a);
-    *s = (double)std::sin(angle);
-    *c = (double)std::cos(angle);
-}
-static inline double double_of(u64 a) { return (double)a; }
 static inline double double_of_long(i64 a) { return (double)a; }
 
 /* What has no place becomes the nearest that has one; a NaN is 0. */
@@ -76,6 +68,8 @@ static inline i64 long_of(float a)
 {
     return saturated<i64>(a, -0x1p63f, 0x1p63f, -0x7fffffffffffffff - 1, 0x7fffffffffffffff);
 }
+
+static inline u32 high_halves(u32 a, u32 b) { return a >> 16 | (b & 0xffff0000); }
 
 static inline u32 half_of(float a)
 {

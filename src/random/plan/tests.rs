@@ -232,7 +232,8 @@ proptest! {
         let target = parameters.parameter(2).to_vec();
         let low = |word: u64| word & u64::from(u32::MAX);
         let (threads, waves, slices, lead) =
-            (target[0] >> 32, low(target[1]), target[1] >> 32, target[2]);
+            (target[0] >> 32, low(target[1]), target[1] >> 32, low(target[2]));
+        prop_assert_eq!(target[2] >> 32, numel / (threads * 4));
         prop_assert_eq!(low(target[0]), numel);
         let lanes = if !gaps || numel == 1 { if dtype.bytes() == 8 { 2 } else { 4 } } else { 1 };
         prop_assert!(lead < lanes);
