@@ -781,13 +781,57 @@ static __device__ __forceinline__ i64 offset_of(const Shape &shape, u32 li)
     return offset;
 }
 
-template <class Distribution>
+// In a list of distributions: there is none of this number.
+struct None {
+    typedef u32 Raw;
+    typedef F32 Element;
+    static const int DRAWS = 4;
+    __device__ __forceinline__ None(const Scalars &) {}
+    __device__ __forceinline__ void operator()(const Words &, Raw *out) const
+    {
+        out[0] = out[1] = out[2] = out[3] = 0;
+    }
+};
+
+// Of a list of distributions that of a number: elements of a block, bytes of one, a block's elements.
+template <class First, class... Rest> static __device__ __forceinline__ u32 draws_of(u32 number)
+{
+    if constexpr (sizeof...(Rest) != 0)
+        if (number != 0)
+            return draws_of<Rest...>(number - 1);
+    return First::DRAWS;
+}
+template <class First, class... Rest> static __device__ __forceinline__ u32 bytes_of(u32 number)
+{
+    if constexpr (sizeof...(Rest) != 0)
+        if (number != 0)
+            return bytes_of<Rest...>(number - 1);
+    return First::Element::SIZE;
+}
+template <class First, class... Rest>
+static __device__ __forceinline__ void draw(u32 number, const Scalars &scalars, const Words &words,
+                                            u64 *out)
+{
+    if constexpr (sizeof...(Rest) != 0) {
+        if (number != 0) {
+            draw<Rest...>(number - 1, scalars, words, out);
+            return;
+        }
+    }
+    typename First::Raw values[First::DRAWS];
+    First distribution(scalars);
+    distribution(words, values);
+#pragma unroll
+    for (int i = 0; i < First::DRAWS; i++)
+        out[i] = (u64)values[i] >> First::Element::SHIFT;
+}
+
+// One of the distributions, which is chosen when it runs: what is shared is there once.
+template <class... Distributions>
 static __device__ __forceinline__ void strided(u8 *address, const Philox &philox,
                                                const Target &target, const Scalars &scalars,
                                                const Shape &shape)
 {
-    typedef typename StoresOf<typename Distribution::Element>::Type Store;
-    const int DRAWS = Distribution::DRAWS;
     u32 column = blockIdx.x / target.slices, slice = blockIdx.x - column * target.slices;
     u32 t = column * BLOCK + threadIdx.x;
     if (t >= target.threads)
@@ -795,15 +839,25 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
     u64 seed = philox.seed_ptr ? *philox.seed_ptr : philox.seed;
     u64 offset = philox.offset + (philox.offset_ptr ? *philox.offset_ptr : 0);
     Keys keys = keys_of(seed);
-    Distribution distribution(scalars);
+    u32 draws = draws_of<Distributions...>(shape.element);
+    u32 bytes = bytes_of<Distributions...>(shape.element);
     for (u32 wave = slice; wave < target.waves; wave += target.slices) {
-        typename Distribution::Raw values[DRAWS];
-        distribution(words_of(keys, offset / 4 + wave, t), values);
+        u64 values[4] = {};
+        draw<Distributions...>(shape.element, scalars, words_of(keys, offset / 4 + wave, t), values);
 #pragma unroll
-        for (int i = 0; i < DRAWS; i++) {
-            u32 li = (wave * DRAWS + i) * target.threads + t;
-            if (li < target.numel)
-                Store::one(address + offset_of(shape, li), values[i]);
+        for (u32 i = 0; i < 4; i++) {
+            u32 li = (wave * draws + i) * target.threads + t;
+            if (i >= draws || li >= target.numel)
+                break;
+            u8 *at = address + offset_of(shape, li);
+            if (bytes == 1)
+                *at = (u8)values[i];
+            else if (bytes == 2)
+                *(u16 *)at = (u16)values[i];
+            else if (bytes == 4)
+                *(u32 *)at = (u32)values[i];
+            else
+                *(u64 *)at = values[i];
         }
     }
 }
@@ -815,12 +869,11 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
         flat<__VA_ARGS__>(address, philox, target, scalars);                                       \
     }
 
-// The same elements in a tensor with gaps; the distribution is chosen when it runs.
-#define STRIDED(name)                                                                              \
+// The same elements in a tensor with gaps, of one of the distributions.
+#define STRIDED(name, ...)                                                                         \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                            \
     tcuda_random_##name##_strided(u8 *address, Philox philox, Target target, Scalars scalars,      \
-                                  Shape shape)
-
-#define STRIDED_CASE(number, ...)                                                                  \
-    if (shape.element == number)                                                                   \
-        strided<__VA_ARGS__>(address, philox, target, scalars, shape)
+                                  Shape shape)                                                     \
+    {                                                                                              \
+        strided<__VA_ARGS__>(address, philox, target, scalars, shape);                             \
+    }

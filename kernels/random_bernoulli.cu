@@ -8,14 +8,7 @@ FLAT(bernoulli_b32, Bernoulli<u32>)
 FLAT(bernoulli_b64, Bernoulli<u64>)
 FLAT(bernoulli_f64, BernoulliF64)
 
-STRIDED(bernoulli)
-{
-    STRIDED_CASE(0, Bernoulli<u8>);
-    STRIDED_CASE(1, Bernoulli<u16>);
-    STRIDED_CASE(2, Bernoulli<u32>);
-    STRIDED_CASE(3, Bernoulli<u64>);
-    STRIDED_CASE(4, BernoulliF64);
-}
+STRIDED(bernoulli, Bernoulli<u8>, Bernoulli<u16>, Bernoulli<u32>, Bernoulli<u64>, BernoulliF64)
 
 // ---- A probability for each element.
 

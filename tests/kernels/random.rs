@@ -215,11 +215,12 @@ fn distributions() -> Vec<Distribution> {
 fn every_kernel_on_the_cpu_and_in_rust() {
     let run = on_cpu();
     let mut filled = 0;
-    // The last of them: the number of a block is carried into its high word, in the middle.
+    // With the last two the number of a block is carried, in the middle, into its high word or lost.
     let offsets = [0, 4, 1 << 33, (1 << 34) - 4, u64::MAX - 3];
-    for distribution in distributions() {
+    for (turn, distribution) in distributions().into_iter().enumerate() {
         for dtype in Dtype::ALL {
-            for (round, numel) in [1, 3, 257, 1023, 4097, 5001].into_iter().enumerate() {
+            for (round, numel) in [3, 1023, 5001].into_iter().enumerate() {
+                let round = round + 3 * turn;
                 let philox = Philox {
                     seed: 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(round as u64 + 1),
                     offset: offsets[round % offsets.len()],
@@ -237,7 +238,7 @@ fn every_kernel_on_the_cpu_and_in_rust() {
             }
         }
     }
-    assert!(filled > 900, "{filled}");
+    assert!(filled > 450, "{filled}");
 }
 
 #[test]
@@ -295,9 +296,9 @@ fn tensors_with_gaps_have_the_same_elements() {
     ];
     let philox = Philox { seed: 99, offset: (1 << 34) - 4, ..Philox::default() };
     let mut compared = 0;
-    for distribution in &distributions() {
+    for (turn, distribution) in distributions().iter().enumerate() {
         for dtype in Dtype::ALL {
-            for dims in shapes {
+            for dims in [shapes[turn % 5], shapes[(turn + 2) % 5]] {
                 let case =
                     Case { distribution, dtype, dims, misaligned: 1, philox, geometry: SMALL };
                 let numel = dims.iter().map(|dim| dim.size).product();
@@ -307,7 +308,7 @@ fn tensors_with_gaps_have_the_same_elements() {
             }
         }
     }
-    assert!(compared > 500);
+    assert!(compared > 300);
 }
 
 #[test]
