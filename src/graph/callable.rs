@@ -6,6 +6,7 @@ use super::statics::{Blocks, Static};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
+use crate::memory;
 use crate::memory::backend::Server;
 use crate::memory::pool::Pool;
 use crate::rank::Rank;
@@ -112,6 +113,12 @@ impl Making {
             blocks.prepare(1)?;
             let (input, block) = Static::like(runtime, device, stream, sample)?;
             blocks.push(block);
+            // The host may free it while it is read, where this fails and nobody can wait for that.
+            if sample.numel > 0
+                && let Ok(Some((start, _))) = memory::extent(sample.address)
+            {
+                memory::record_stream(start, stream)?;
+            }
             input.take(runtime, sample, stream)?;
             inputs.push(input);
         }
@@ -258,6 +265,8 @@ pub fn make(
     making.extend(plans.into_iter().map(Making::new));
     let stream = device.streams.for_captures(device)?;
     if let Err(error) = capture_all(runtime, device, stream, &mut making, options) {
+        // What was queued reads memory of the host's.
+        let _ = stream.synchronize(runtime);
         making.into_iter().for_each(|making| making.undo(runtime));
         return Err(error);
     }

@@ -226,9 +226,13 @@ impl Drop for Registration {
         }
         for stream in streams {
             // SAFETY: streams live until shutdown, as this.
-            let recorded = memory::record_stream(words, unsafe { &*stream });
-            if recorded.is_err() {
-                // A launch may still read them: they stay until shutdown.
+            let stream = unsafe { &*stream };
+            // Where there is no host memory to note it, the launch that may still read them is waited for.
+            if memory::record_stream(words, stream).is_err()
+                // SAFETY: objects end before the runtime.
+                && stream.synchronize(unsafe { &*self.runtime }).is_err()
+            {
+                // They stay until shutdown.
                 return;
             }
         }

@@ -1,12 +1,17 @@
 //! Graphs: captured, replayed, updated and destroyed by the library.
 
-use crate::host::{Done, Failed, Memory, Stream, call, expect, fill};
-use std::ptr::null_mut;
+use crate::host::{Done, Failed, Memory, Stream, call, expect, fill, problem};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use tcuda::ffi::callable::*;
+use tcuda::ffi::generator::tcuda_random_manual_seed;
 use tcuda::ffi::graph::*;
 use tcuda::ffi::host::{tcuda_host_free, tcuda_host_malloc};
 use tcuda::ffi::mem_pool::{tcuda_mem_pool, tcuda_mem_pool_destroy};
 use tcuda::ffi::memory::*;
-use tcuda::ffi::stream::tcuda_stream_wait_stream;
+use tcuda::ffi::random::tcuda_random_uniform;
+use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_wait_stream};
+use tcuda::ffi::tensor::*;
 
 struct Graph(*mut tcuda_graph);
 
@@ -88,5 +93,112 @@ pub fn pinned() -> Done {
     let graph = graph?;
     call!(tcuda_graph_replay(graph.0, stream.0))?;
     drop(graph);
+    stream.synchronize()
+}
+
+fn bytes_of(data: *mut c_void, bits: u8, shape: &mut [i64; 1]) -> tcuda_tensor {
+    let code = if bits == 8 { TCUDA_DTYPE_UINT } else { TCUDA_DTYPE_FLOAT };
+    tcuda_tensor {
+        data,
+        device: tcuda_tensor_device { device_type: TCUDA_DEVICE_CUDA, device_id: 0 },
+        ndim: 1,
+        dtype: tcuda_dtype { code, bits, lanes: 1 },
+        shape: shape.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    }
+}
+
+/// Random numbers in a graph, and again.
+pub fn random() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(400, 0, stream.0)?;
+    let mut shape = [100];
+    let tensor = bytes_of(memory.0, 32, &mut shape);
+    call!(tcuda_random_manual_seed(0, 5))?;
+    let graph = Graph::new(0)?;
+    capture(&graph, &stream, null_mut(), || {
+        call!(tcuda_random_uniform(&tensor, 0.0, 1.0, null_mut(), stream.0))
+    })?;
+    call!(tcuda_graph_replay(graph.0, stream.0))?;
+    call!(tcuda_graph_replay(graph.0, null_mut()))?;
+    drop(graph);
+    stream.synchronize()
+}
+
+const BYTES: usize = 3000;
+
+/// Copies its input, whose sizes the output borrows.
+unsafe extern "C" fn copies(
+    runs: *mut c_void,
+    inputs: *const tcuda_tensor,
+    _: usize,
+    stream: *mut tcuda_stream,
+    outputs: *mut tcuda_tensor,
+    _: usize,
+) -> i32 {
+    // SAFETY: the counter of the scenario, which outlives the callable.
+    unsafe { *runs.cast::<u32>() += 1 };
+    // SAFETY: one input, as the scenario says.
+    let input = unsafe { inputs.read() };
+    let mut data = null_mut();
+    let made = call!(tcuda_malloc(BYTES, 0, stream, &mut data)).and_then(|()| {
+        let copied = call!(tcuda::ffi::copy::tcuda_copy(data, input.data, BYTES, stream));
+        if copied.is_err() {
+            drop(Memory(data));
+        }
+        copied
+    });
+    if made.is_err() {
+        return 1;
+    }
+    // SAFETY: one output, as the scenario says.
+    unsafe { outputs.write(tcuda_tensor { data, ..input }) };
+    0
+}
+
+struct Callable(*mut tcuda_graphed_callable);
+
+impl Drop for Callable {
+    fn drop(&mut self) {
+        let _ = call!(tcuda_graphed_callable_destroy(self.0));
+    }
+}
+
+/// Functions of the host, forward and backward.
+pub fn callables() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(BYTES, 0, stream.0)?;
+    fill(memory.0, &[7], BYTES, stream.0)?;
+    let (mut shape, mut runs) = ([BYTES as i64], 0u32);
+    let sample = bytes_of(memory.0, 8, &mut shape);
+    let callable = tcuda_callable {
+        struct_size: size_of::<tcuda_callable>(),
+        forward: Some(copies),
+        backward: Some(copies),
+        user_data: (&raw mut runs).cast(),
+        destroy: None,
+        sample_inputs: &sample,
+        num_inputs: 1,
+        num_outputs: 1,
+    };
+    let mut made = [null_mut(); 2];
+    let list = [callable, callable];
+    let status = call!(tcuda_graphed_callable_create(list.as_ptr(), 2, null(), made.as_mut_ptr()));
+    if status.is_err() && made != [null_mut(); 2] {
+        problem("what failed wrote a handle".into());
+    }
+    status?;
+    let [first, second] = made.map(Callable);
+    let (mut output, mut last) = (sample, sample);
+    fill(memory.0, &[8], BYTES, stream.0)?;
+    call!(tcuda_graphed_callable_call(first.0, &sample, 1, stream.0, &mut output, 1))?;
+    call!(tcuda_graphed_callable_call(second.0, &output, 1, stream.0, &mut last, 1))?;
+    expect(last.data, &[8], BYTES, stream.0)?;
+    call!(tcuda_graphed_callable_call_backward(second.0, &last, 1, stream.0, &mut output, 1))?;
+    call!(tcuda_graphed_callable_call_backward(first.0, &output, 1, null_mut(), &mut last, 1))?;
+    if runs != 16 {
+        problem(format!("{runs} runs, not 16"));
+    }
     stream.synchronize()
 }
