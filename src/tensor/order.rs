@@ -202,6 +202,12 @@ impl Tensor {
             ));
         }
         other.require_rising()?;
+        if self.numel == 0 {
+            let none = |tensor: &Tensor, bytes| {
+                Ordered::of(tensor.address, bytes, [Dim { size: 0, stride: 1 }].into_iter())
+            };
+            return Ok((none(self, element_bytes)?, none(other, other_bytes)?));
+        }
         let shape = self.shape();
         let len = shape.len();
         // By these strides the dimensions are sorted: those of the tensors, or of copies of them.

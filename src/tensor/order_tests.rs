@@ -114,6 +114,9 @@ fn pairs_are_sorted_by_both() {
     assert_eq!((own, other), ((0..6).collect(), vec![0, 1, 2, 0, 1, 2]));
     let (own, other) = order(&[2, 3], &[1, 2], &[0, 0], false);
     assert_eq!((own, other), ((0..6).collect(), vec![0; 6]));
+    let empty = tensor(&[i64::MAX, 0, 2, i64::MAX], &[0; 4], 32);
+    assert_eq!(empty.ordered().unwrap().numel(), 0);
+    assert_eq!(empty.ordered_with(&empty, true).unwrap().1.numel(), 0);
     let shapes = tensor(&[2, 3], &[3, 1], 32).ordered_with(&tensor(&[3, 2], &[2, 1], 32), false);
     assert!(shapes.is_err());
 }
