@@ -198,7 +198,7 @@ pub(super) fn offset_get(w: &mut World, i: &mut Input) {
 pub(super) fn offset_set(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let generator = w.generator(i, &mut e);
-    let offset = i.one_of(&[0, 4, 1 << 40, u64::MAX & !3, 1, 2, u64::MAX]);
+    let offset = i.one_of(&[0, 4, 1 << 40, u64::MAX - 3, 1, 2, u64::MAX]);
     if offset & 3 != 0 {
         e.wrong(status::INVALID_ARGUMENT);
     }
