@@ -672,6 +672,11 @@ struct Lane {
     u32 low, p_high, p_low;
 };
 
+// What bounds it on an H200 (132 multiprocessors, 1.98 GHz, fills of 4.65 TB/s): a warp's round of this
+// loop, 128 streams, is of uniform floats 268 instructions, of which 124 take the integer unit (16 lanes
+// a cycle in each quarter of a multiprocessor) and 67 are wide products (as many, twice as long): some
+// 270 cycles for 2 KiB in each quarter, or 8 TB/s, so that memory is what bounds it. Of bfloat16 it is
+// 199 on the integer unit for 1 KiB, 2.7 TB/s; of bytes 0.5 KiB, 2 TB/s.
 template <class Distribution>
 static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
                                             const Target &target, const Scalars &scalars)

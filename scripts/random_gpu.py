@@ -24,6 +24,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 SIGNED = ("int8", "int16", "int32", "int64")
 INTEGERS = ("uint8", *SIGNED)
 UNSIGNED = ("uint16", "uint32", "uint64")
+COMPLEX = ("complex64", "complex128")
 
 
 class Dtype(ctypes.Structure):
@@ -51,7 +52,7 @@ class Tensor(ctypes.Structure):
     def of(cls, tensor):
         name = str(tensor.dtype).removeprefix("torch.")
         code = {"i": 0, "u": 1, "f": 2}.get(name[0], 6)
-        code = {"bfloat16": 4, "bool": 6}.get(name, code)
+        code = {"bfloat16": 4, "bool": 6, "complex64": 5, "complex128": 5}.get(name, code)
         bits = 8 * tensor.element_size()
         many = ctypes.c_int64 * max(tensor.dim(), 1)
         view = cls(
@@ -74,8 +75,8 @@ class Library:
         self.generator = ctypes.c_void_p()
         self.call("tcuda_generator_create", 0, ctypes.byref(self.generator))
 
-    def has(self, function):
-        return hasattr(self.tcuda, function)
+    def knows(self, name, dtype):
+        return True
 
     def call(self, function, *arguments):
         status = getattr(self.tcuda, function)(*arguments)
@@ -92,9 +93,11 @@ class Library:
         return struct.unpack("<QQ", state.raw)
 
     def fill(self, name, arguments, tensor):
+        if name == "integers_full":
+            name, arguments = "integers_from", (MIN64,)
         function = f"tcuda_random_{name}"
         view = Tensor.of(tensor)
-        kind = ctypes.c_int64 if name == "integers" else ctypes.c_double
+        kind = ctypes.c_int64 if name.startswith("integers") else ctypes.c_double
         passed = [kind(argument) for argument in arguments if isinstance(argument, (int, float))]
         if name == "bernoulli_tensor":
             p = Tensor.of(arguments[0])
@@ -108,6 +111,8 @@ def torch_fill(name, arguments, tensor, generator):
         return tensor.random_(generator=generator)
     if name == "integers_full":
         return tensor.random_(MIN64, None, generator=generator)
+    if name == "integers_from":
+        return tensor.random_(arguments[0], None, generator=generator)
     if name == "integers":
         return tensor.random_(*arguments, generator=generator)
     if name == "bernoulli_tensor":
@@ -130,6 +135,8 @@ def fills():
     yield "uniform", (-3.7, 11.3), FLOATS
     yield "uniform", (1e-3, 2e-3), FLOATS
     yield "uniform", (2.5, 2.5), FLOATS
+    yield "uniform", (-1.0, 2.0), COMPLEX
+    yield "normal", (0.5, 3.0), COMPLEX
     yield "normal", (0.0, 1.0), FLOATS
     yield "normal", (-12.25, 0.01), FLOATS
     yield "normal", (0.1, 30.0), FLOATS
@@ -165,6 +172,11 @@ def fills():
     yield "integers", (0, (1 << 32) - 1), ("uint32", "uint64", "int64", "float64")
     yield "integers", (0, 1 << 40), ("int64", "uint64", "float64", "bfloat16")
     yield "integers", (-(1 << 62), (1 << 62) + 12345), ("int64", "bfloat16")
+    yield "integers_from", (-7,), FLOATS + SIGNED
+    yield "integers_from", (1,), FLOATS + INTEGERS + UNSIGNED + ("bool",)
+    yield "integers_from", (-(1 << 62),), ("int64", "float32", "float64", "bfloat16")
+    yield "integers", (-65000, 65500), ("float16", "bfloat16", "float32")
+    yield "integers", (-12345678901, 98765432109), ("float32", "bfloat16", "float64", "int64")
     yield "integers_all", (), FLOATS + INTEGERS + ("bool",)
     yield "integers_full", (), ("int64", "float64", "float32", "bfloat16")
 
@@ -286,6 +298,8 @@ class Comparison:
             if only not in name:
                 continue
             for dtype in dtypes:
+                if not self.ours.knows(name, dtype):
+                    continue
                 for _ in range(self.rounds):
                     numel = self.random.choice(sizes)
                     self.one(name, arguments, dtype, numel, "flat", lambda a: a[:numel])
@@ -303,7 +317,7 @@ class Comparison:
         for step in range(steps):
             name, arguments, dtypes = self.random.choice(kinds)
             dtype, numel = self.random.choice(dtypes), self.random.randrange(1, 3 * self.threads)
-            if (name, dtype) in self.refused:
+            if (name, dtype) in self.refused or not self.ours.knows(name, dtype):
                 continue
             pair, (a, b) = self.buffers(dtype, numel)
             torch_fill(name, arguments, b, self.theirs)
