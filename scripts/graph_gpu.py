@@ -59,13 +59,13 @@ class Graphs(Library):
         self.call("tcuda_stream_create", 0, 0, ctypes.byref(self.stream))
 
     def capture(self, body, pool=None):
-        graph, before = ctypes.c_void_p(), ctypes.c_void_p()
+        graph, before, device = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int32()
         self.call("tcuda_graph_create", 0, ctypes.byref(graph))
-        self.call("tcuda_stream_exchange", self.stream, ctypes.byref(before), None)
+        self.call("tcuda_stream_exchange", self.stream, ctypes.byref(before), ctypes.byref(device))
         self.call("tcuda_graph_capture_begin", graph, None, pool, 0)
         body()
         self.call("tcuda_graph_capture_end", graph)
-        self.call("tcuda_stream_exchange", before, None, None)
+        self.call("tcuda_stream_exchange", before, ctypes.byref(ctypes.c_void_p()), ctypes.byref(device))
         return graph
 
     def replay(self, graph):
