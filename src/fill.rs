@@ -110,36 +110,72 @@ pub fn plan(ptr: u64, value: &[u8], total: u64) -> Option<FillPlan> {
 
 /// The shortest prefix of which `value` is a whole number of copies.
 fn shortest_period(value: &[u8]) -> &[u8] {
-    let repeats = |length: &usize| {
-        value.len().is_multiple_of(*length)
-            && value.iter().zip(&value[*length..]).all(|(byte, later)| byte == later)
-    };
-    let length = (1..value.len()).find(repeats).unwrap_or(value.len());
-    &value[..length]
+    let mut period = value;
+    // Nearly every value is of a power of two of bytes, which takes no division.
+    while period.len().is_multiple_of(2) {
+        let (first, second) = period.split_at(period.len() / 2);
+        if first != second {
+            break;
+        }
+        period = first;
+    }
+    if !value.len().is_power_of_two() {
+        for prime in [3, 5, 7, 11, 13] {
+            while period.len().is_multiple_of(prime) {
+                let part = &period[..period.len() / prime];
+                if period.chunks(part.len()).any(|other| other != part) {
+                    break;
+                }
+                period = part;
+            }
+        }
+    }
+    period
 }
 
 /// Blocks enough to store everything in one round, up to the most that are useful.
 fn grid(parameters: &Parameters) -> u32 {
-    // As in the kernel: the last threads of a block rest when the period does not fit into it.
-    let cycle = parameters.period >> parameters.period.trailing_zeros();
-    let width = u64::from(BLOCK - BLOCK % cycle);
-    let blocks = parameters.bytes.div_ceil(width * STORES * VECTOR).clamp(1, MOST_BLOCKS);
-    blocks as u32
+    let blocks = match parameters.period.is_power_of_two() {
+        true => parameters.bytes.div_ceil(u64::from(BLOCK) * STORES * VECTOR),
+        false => {
+            // As in the kernel: the last threads of a block rest when the period does not fit into it.
+            let cycle = parameters.period >> parameters.period.trailing_zeros();
+            let width = u64::from(BLOCK - BLOCK % cycle);
+            parameters.bytes.div_ceil(width * STORES * VECTOR)
+        }
+    };
+    blocks.clamp(1, MOST_BLOCKS) as u32
 }
 
 impl Parameters {
     /// `value` is of 1..=16 bytes.
     fn new(dst: u64, value: &[u8], bytes: u64) -> Parameters {
-        let mut repeated = value.iter().copied().cycle();
-        let mut word = || u64::from_le_bytes(std::array::from_fn(|_| repeated.next().unwrap_or(0)));
-        let pattern = [word(), word(), word(), word()];
-        Parameters { dst, bytes, pattern, period: value.len() as u32 }
+        Parameters { dst, bytes, pattern: pattern_of(value), period: value.len() as u32 }
     }
 
     /// Byte `index` of the repeated value; `index` < 32.
     fn byte(&self, index: usize) -> u8 {
         (self.pattern[index / 8] >> (8 * (index % 8))) as u8
     }
+}
+
+/// A value of 1..=16 bytes repeated over 32.
+fn pattern_of(value: &[u8]) -> [u64; 4] {
+    if value.len().is_power_of_two() {
+        let mut bytes = [0; LONGEST];
+        bytes[..value.len()].copy_from_slice(value);
+        let mut all = u128::from_le_bytes(bytes);
+        let mut length = value.len();
+        while length < LONGEST {
+            all |= all << (8 * length);
+            length *= 2;
+        }
+        let (low, high) = (all as u64, (all >> 64) as u64);
+        return [low, high, low, high];
+    }
+    let mut repeated = value.iter().copied().cycle();
+    let mut word = || u64::from_le_bytes(std::array::from_fn(|_| repeated.next().unwrap_or(0)));
+    [word(), word(), word(), word()]
 }
 
 /// Writes bytes to device addresses; its errors are CUresults.
@@ -262,6 +298,19 @@ mod tests {
         assert!(kernel(BASE + 1, &[1, 2], 8), "unaligned");
         assert!(kernel(BASE + 2, &[1, 2, 3, 4], 8), "unaligned");
         assert!(kernel(BASE, &[1, 2], 7), "cut short");
+    }
+
+    #[test]
+    fn values_are_as_short_as_they_can_be() {
+        for length in 1..=LONGEST {
+            for period in (1..=length).filter(|period| length.is_multiple_of(*period)) {
+                let value: Vec<u8> = (0..length).map(|index| (index % period) as u8).collect();
+                assert_eq!(shortest_period(&value).len(), period, "of {length} bytes");
+                let pattern: Vec<u8> =
+                    pattern_of(&value).iter().flat_map(|word| word.to_le_bytes()).collect();
+                assert!((0..32).all(|index| pattern[index] == value[index % length]));
+            }
+        }
     }
 
     #[test]
