@@ -1855,7 +1855,8 @@ tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
  * The same with a probability for each element. What torch refuses while it runs, a probability
  * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
  *
- * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat
+ * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
+ * those of Tensor.expand
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcuda_tensor *p,

@@ -12,7 +12,9 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-#ifndef TCUDA_RANDOM_MATH
+#ifdef TCUDA_RANDOM_MATH // another, of the CPU
+#include TCUDA_RANDOM_MATH
+#else
 #include "random_math.cuh"
 #endif
 
@@ -31,7 +33,7 @@ struct Target {
     u32 waves;   // blocks of a stream: numel by T*DRAWS, rounded up
     u32 slices;  // threads of ours that share a stream
     u32 lead;    // lanes of the first thread that do not exist, so that vectors are aligned
-    u32 zero;
+    u32 full;    // waves of which every element exists
 };
 
 // The distribution's parameters; each kernel says what they are.
@@ -178,10 +180,20 @@ static __device__ __forceinline__ float uniform_of(u32 x)
     return fma32(float_of(x), bits_float(0x2f800000), bits_float(0x2f000000)); // 2^-32, 2^-33
 }
 
+// The 53 bits of x ^ y << 21 as a double: each half in the significand of a power of two, and those
+// taken off again; all of it exact, and without a conversion of integers, which is slow.
+static __device__ __forceinline__ double double_of53(u32 x, u32 y)
+{
+    u32 low = x ^ y << 21, high = y >> 11;
+    double upper = bits_double((u64)0x45300000 << 32 | high); // 2^84 + high*2^32
+    double lower = bits_double((u64)0x43300000 << 32 | low);  // 2^52 + low
+    return add64(add64(upper, -bits_double(0x4530000000100000)), lower);
+}
+
 static __device__ __forceinline__ double uniform_of(u32 x, u32 y)
 {
-    u64 z = x ^ (u64)y << 21;
-    return fma64(double_of(z), bits_double(0x3ca0000000000000), bits_double(0x3c90000000000000));
+    double z = double_of53(x, y);
+    return fma64(z, bits_double(0x3ca0000000000000), bits_double(0x3c90000000000000));
 }
 
 static __device__ __forceinline__ void uniforms(const Words &r, float *u)
@@ -231,14 +243,86 @@ static __device__ __forceinline__ void normals(const Words &r, float *n)
     normal_pair(r.z, r.w, n + 2);
 }
 
+// Coefficients lie in constant memory, where an instruction reads them on its way.
+static __constant__ u64 LOG64[] = {
+    0x3eb1380b3ae80f1e, 0x3ed0ee258b7a8b04, 0x3ef3b2669f02676f, 0x3f1745cba9ab0956,
+    0x3f3c71c72d1b5154, 0x3f624924923be72d, 0x3f8999999999a3c4, 0x3fb5555555555554,
+    0x3fe62e42fefa39ef, // ln 2, and what it lacks
+    0x3c7abc9e3b39803f,
+};
+static __constant__ u64 COS64[] = {
+    0xbda8ff8320fd8164, 0x3e21eea7c1ef8528, 0xbe927e4f8e06e6d9, 0x3efa01a019ddbce9,
+    0xbf56c16c16c15d47, 0x3fa5555555555551, 0xbfe0000000000000, 0x3ff0000000000000,
+};
+static __constant__ u64 SIN64[] = {
+    0x3de5db65f9785eba, 0xbe5ae5f12cb0d246, 0x3ec71de369ace392, 0xbf2a01a019db62a1,
+    0x3f81111111110818, 0xbfc5555555555554,
+};
+
+template <int COUNT>
+static __device__ __forceinline__ double polynomial(const u64 (&coefficients)[COUNT], int terms, double x)
+{
+    double p = bits_double(coefficients[0]);
+#pragma unroll
+    for (int i = 1; i < terms; i++)
+        p = fma64(p, x, bits_double(coefficients[i]));
+    return p;
+}
+
+// log of a number from 2^-54 to 1, without what only others need.
+static __device__ __forceinline__ double log_of_uniform(double u)
+{
+    u64 bits = double_bits(u);
+    u32 high = (u32)(bits >> 32), significand = (high & 0xfffff) | 0x3ff00000;
+    // From the square root of 2 on, half of it.
+    u32 above = significand >= 0x3ff6a09f;
+    double m = bits_double((u64)(significand - (above << 20)) << 32 | (u32)bits);
+    u32 exponent = (high >> 20) - 1023 + above;
+    double e = add64(bits_double((u64)0x43300000 << 32 | (exponent ^ 0x80000000)),
+                     -bits_double(0x4330000080000000));
+
+    double sum = add64(m, 1.0), less = add64(m, -1.0);
+    double r = reciprocal_about(sum);
+    double rest = fma64(-sum, r, 1.0);
+    r = fma64(fma64(rest, rest, rest), r, r);
+    double half = mul64(less, r), q = fma64(less, r, half), square = mul64(q, q);
+    double p = polynomial(LOG64, 8, square);
+    double lost = add64(less, -q);
+    lost = mul64(r, fma64(-q, less, add64(lost, lost)));
+    p = fma64(mul64(square, p), q, lost);
+    double ln2 = bits_double(LOG64[8]);
+    double y = fma64(e, ln2, q);
+    p = add64(p, -add64(fma64(-e, ln2, y), -q));
+    return add64(y, fma64(e, bits_double(LOG64[9]), p));
+}
+
+// sincospi of a number from 0 to 2, likewise.
+static __device__ __forceinline__ void sincospi_of_uniform(double v, double *sine, double *cosine)
+{
+    // Quarters of a turn, to nearest, ties to even: in the low bits beside a large number.
+    double large = bits_double(0x4338000000000000);
+    double t = fma64(v, 2.0, large);
+    u32 quarter = (u32)double_bits(t);
+    double r = fma64(add64(t, -large), -0.5, v);
+    double x = fma64(r, bits_double(0x400921fb54442d18), mul64(r, bits_double(0x3ca1a62633145c07)));
+    double square = mul64(x, x);
+    double c = polynomial(COS64, 8, square);
+    double s = polynomial(SIN64, 6, square);
+    s = fma64(fma64(s, square, 0.0), x, x);
+    double first = quarter & 1 ? c : s, second = quarter & 1 ? -s : c;
+    // Zeros are without a sign.
+    *sine = add64(quarter & 2 ? -first : first, 0.0);
+    *cosine = add64(quarter & 2 ? -second : second, 0.0);
+}
+
 static __device__ __forceinline__ void normals(const Words &r, double *n)
 {
-    u64 z = r.z ^ (u64)r.w << 21;
     double u = uniform_of(r.x, r.y);
-    double v = fma64(double_of(z), bits_double(0x3cb0000000000000), bits_double(0x3ca0000000000000));
-    double s = sqrt64(mul64(log64(u), -2.0));
+    double v = fma64(double_of53(r.z, r.w), bits_double(0x3cb0000000000000),
+                     bits_double(0x3ca0000000000000));
+    double s = sqrt64_of_normal_or_zero(mul64(log_of_uniform(u), -2.0));
     double sine, cosine;
-    sincospi64(v, &sine, &cosine);
+    sincospi_of_uniform(v, &sine, &cosine);
     n[0] = mul64(sine, s);
     n[1] = mul64(cosine, s);
 }
@@ -323,7 +407,7 @@ static __device__ __forceinline__ float exponential_log(float u)
 
 static __device__ __forceinline__ double exponential_log(double u)
 {
-    return u >= bits_double(0x3fefffffffffffff) ? bits_double(0xbca0000000000000) : log64(u);
+    return u >= bits_double(0x3fefffffffffffff) ? bits_double(0xbca0000000000000) : log_of_uniform(u);
 }
 
 // -log(u)/rate; words: -1/rate, a division of the type in which torch computes.
@@ -386,7 +470,7 @@ static __device__ __forceinline__ float geometric_of(float u, float divisor)
 }
 static __device__ __forceinline__ double geometric_of(double u, double divisor)
 {
-    return ceil64(div64(log64(u), divisor));
+    return ceil64(div64(log_of_uniform(u), divisor));
 }
 
 // What trials become as an element: as torch's casts, through 32 or 64 bits with or without a sign.
@@ -436,45 +520,67 @@ template <class Word> struct Modulo {
     }
 };
 
-// base + r % range of 32-bit draws; words: base, range, its magic and (from bit 32, 40 on) shifts.
+// base + r % range of 32-bit draws; words: base, range, its magic and (from bit 32, 40 on) shifts; bit
+// 48: the range is a power of two, and r % range is some of r's bits.
 template <class Type> struct Integers32 {
     typedef typename Type::Raw Raw;
     typedef Type Element;
     static const int DRAWS = 4;
     i64 base;
     Modulo<u32> modulo;
+    bool masks;
     __device__ __forceinline__ Integers32(const Scalars &s)
         : base(s.word[0]), modulo{(u32)s.word[1], (u32)s.word[2], (u32)(s.word[2] >> 32) & 63,
-                                  (u32)(s.word[2] >> 40) & 63}
+                                  (u32)(s.word[2] >> 40) & 63},
+          masks(s.word[2] >> 48 & 1)
     {
     }
     __device__ __forceinline__ void operator()(const Words &words, Raw *out) const
     {
         u32 r[4] = {words.x, words.y, words.z, words.w};
+        if (masks) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                r[i] &= modulo.divisor - 1;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                r[i] = modulo(r[i]);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            out[i] = Type::from_integer((i64)((u64)base + modulo(r[i])));
+            out[i] = Type::from_integer((i64)((u64)base + r[i]));
     }
 };
 
-// The same of 64-bit draws; range 0 is all of them. Words: base, range, magic, shifts (bits 0, 8).
+// The same of 64-bit draws; range 0 is all of them. Words: base, range, magic, shifts (bits 0, 8) and
+// whether the range is a power of two (bit 16).
 template <class Type> struct Integers64 {
     typedef typename Type::Raw Raw;
     typedef Type Element;
     static const int DRAWS = 2;
     i64 base;
     Modulo<u64> modulo;
+    bool masks;
     __device__ __forceinline__ Integers64(const Scalars &s)
         : base(s.word[0]),
-          modulo{s.word[1], s.word[2], (u32)s.word[3] & 63, (u32)(s.word[3] >> 8) & 63}
+          modulo{s.word[1], s.word[2], (u32)s.word[3] & 63, (u32)(s.word[3] >> 8) & 63},
+          masks(s.word[3] >> 16 & 1)
     {
     }
     __device__ __forceinline__ void operator()(const Words &words, Raw *out) const
     {
         u64 r[2] = {(u64)words.x << 32 | words.y, (u64)words.z << 32 | words.w};
+        if (masks) {
+            r[0] &= modulo.divisor - 1;
+            r[1] &= modulo.divisor - 1;
+        } else {
+            r[0] = modulo(r[0]);
+            r[1] = modulo(r[1]);
+        }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            out[i] = Type::from_integer((i64)((u64)base + modulo(r[i])));
+            out[i] = Type::from_integer((i64)((u64)base + r[i]));
     }
 };
 
@@ -534,10 +640,9 @@ template <> struct Stores<2, 0> {
 };
 template <> struct Stores<2, 16> {
     static const int LANES = 4;
-    static __device__ __forceinline__ u32 pair(u32 a, u32 b) { return a >> 16 | (b & 0xffff0000); }
     static __device__ __forceinline__ void vector(u8 *at, const u32 *v)
     {
-        *(uint2 *)at = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
+        *(uint2 *)at = make_uint2(high_halves(v[0], v[1]), high_halves(v[2], v[3]));
     }
     static __device__ __forceinline__ void one(u8 *at, u32 v) { *(u16 *)at = (u16)(v >> 16); }
 };
@@ -567,6 +672,11 @@ struct Lane {
     u32 low, p_high, p_low;
 };
 
+// What bounds it on an H200 (132 multiprocessors, 1.98 GHz, fills of 4.65 TB/s): a warp's round of this
+// loop, 128 streams, is of uniform floats 268 instructions, of which 124 take the integer unit (16 lanes
+// a cycle in each quarter of a multiprocessor) and 67 are wide products (as many, twice as long): some
+// 270 cycles for 2 KiB in each quarter, or 8 TB/s, so that memory is what bounds it. Of bfloat16 it is
+// 199 on the integer unit for 1 KiB, 2.7 TB/s; of bytes 0.5 KiB, 2 TB/s.
 template <class Distribution>
 static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
                                             const Target &target, const Scalars &scalars)
@@ -588,6 +698,8 @@ static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
     Keys keys = keys_of(seed);
     Distribution distribution(scalars);
     u32 span = target.threads * DRAWS;
+    // Bytes from one draw of a stream to the next, and from wave to wave of this thread.
+    u64 row = (u64)target.threads * SIZE, step = row * DRAWS * target.slices;
 
     u32 wave = slice;
     while (wave < target.waves) {
@@ -603,7 +715,8 @@ static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
             u64 p = (u64)M0 * ((u32)(q >> 32) ^ high ^ keys.low[0]);
             lanes[v] = Lane{kept((u32)q), kept((u32)(p >> 32)), kept((u32)p)};
         }
-        for (; wave < end; wave += target.slices) {
+        u8 *at = address + (i64)((u64)wave * span + first) * SIZE;
+        for (; wave < end; wave += target.slices, at += step) {
             u64 p = (u64)M0 * (u32)(offset / 4 + wave);
             u64 q = (u64)M1 * ((u32)(p >> 32) ^ keys.high[0]);
             u32 x = (u32)(q >> 32) ^ keys.low[1], y = (u32)q, z = (u32)p ^ keys.high[1];
@@ -617,21 +730,24 @@ static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
                 for (int i = 0; i < DRAWS; i++)
                     out[i][v] = values[i];
             }
-            u32 base = wave * span;
+            if (whole && wave < target.full) {
+#pragma unroll
+                for (int i = 0; i < DRAWS; i++)
+                    Store::vector(at + i * row, out[i]);
+                continue;
+            }
 #pragma unroll
             for (int i = 0; i < DRAWS; i++) {
-                u32 li = base + i * target.threads + first;
-                u8 *at = address + (u64)li * SIZE;
+                u32 li = wave * span + i * target.threads + first;
                 if (whole && li + LANES <= target.numel) {
-                    Store::vector(at, out[i]);
+                    Store::vector(at + i * row, out[i]);
                 } else {
 #pragma unroll
                     for (int v = 0; v < LANES; v++) {
                         bool exists = first + v >= 0 && first + v < threads;
                         // Where the first lanes do not exist, li may be below 0.
-                        u32 own = li + v;
-                        if (exists && own < target.numel)
-                            Store::one(address + (u64)own * SIZE, out[i][v]);
+                        if (exists && li + v < target.numel)
+                            Store::one(at + i * row + v * SIZE, out[i][v]);
                     }
                 }
             }
@@ -670,13 +786,57 @@ static __device__ __forceinline__ i64 offset_of(const Shape &shape, u32 li)
     return offset;
 }
 
-template <class Distribution>
+// In a list of distributions: there is none of this number.
+struct None {
+    typedef u32 Raw;
+    typedef F32 Element;
+    static const int DRAWS = 4;
+    __device__ __forceinline__ None(const Scalars &) {}
+    __device__ __forceinline__ void operator()(const Words &, Raw *out) const
+    {
+        out[0] = out[1] = out[2] = out[3] = 0;
+    }
+};
+
+// Of a list of distributions that of a number: elements of a block, bytes of one, a block's elements.
+template <class First, class... Rest> static __device__ __forceinline__ u32 draws_of(u32 number)
+{
+    if constexpr (sizeof...(Rest) != 0)
+        if (number != 0)
+            return draws_of<Rest...>(number - 1);
+    return First::DRAWS;
+}
+template <class First, class... Rest> static __device__ __forceinline__ u32 bytes_of(u32 number)
+{
+    if constexpr (sizeof...(Rest) != 0)
+        if (number != 0)
+            return bytes_of<Rest...>(number - 1);
+    return First::Element::SIZE;
+}
+template <class First, class... Rest>
+static __device__ __forceinline__ void draw(u32 number, const Scalars &scalars, const Words &words,
+                                            u64 *out)
+{
+    if constexpr (sizeof...(Rest) != 0) {
+        if (number != 0) {
+            draw<Rest...>(number - 1, scalars, words, out);
+            return;
+        }
+    }
+    typename First::Raw values[First::DRAWS];
+    First distribution(scalars);
+    distribution(words, values);
+#pragma unroll
+    for (int i = 0; i < First::DRAWS; i++)
+        out[i] = (u64)values[i] >> First::Element::SHIFT;
+}
+
+// One of the distributions, which is chosen when it runs: what is shared is there once.
+template <class... Distributions>
 static __device__ __forceinline__ void strided(u8 *address, const Philox &philox,
                                                const Target &target, const Scalars &scalars,
                                                const Shape &shape)
 {
-    typedef typename StoresOf<typename Distribution::Element>::Type Store;
-    const int DRAWS = Distribution::DRAWS;
     u32 column = blockIdx.x / target.slices, slice = blockIdx.x - column * target.slices;
     u32 t = column * BLOCK + threadIdx.x;
     if (t >= target.threads)
@@ -684,15 +844,25 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
     u64 seed = philox.seed_ptr ? *philox.seed_ptr : philox.seed;
     u64 offset = philox.offset + (philox.offset_ptr ? *philox.offset_ptr : 0);
     Keys keys = keys_of(seed);
-    Distribution distribution(scalars);
+    u32 draws = draws_of<Distributions...>(shape.element);
+    u32 bytes = bytes_of<Distributions...>(shape.element);
     for (u32 wave = slice; wave < target.waves; wave += target.slices) {
-        typename Distribution::Raw values[DRAWS];
-        distribution(words_of(keys, offset / 4 + wave, t), values);
+        u64 values[4] = {};
+        draw<Distributions...>(shape.element, scalars, words_of(keys, offset / 4 + wave, t), values);
 #pragma unroll
-        for (int i = 0; i < DRAWS; i++) {
-            u32 li = (wave * DRAWS + i) * target.threads + t;
-            if (li < target.numel)
-                Store::one(address + offset_of(shape, li), values[i]);
+        for (u32 i = 0; i < 4; i++) {
+            u32 li = (wave * draws + i) * target.threads + t;
+            if (i >= draws || li >= target.numel)
+                break;
+            u8 *at = address + offset_of(shape, li);
+            if (bytes == 1)
+                *at = (u8)values[i];
+            else if (bytes == 2)
+                *(u16 *)at = (u16)values[i];
+            else if (bytes == 4)
+                *(u32 *)at = (u32)values[i];
+            else
+                *(u64 *)at = values[i];
         }
     }
 }
@@ -704,12 +874,11 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
         flat<__VA_ARGS__>(address, philox, target, scalars);                                       \
     }
 
-// The same elements in a tensor with gaps; the distribution is chosen when it runs.
-#define STRIDED(name)                                                                              \
+// The same elements in a tensor with gaps, of one of the distributions.
+#define STRIDED(name, ...)                                                                         \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                            \
     tcuda_random_##name##_strided(u8 *address, Philox philox, Target target, Scalars scalars,      \
-                                  Shape shape)
-
-#define STRIDED_CASE(number, ...)                                                                  \
-    if (shape.element == number)                                                                   \
-        strided<__VA_ARGS__>(address, philox, target, scalars, shape)
+                                  Shape shape)                                                     \
+    {                                                                                              \
+        strided<__VA_ARGS__>(address, philox, target, scalars, shape);                             \
+    }

@@ -8,14 +8,7 @@ FLAT(bernoulli_b32, Bernoulli<u32>)
 FLAT(bernoulli_b64, Bernoulli<u64>)
 FLAT(bernoulli_f64, BernoulliF64)
 
-STRIDED(bernoulli)
-{
-    STRIDED_CASE(0, Bernoulli<u8>);
-    STRIDED_CASE(1, Bernoulli<u16>);
-    STRIDED_CASE(2, Bernoulli<u32>);
-    STRIDED_CASE(3, Bernoulli<u64>);
-    STRIDED_CASE(4, BernoulliF64);
-}
+STRIDED(bernoulli, Bernoulli<u8>, Bernoulli<u16>, Bernoulli<u32>, Bernoulli<u64>, BernoulliF64)
 
 // ---- A probability for each element.
 
@@ -99,7 +92,7 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
             out[3] = u[3] <= p.w ? one : (Bits)0;
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (u32 i = 0; i < 4; i++) {
                 out[i] = 0;
                 if (i < left) {
                     u64 at = place(pair.p_dims, pair.p_size, pair.p_stride, li + i, p_bytes);
@@ -109,11 +102,11 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
         }
         if (pair.dims == 0 && left >= 4 && (u64)address % (sizeof(Bits) * Store::LANES) == 0) {
 #pragma unroll
-            for (int i = 0; i < 4; i += Store::LANES)
+            for (u32 i = 0; i < 4; i += Store::LANES)
                 Store::vector(address + (li + i) * sizeof(Bits), out + i);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (u32 i = 0; i < 4; i++)
                 if (i < left)
                     Store::one(address + place(pair.dims, pair.size, pair.stride, li + i, sizeof(Bits)),
                                out[i]);

@@ -7,10 +7,4 @@ FLAT(exponential_f16, Exponential<F16>)
 FLAT(exponential_bf16, Exponential<BF16>)
 FLAT(exponential_f64, Exponential<F64>)
 
-STRIDED(exponential)
-{
-    STRIDED_CASE(0, Exponential<F32>);
-    STRIDED_CASE(1, Exponential<F16>);
-    STRIDED_CASE(2, Exponential<BF16>);
-    STRIDED_CASE(3, Exponential<F64>);
-}
+STRIDED(exponential, Exponential<F32>, Exponential<F16>, Exponential<BF16>, Exponential<F64>)

@@ -13,15 +13,6 @@ FLAT(geometric_i16, Geometric<Integer<u16>>)
 FLAT(geometric_i32, Geometric<Integer<u32>>)
 FLAT(geometric_i64, Geometric<Integer<u64>>)
 
-STRIDED(geometric)
-{
-    STRIDED_CASE(0, Geometric<F32>);
-    STRIDED_CASE(1, Geometric<F16>);
-    STRIDED_CASE(2, Geometric<BF16>);
-    STRIDED_CASE(3, Geometric<F64>);
-    STRIDED_CASE(4, Geometric<Unsigned8>);
-    STRIDED_CASE(5, Geometric<Integer<u8>>);
-    STRIDED_CASE(6, Geometric<Integer<u16>>);
-    STRIDED_CASE(7, Geometric<Integer<u32>>);
-    STRIDED_CASE(8, Geometric<Integer<u64>>);
-}
+STRIDED(geometric, Geometric<F32>, Geometric<F16>, Geometric<BF16>, Geometric<F64>,
+        Geometric<Unsigned8>, Geometric<Integer<u8>>, Geometric<Integer<u16>>,
+        Geometric<Integer<u32>>, Geometric<Integer<u64>>)

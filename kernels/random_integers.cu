@@ -19,24 +19,9 @@ FLAT(integers64_f64, Integers64<F64>)
 FLAT(integers64_b32, Integers64<Integer<u32>>)
 FLAT(integers64_b64, Integers64<Integer<u64>>)
 
-STRIDED(integers32)
-{
-    STRIDED_CASE(0, Integers32<F32>);
-    STRIDED_CASE(1, Integers32<F16>);
-    STRIDED_CASE(2, Integers32<BF16>);
-    STRIDED_CASE(3, Integers32<F64>);
-    STRIDED_CASE(4, Integers32<Integer<u8>>);
-    STRIDED_CASE(5, Integers32<Integer<u16>>);
-    STRIDED_CASE(6, Integers32<Integer<u32>>);
-    STRIDED_CASE(7, Integers32<Integer<u64>>);
-    STRIDED_CASE(8, Integers32<Bool>);
-}
+STRIDED(integers32, Integers32<F32>, Integers32<F16>, Integers32<BF16>, Integers32<F64>,
+        Integers32<Integer<u8>>, Integers32<Integer<u16>>, Integers32<Integer<u32>>,
+        Integers32<Integer<u64>>, Integers32<Bool>)
 
-STRIDED(integers64)
-{
-    STRIDED_CASE(0, Integers64<F32>);
-    STRIDED_CASE(2, Integers64<BF16>);
-    STRIDED_CASE(3, Integers64<F64>);
-    STRIDED_CASE(6, Integers64<Integer<u32>>);
-    STRIDED_CASE(7, Integers64<Integer<u64>>);
-}
+STRIDED(integers64, Integers64<F32>, None, Integers64<BF16>, Integers64<F64>, None, None,
+        Integers64<Integer<u32>>, Integers64<Integer<u64>>)

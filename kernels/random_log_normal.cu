@@ -7,10 +7,4 @@ FLAT(log_normal_f16, LogNormal<F16>)
 FLAT(log_normal_bf16, LogNormal<BF16>)
 FLAT(log_normal_f64, LogNormal<F64>)
 
-STRIDED(log_normal)
-{
-    STRIDED_CASE(0, LogNormal<F32>);
-    STRIDED_CASE(1, LogNormal<F16>);
-    STRIDED_CASE(2, LogNormal<BF16>);
-    STRIDED_CASE(3, LogNormal<F64>);
-}
+STRIDED(log_normal, LogNormal<F32>, LogNormal<F16>, LogNormal<BF16>, LogNormal<F64>)

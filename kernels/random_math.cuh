@@ -2,8 +2,8 @@
 //
 // PyTorch's values come from CUDA 13.0's compiler, with contraction, without fast-math. What it makes
 // of them was read off its machine code; here every fused and every single operation is named, so
-// that no compiler chooses. The functions of doubles are the compiler's own: those of NVRTC 11.8 are
-// instruction for instruction those of CUDA 13.0 (scripts/math_gpu.py compares them on a GPU).
+// that no compiler chooses. What is left to the compiler, NVRTC 11.8, is instruction for instruction as
+// in CUDA 13.0 (scripts/math_gpu.py compares all of it on a GPU).
 #pragma once
 
 static __device__ __forceinline__ float fma32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -50,26 +50,48 @@ static __device__ __forceinline__ float sqrt_of_normal_or_zero(float a)
     return a == 0 ? a : fma32(rest, half, root);
 }
 
+// Of the high word of a normal number; what follows them here makes them exact.
+static __device__ __forceinline__ double reciprocal_about(double a)
+{
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(a));
+    return y;
+}
+static __device__ __forceinline__ double rsqrt_about(double a)
+{
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(a));
+    return y;
+}
+
 static __device__ __forceinline__ double fma64(double a, double b, double c) { return __fma_rn(a, b, c); }
 static __device__ __forceinline__ double mul64(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ double add64(double a, double b) { return __dadd_rn(a, b); }
 static __device__ __forceinline__ double div64(double a, double b) { return __ddiv_rn(a, b); }
-static __device__ __forceinline__ double sqrt64(double a) { return __dsqrt_rn(a); }
+static __device__ __forceinline__ double sqrt64_of_normal_or_zero(double a)
+{
+    double y = rsqrt_about(a);
+    double e = __fma_rn(a, -__dmul_rn(y, y), 1.0);
+    y = __fma_rn(__fma_rn(e, 0.375, 0.5), __dmul_rn(y, e), y);
+    double root = __dmul_rn(a, y);
+    double rest = __fma_rn(-root, root, a);
+    return a == 0 ? a : __fma_rn(rest, __dmul_rn(y, 0.5), root);
+}
 static __device__ __forceinline__ double ceil64(double a) { return ceil(a); }
-static __device__ __forceinline__ double log64(double a) { return log(a); }
 static __device__ __forceinline__ double log1p64(double a) { return log1p(a); }
 static __device__ __forceinline__ double exp64(double a) { return exp(a); }
 static __device__ __forceinline__ double tan64(double a) { return tan(a); }
-static __device__ __forceinline__ void sincospi64(double a, double *s, double *c) { sincospi(a, s, c); }
 static __device__ __forceinline__ double bits_double(u64 bits) { return __longlong_as_double(bits); }
 static __device__ __forceinline__ u64 double_bits(double a) { return __double_as_longlong(a); }
-static __device__ __forceinline__ double double_of(u64 a) { return __ull2double_rn(a); }
 static __device__ __forceinline__ double double_of_long(i64 a) { return __ll2double_rn(a); }
 
 // Towards zero; what has no place becomes the nearest that has one.
 static __device__ __forceinline__ u32 unsigned_of(float a) { return __float2uint_rz(a); }
 static __device__ __forceinline__ int signed_of(float a) { return __float2int_rz(a); }
 static __device__ __forceinline__ i64 long_of(float a) { return __float2ll_rz(a); }
+
+// The high halves of two words, the first one's lower.
+static __device__ __forceinline__ u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 
 static __device__ __forceinline__ u32 half_of(float a)
 {

@@ -7,10 +7,4 @@ FLAT(normal_f16, Normal<F16>)
 FLAT(normal_bf16, Normal<BF16>)
 FLAT(normal_f64, Normal<F64>)
 
-STRIDED(normal)
-{
-    STRIDED_CASE(0, Normal<F32>);
-    STRIDED_CASE(1, Normal<F16>);
-    STRIDED_CASE(2, Normal<BF16>);
-    STRIDED_CASE(3, Normal<F64>);
-}
+STRIDED(normal, Normal<F32>, Normal<F16>, Normal<BF16>, Normal<F64>)

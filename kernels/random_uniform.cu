@@ -7,10 +7,4 @@ FLAT(uniform_f16, Uniform<F16>)
 FLAT(uniform_bf16, Uniform<BF16>)
 FLAT(uniform_f64, Uniform<F64>)
 
-STRIDED(uniform)
-{
-    STRIDED_CASE(0, Uniform<F32>);
-    STRIDED_CASE(1, Uniform<F16>);
-    STRIDED_CASE(2, Uniform<BF16>);
-    STRIDED_CASE(3, Uniform<F64>);
-}
+STRIDED(uniform, Uniform<F32>, Uniform<F16>, Uniform<BF16>, Uniform<F64>)

@@ -67,6 +67,10 @@ static __device__ __forceinline__ double normal64_of(u32 x, int which)
     normals(Words{x, hashed(x), hashed(x + 1), hashed(x + 2)}, n);
     return n[which];
 }
+static __device__ __forceinline__ double log64_few(u32 x)
+{
+    return log_of_uniform(uniform_of(x, hashed(x) >> 20));
+}
 static __device__ __forceinline__ float c_cauchy(float val)
 {
     const float eps = 1.1920928955078125e-07f, below = 1 - eps;
@@ -135,7 +139,8 @@ BOTH(bfloat, u32, BF16::from(bits_float(x)) >> 16, BF16::from(__uint_as_float(x)
 
 // Doubles, of samples.
 BOTH(uniform64, double, uniform_of(x, y), c_uniform(x, y))
-BOTH(log64, double, log64(uniform_of(x, y)), log(c_uniform(x, y)))
+BOTH(log64, double, log_of_uniform(uniform_of(x, y)), log(c_uniform(x, y)))
+BOTH(log64_of_few_bits, double, log_of_uniform(uniform_of(x, 0)), log(c_uniform(x, 0)))
 BOTH(normal64_first, double, normal64_of(x, 0), c_normal64(x).x)
 BOTH(normal64_second, double, normal64_of(x, 1), c_normal64(x).y)
 BOTH(exponential64, double, exponential_log(uniform_of(x, y)), c_exponential(c_uniform(x, y)))
@@ -146,5 +151,6 @@ BOTH(geometric64, double,
      ceil(log(c_uniform(x, y)) / log1p(-c_uniform(y, hashed(y)))))
 BOTH(exp64, double, exp64(bits_double((u64)(x & 0xbfffffff) << 32 | y)),
      exp(__longlong_as_double((u64)(x & 0xbfffffff) << 32 | y)))
-BOTH(sqrt64, double, sqrt64(bits_double((u64)x << 32 | y)),
-     sqrt(__longlong_as_double((u64)x << 32 | y)))
+BOTH(sqrt64, double, sqrt64_of_normal_or_zero(mul64(log64_few(x), -2.0)),
+     sqrt(-2.0 * log(c_uniform(x, hashed(x) >> 20))))
+BOTH(root64, double, sqrt64_of_normal_or_zero(uniform_of(x, y)), sqrt(c_uniform(x, y)))

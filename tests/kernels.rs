@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::env;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tcuda::fill::{self, BLOCK, FillPlan};
+
+#[path = "kernels/random.rs"]
+mod random;
 
 /// To the terminal, past the capture of output: a skip must not look like a pass.
 fn note(text: &str) {
@@ -44,6 +47,18 @@ fn compiled(source: &str) -> PathBuf {
     library
 }
 
+/// A function of a test's C++ file.
+fn function(source: &str, name: &CStr) -> *mut c_void {
+    let path = CString::new(compiled(source).to_str().unwrap()).unwrap();
+    // SAFETY: a library of ours.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    // SAFETY: the handle is open.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    assert!(!address.is_null());
+    address
+}
+
 type Fill = unsafe extern "C" fn(u32, u32, *mut u8, u64, *const u64, u32);
 
 /// Runs the kernel's source at an offset of a buffer, and checks every byte of the buffer.
@@ -69,13 +84,7 @@ fn check(fill: Fill, value: &[u8], offset: usize, total: usize, grid: Option<u32
 
 #[test]
 fn the_fill_kernel_writes_what_is_asked() {
-    let path = CString::new(compiled("fill_on_cpu.cc").to_str().unwrap()).unwrap();
-    // SAFETY: a library of ours.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-    assert!(!library.is_null());
-    // SAFETY: the handle is open.
-    let address = unsafe { libc::dlsym(library, c"fill_on_cpu".as_ptr()) };
-    assert!(!address.is_null());
+    let address = function("fill_on_cpu.cc", c"fill_on_cpu");
     // SAFETY: the function has this signature.
     let fill = unsafe { std::mem::transmute::<*mut c_void, Fill>(address) };
 

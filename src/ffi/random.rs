@@ -152,7 +152,8 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
 /// The same with a probability for each element. What torch refuses while it runs, a probability
 /// that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
 ///
-/// @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat
+/// @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
+///           those of Tensor.expand
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(

@@ -229,7 +229,7 @@ pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
             return Err(Error::Null { name: "managed" });
         }
         // SAFETY: not NULL; all versions of a capsule begin with its version.
-        let major = unsafe { (&raw const (*managed).major).read_unaligned() };
+        let major = unsafe { managed.cast::<u32>().read_unaligned() };
         if major != VERSION.0 {
             return Err(Error::OutOfRange {
                 name: "version.major",

@@ -411,7 +411,8 @@ fn fill(
     let mut parameters = Parameters::new(if flat { FLAT } else { STRIDED });
     parameters.parameter(0)[0] = out.address;
     state(parameters.parameter(1), philox);
-    let target = [numel | threads << 32, waves | slices << 32, lead];
+    let full = numel / (threads * torch.draws);
+    let target = [numel | threads << 32, waves | slices << 32, lead | full << 32];
     parameters.parameter(2).copy_from_slice(&target);
     parameters.parameter(3).copy_from_slice(&recipe.scalars);
     if !flat {

@@ -121,11 +121,11 @@ pub fn find(distribution: &Distribution, dtype: Dtype) -> Option<Recipe> {
             (&INTEGERS32, integers(dtype), modulo32(base, range as u32))
         }
         Distribution::Integers { .. } => return None,
-        // With a range of 0 the kernel takes all bits as they are.
+        // A range of 0 is a power of two, 2^64.
         Distribution::IntegersFull => {
             use Dtype::{BF16, F32, F64, I64};
             let taken = matches!(dtype, I64 | F64 | F32 | BF16);
-            (&INTEGERS64, wide_integers(dtype).filter(|_| taken)?, [0; 4])
+            (&INTEGERS64, wide_integers(dtype).filter(|_| taken)?, [0, 0, 0, 1 << 16])
         }
         Distribution::IntegersAll => {
             let range = all_of(dtype)?;
@@ -304,13 +304,15 @@ pub fn magic64(divisor: u64) -> (u64, u32, u32) {
 
 fn modulo32(base: i64, range: u32) -> [u64; 4] {
     let (magic, first, second) = magic32(range);
-    let packed = u64::from(magic) | u64::from(first) << 32 | u64::from(second) << 40;
+    let masks = u64::from(range.is_power_of_two());
+    let packed = u64::from(magic) | u64::from(first) << 32 | u64::from(second) << 40 | masks << 48;
     [base as u64, u64::from(range), packed, 0]
 }
 
 fn modulo64(base: i64, range: u64) -> [u64; 4] {
     let (magic, first, second) = magic64(range);
-    [base as u64, range, magic, u64::from(first) | u64::from(second) << 8]
+    let masks = u64::from(range.is_power_of_two());
+    [base as u64, range, magic, u64::from(first) | u64::from(second) << 8 | masks << 16]
 }
 
 #[cfg(test)]
@@ -320,13 +322,13 @@ mod tests {
 
     fn divide32(x: u32, divisor: u32) -> u32 {
         let (magic, first, second) = magic32(divisor);
-        let t = (u64::from(x) * u64::from(magic) >> 32) as u32;
+        let t = ((u64::from(x) * u64::from(magic)) >> 32) as u32;
         (t + ((x - t) >> first)) >> second
     }
 
     fn divide64(x: u64, divisor: u64) -> u64 {
         let (magic, first, second) = magic64(divisor);
-        let t = (u128::from(x) * u128::from(magic) >> 64) as u64;
+        let t = ((u128::from(x) * u128::from(magic)) >> 64) as u64;
         (t + ((x - t) >> first)) >> second
     }
 

@@ -215,12 +215,17 @@ impl Tensor {
     /// tensor leaves the block that it begins in.
     pub fn require_on(&self, runtime: &Runtime) -> Result<i32> {
         let (device, owner) = match self.place {
-            Place::Cuda(device) if self.numel > 0 => {
+            Place::Cuda(device) | Place::Managed(device) if self.numel == 0 => {
+                return Ok(runtime.device(device)?.ordinal());
+            }
+            Place::Cuda(device) => {
                 runtime.device(device)?;
                 (device, copy::device_of(runtime, self.address)?)
             }
-            Place::Cuda(device) | Place::Managed(device) => {
-                (runtime.device(device)?.ordinal(), Some(device))
+            // Of managed memory that others have the host says whose it is.
+            Place::Managed(device) => {
+                runtime.device(device)?;
+                (device, memory::device_of(self.address).or(Some(device)))
             }
             Place::Cpu | Place::CudaHost => {
                 return Err(Error::Invalid(
@@ -239,9 +244,7 @@ impl Tensor {
                 });
             }
         }
-        if self.numel > 0 {
-            self.require_inside()?;
-        }
+        self.require_inside()?;
         Ok(device)
     }
 

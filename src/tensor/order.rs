@@ -120,22 +120,17 @@ fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
     order
 }
 
-/// Strides of a copy with the elements side by side in the order of the original. What repeats repeats
-/// in the copy.
+/// Strides of PyTorch's copy in another type: as they are where the elements lie side by side, else so
+/// that they do, in the same order, and with what repeats written out.
 fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
-    let mut once = [1; MAX_DIMS];
-    for (index, size) in shape.iter().enumerate().filter(|(index, _)| strides[*index] != 0) {
-        once[index] = *size;
-    }
-    let once = &once[..shape.len()];
     copy.copy_from_slice(strides);
-    if Dims::of(once, strides).is_dense() {
+    if Dims::of(shape, strides).is_dense() {
         return;
     }
     let mut stride = 1i64;
-    for index in &sorted(once, strides)[..shape.len()] {
-        copy[*index] = if strides[*index] == 0 { 0 } else { stride };
-        stride = stride.saturating_mul(once[*index]);
+    for index in &sorted(shape, strides)[..shape.len()] {
+        copy[*index] = stride;
+        stride = stride.saturating_mul(shape[*index]);
     }
 }
 
@@ -202,6 +197,12 @@ impl Tensor {
             ));
         }
         other.require_rising()?;
+        if self.numel == 0 {
+            let none = |tensor: &Tensor, bytes| {
+                Ordered::of(tensor.address, bytes, [Dim { size: 0, stride: 1 }].into_iter())
+            };
+            return Ok((none(self, element_bytes)?, none(other, other_bytes)?));
+        }
         let shape = self.shape();
         let len = shape.len();
         // By these strides the dimensions are sorted: those of the tensors, or of copies of them.
@@ -274,7 +275,7 @@ impl Ordered {
     pub fn fits_32_bits(&self) -> bool {
         let bytes = i128::from(self.element_bytes);
         let reach = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.stride) * bytes;
-        i128::from(self.numel()) <= MOST && 1 + self.dims().iter().map(reach).sum::<i128>() <= MOST
+        i128::from(self.numel()) <= MOST && self.dims().iter().map(reach).sum::<i128>() < MOST
     }
 
     /// Calls `body` with parts for which 32 bits are enough, in PyTorch's order: the dimension that

@@ -114,6 +114,17 @@ fn pairs_are_sorted_by_both() {
     assert_eq!((own, other), ((0..6).collect(), vec![0, 1, 2, 0, 1, 2]));
     let (own, other) = order(&[2, 3], &[1, 2], &[0, 0], false);
     assert_eq!((own, other), ((0..6).collect(), vec![0; 6]));
+    // What is converted is sorted by the strides of the copy: row by row here, where nothing else would
+    // tell the dimensions of p apart.
+    let (own, other) = order(&[2, 3], &[1, 2], &[0, 0], true);
+    assert_eq!((own, other), (vec![0, 2, 4, 1, 3, 5], vec![0; 6]));
+    let (own, other) = order(&[2, 3], &[1, 2], &[1, 0], true);
+    assert_eq!((own, other), (vec![0, 2, 4, 1, 3, 5], vec![0, 0, 0, 1, 1, 1]));
+    let (own, other) = order(&[2, 3], &[1, 2], &[2, 4], true);
+    assert_eq!((own, other), ((0..6).collect(), vec![0, 2, 4, 6, 8, 10]));
+    let empty = tensor(&[i64::MAX, 0, 2, i64::MAX], &[0; 4], 32);
+    assert_eq!(empty.ordered().unwrap().numel(), 0);
+    assert_eq!(empty.ordered_with(&empty, true).unwrap().1.numel(), 0);
     let shapes = tensor(&[2, 3], &[3, 1], 32).ordered_with(&tensor(&[3, 2], &[2, 1], 32), false);
     assert!(shapes.is_err());
 }

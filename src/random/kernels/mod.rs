@@ -74,12 +74,11 @@ const fn words_before(sizes: &[usize], index: usize) -> usize {
     words
 }
 
-/// Calls `body` for every block of every stream: wave, the first of some streams, and their elements,
-/// by draw and stream.
-fn blocks<D: Draw>(
-    call: &Call<'_>,
-    body: &mut dyn FnMut(u64, &[u64]) -> Result<(), i32>,
-) -> Result<(), i32> {
+/// Takes neighbouring elements: the number of the first, and the bits of each.
+type Row<'a> = dyn FnMut(u64, &[u64]) -> Result<(), i32> + 'a;
+
+/// Calls `body` with all elements, each once.
+fn blocks<D: Draw>(call: &Call<'_>, body: &mut Row<'_>) -> Result<(), i32> {
     const STREAMS: usize = 256;
     let (seed, first_block) = call.state(words_before(FLAT, 1))?;
     let target = words_before(FLAT, 2);
