@@ -1,8 +1,8 @@
-/* What graphs cost beside the raw driver: recording a node, and a replay. Both sides run on the same
- * stream in turns, so that clocks and caches are the same; JSON with the best and the median of the
+/* What graphs cost beside the raw driver: recording a node, and a replay. Both sides run on the
+ * same stream in turns, so that clocks and caches are the same; JSON with the best and the median of the
  * rounds.
  *
- * usage: graph kernels/fill.ptx [rounds]      TCUDA_BACKEND chooses the GPU or the simulated machine */
+ * usage: graph kernels/fill.ptx [rounds]      TCUDA_BACKEND: the GPU or the simulated machine */
 #define _POSIX_C_SOURCE 200809L
 #include <stdint.h>
 #include <stdio.h>
@@ -175,8 +175,8 @@ static void capture(const char *name, void (*raw)(void), void (*own)(void), int 
     const double raw_ns = median(&driver_times), host_ns = median(&host_times);
     const double own_ns = median(&own_times);
     printf("    {\"node\": \"%s\", \"driver_ns\": %.1f, \"driver_in_our_capture_ns\": %.1f,"
-        " \"tcuda_ns\": %.1f, \"added_ns\": %.1f, \"best_driver_ns\": %.1f, \"best_tcuda_ns\": %.1f,"
-        " \"best_added_ns\": %.1f}", name, raw_ns, host_ns, own_ns, own_ns - raw_ns,
+        " \"tcuda_ns\": %.1f, \"added_ns\": %.1f, \"best_driver_ns\": %.1f,"
+        " \"best_tcuda_ns\": %.1f, \"best_added_ns\": %.1f}", name, raw_ns, host_ns, own_ns, own_ns - raw_ns,
         driver_times.all[0], own_times.all[0], own_times.all[0] - driver_times.all[0]);
     OK(tcuda_graph_destroy(graph));
 }
@@ -268,8 +268,9 @@ int main(int argc, char **argv)
     raw_kernel();
     DRIVER(driver.synchronize(native));
     OK(tcuda_device_name(0, device, sizeof device, NULL));
-    printf("{\n  \"backend\": \"%s\",\n  \"device\": \"%s\",\n  \"rounds\": %d,\n  \"capture\": [\n",
+    printf("{\n  \"backend\": \"%s\",\n  \"device\": \"%s\",\n  \"rounds\": %d,\n",
         tcuda_backend_name(), device, rounds);
+    printf("  \"capture\": [\n");
     capture("memset", raw_set, own_set, rounds);
     printf(",\n");
     capture("copy", raw_copy, own_copy, rounds);

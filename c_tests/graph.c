@@ -431,12 +431,17 @@ static void captures_end_on_their_thread(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-enum { THREADS = 4, ROUNDS = 10 };
+enum { THREADS = 4, ROUNDS = 20 };
+
+static atomic_int capturing_threads;
+
+/* The streams that are captured again and again. */
+static tcuda_stream *captured_streams[THREADS];
 
 static void *capture_on_a_thread(void *user_data)
 {
     const int number = *(int *)user_data;
-    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *stream = captured_streams[number - 1];
     for (int round = 0; round < ROUNDS; round++) {
         tcuda_graph *graph = create_graph(round % 2);
         CHECK_OK(tcuda_graph_capture_begin(graph, stream, NULL, 1 + round % 2));
@@ -454,21 +459,25 @@ static void *capture_on_a_thread(void *user_data)
         CHECK_OK(tcuda_free(copy));
         CHECK_OK(tcuda_graph_destroy(graph));
     }
-    CHECK_OK(tcuda_stream_destroy(stream));
+    atomic_fetch_sub(&capturing_threads, 1);
     return NULL;
 }
 
+/* What it frees waits for the streams that are captured: they are asked, and events are recorded on
+ * them, unless they are captured just then. */
 static void *allocate_beside(void *user_data)
 {
-    (void)user_data;
-    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
-    for (int round = 0; round < ROUNDS; round++) {
-        unsigned char *bytes = allocate((size_t)(1 + round) * MIB, TCUDA_CURRENT_DEVICE, stream);
-        fill_bytes(bytes, round, PAGE, stream);
-        CHECK_OK(tcuda_free(bytes));
-        CHECK_OK(tcuda_memory_empty_cache());
+    tcuda_stream *stream = captured_streams[*(int *)user_data - 1];
+    for (int round = 0; atomic_load(&capturing_threads) > 0; round++) {
+        const size_t bytes = (size_t)(1 + round % ROUNDS) * MIB;
+        unsigned char *block = allocate(bytes, TCUDA_CURRENT_DEVICE, stream);
+        fill_bytes(block, round, PAGE, stream);
+        for (int i = 0; i < THREADS - 1; i++)
+            CHECK_OK(tcuda_record_stream(block, captured_streams[i]));
+        CHECK_OK(tcuda_free(block));
+        if (round % 16 == 0)
+            CHECK_OK(tcuda_memory_empty_cache());
     }
-    CHECK_OK(tcuda_stream_destroy(stream));
     return NULL;
 }
 
@@ -478,6 +487,9 @@ static void threads_capture_at_once(void)
 {
     pthread_t threads[THREADS];
     int numbers[THREADS];
+    atomic_store(&capturing_threads, THREADS - 1);
+    for (int i = 0; i < THREADS; i++)
+        captured_streams[i] = create_stream(TCUDA_CURRENT_DEVICE);
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i + 1;
         threads[i] = start_thread(i < THREADS - 1 ? capture_on_a_thread : allocate_beside,
@@ -485,6 +497,8 @@ static void threads_capture_at_once(void)
     }
     for (int i = 0; i < THREADS; i++)
         join_thread(threads[i]);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_OK(tcuda_stream_destroy(captured_streams[i]));
 }
 
 static uint64_t active_pinned(void)
@@ -584,6 +598,42 @@ static void memory_waits_for_the_last_replay(void)
     CHECK_OK(tcuda_stream_destroy(elsewhere));
 }
 
+/* The same while the stream on which it runs is captured, where nobody can wait for it: what it held
+ * stays until that is over. */
+static void memory_waits_beside_captures(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *elsewhere = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_graph *graph = create_graph(0), *next = create_graph(0), *beside = create_graph(0);
+    unsigned char *result = allocate(8 * MIB, TCUDA_CURRENT_DEVICE, elsewhere);
+    fill_bytes(result, 0, 8 * MIB, elsewhere);
+    begin(graph, stream);
+    unsigned char *block = allocate(8 * MIB, TCUDA_CURRENT_DEVICE, stream);
+    fill_bytes(block, 1, 8 * MIB, stream);
+    CHECK_OK(tcuda_copy(result, block, 8 * MIB, stream));
+    CHECK_OK(tcuda_free(block));
+    end(graph);
+    gate held;
+    gate_close(&held, elsewhere);
+    replay(graph, elsewhere);
+    begin(beside, elsewhere);
+    CHECK_OK(tcuda_graph_destroy(graph));
+    begin(next, stream);
+    unsigned char *again = allocate(8 * MIB, TCUDA_CURRENT_DEVICE, stream);
+    CHECK(again != block);
+    CHECK_OK(tcuda_free(again));
+    end(next);
+    end(beside);
+    gate_open(&held);
+    CHECK_EQ(count_other_bytes(result, 1, 8 * MIB, elsewhere), 0);
+    CHECK_OK(tcuda_graph_destroy(next));
+    CHECK_OK(tcuda_graph_destroy(beside));
+    CHECK_OK(tcuda_free(result));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_stream_destroy(elsewhere));
+}
+
 /* A graph that is destroyed while a stream on which it ran is captured: what it held goes later. */
 static void graphs_go_beside_captures(void)
 {
@@ -630,6 +680,7 @@ int main(void)
     threads_capture_at_once();
     pinned_memory_is_kept_as_long_as_graphs();
     memory_waits_for_the_last_replay();
+    memory_waits_beside_captures();
     graphs_go_beside_captures();
     return finish();
 }

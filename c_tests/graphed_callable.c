@@ -303,6 +303,33 @@ static void wrong_arguments(void)
     CHECK_EQ(layer.forwards + layer.destroyed, 0);
 }
 
+/* What a call reads is not another's before the call is over, although the callable is gone. */
+static void memory_waits_for_the_last_call(void)
+{
+    int64_t shape[1] = {LENGTH};
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE), *side = NULL;
+    unsigned char *x = allocate(LENGTH, TCUDA_CURRENT_DEVICE, stream);
+    fill_bytes(x, 1, LENGTH, stream);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    tcuda_tensor sample = bytes_of(x, shape), out;
+    struct layer layer = {.mark = 9};
+    tcuda_callable callable = callable_of(&layer, &sample, 1, false);
+    tcuda_graphed_callable *graphed = NULL;
+    CHECK_OK(tcuda_graphed_callable_create(&callable, 1, NULL, &graphed));
+    CHECK_OK(tcuda_graph_stream(TCUDA_CURRENT_DEVICE, &side));
+    gate held;
+    gate_close(&held, stream);
+    CHECK_OK(tcuda_graphed_callable_call(graphed, &sample, 1, stream, &out, 1));
+    CHECK_OK(tcuda_graphed_callable_destroy(graphed));
+    unsigned char *other = allocate(LENGTH, TCUDA_CURRENT_DEVICE, side);
+    CHECK(!runs_late() || other != layer.seen);
+    CHECK_OK(tcuda_free(other));
+    gate_open(&held);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_free(x));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -310,5 +337,6 @@ int main(void)
     wrong_arguments();
     two_layers_forward_and_backward();
     what_fails_leaves_nothing();
+    memory_waits_for_the_last_call();
     return finish();
 }

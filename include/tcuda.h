@@ -1960,7 +1960,8 @@ tcuda_status tcuda_graph_create(int32_t keep, tcuda_graph **graph);
 
 /**
  * Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
- * Its pool goes when nothing else holds it.
+ * Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
+ * goes with the next tcuda_memory_empty_cache.
  *
  * @param graph  may be NULL: no-op
  */

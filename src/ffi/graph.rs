@@ -50,7 +50,8 @@ pub unsafe extern "C" fn tcuda_graph_create(
 }
 
 /// Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
-/// Its pool goes when nothing else holds it.
+/// Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
+/// goes with the next tcuda_memory_empty_cache.
 ///
 /// @param graph  may be NULL: no-op
 #[unsafe(no_mangle)]

@@ -70,14 +70,14 @@ impl Graph {
                  it's ok to replay them on the default stream.) Pass one of tcuda_stream_create.",
             ));
         }
-        let _context = stream.enter(runtime)?;
+        let device = runtime.device(stream.device())?;
+        let _context = device.enter()?;
         if stream.is_capturing(runtime)? {
             return Err(Error::Capturing {
                 operation: "tcuda_graph_capture_begin",
                 why: "one capture of a stream ends before the next begins",
             });
         }
-        let device = runtime.device(stream.device())?;
         let has_pools = matches!(device.memory.server(), Server::Cache);
         if !has_pools && pool.is_some() {
             let (what, by) =
@@ -238,7 +238,8 @@ impl State {
         let Some(driver) = self.driver else { return Err(Error::InvalidState(NOT_CAPTURED)) };
         let _relaxed = Relaxed::enter(driver);
         let stream = capture.stream();
-        let _context = runtime.map(|runtime| stream.enter(runtime)).transpose();
+        let device = runtime.and_then(|runtime| runtime.device(stream.device()).ok());
+        let _context = device.and_then(|device| device.enter().ok());
         let ended = end_capture(driver, stream);
         if let Some(runtime) = runtime {
             if ended.is_err() {

@@ -218,7 +218,7 @@ impl Graph {
             ));
         }
         let driver = runtime.driver();
-        let _context = stream.enter(runtime)?;
+        let _context = device.enter()?;
         if stream.is_capturing(runtime)? {
             return Err(Error::Capturing {
                 operation: "tcuda_graph_replay",

@@ -189,14 +189,9 @@ pub(super) fn is_capturing(w: &mut World, i: &mut Input) {
 
 pub(super) fn register_generator(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
-    let graph = w.graph(i, &mut e);
-    let generator = if i.rarely(4) { w.some_bits(i) } else { 0 };
-    if generator != 0 {
-        e.wrong(status::INVALID_HANDLE);
-    }
+    let (graph, generator) = (w.graph(i, &mut e), w.generator(i, &mut e));
     e.also(NOT_NOW);
-    let status = status_of!(tcuda_graph_register_generator(graph as *mut _, generator as *mut _));
-    w.judge(status, &e);
+    w.judge(status_of!(tcuda_graph_register_generator(graph as *mut _, generator)), &e);
 }
 
 pub(super) fn stream(w: &mut World, i: &mut Input) {

@@ -4,8 +4,8 @@ mod callable;
 mod copy;
 mod device;
 mod event;
-mod graph;
 mod generator;
+mod graph;
 mod history;
 mod host;
 mod library;
@@ -173,26 +173,6 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_allocator_backend", pluggable::backend),
     ("tcuda_memory_caching_enable", pluggable::caching_enable),
     ("tcuda_memory_caching_is_enabled", pluggable::caching_is_enabled),
-    ("tcuda_graph_create", graph::create),
-    ("tcuda_graph_destroy", graph::destroy),
-    ("tcuda_graph_capture_begin", graph::capture_begin),
-    ("tcuda_graph_capture_end", graph::capture_end),
-    ("tcuda_graph_capture_abort", graph::capture_abort),
-    ("tcuda_graph_instantiate", graph::instantiate),
-    ("tcuda_graph_update", graph::update),
-    ("tcuda_graph_replay", graph::replay),
-    ("tcuda_graph_reset", graph::reset),
-    ("tcuda_graph_pool", graph::pool),
-    ("tcuda_graph_pool_handle", graph::pool_handle),
-    ("tcuda_graph_debug_dump", graph::debug_dump),
-    ("tcuda_graph_native", graph::native),
-    ("tcuda_stream_is_capturing", graph::is_capturing),
-    ("tcuda_graph_stream", graph::stream),
-    ("tcuda_graph_register_generator", graph::register_generator),
-    ("tcuda_graphed_callable_create", callable::create),
-    ("tcuda_graphed_callable_destroy", callable::destroy),
-    ("tcuda_graphed_callable_call", callable::call),
-    ("tcuda_graphed_callable_call_backward", callable::call_backward),
     ("tcuda_tensor_release", tensor::release),
     ("tcuda_tensor_from_dlpack", tensor::from_dlpack),
     ("tcuda_tensor_to_dlpack", tensor::to_dlpack),
@@ -226,6 +206,26 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_random_log_normal", random::log_normal),
     ("tcuda_random_cauchy", random::cauchy),
     ("tcuda_random_geometric", random::geometric),
+    ("tcuda_graph_create", graph::create),
+    ("tcuda_graph_destroy", graph::destroy),
+    ("tcuda_graph_capture_begin", graph::capture_begin),
+    ("tcuda_graph_capture_end", graph::capture_end),
+    ("tcuda_graph_capture_abort", graph::capture_abort),
+    ("tcuda_graph_instantiate", graph::instantiate),
+    ("tcuda_graph_update", graph::update),
+    ("tcuda_graph_replay", graph::replay),
+    ("tcuda_graph_reset", graph::reset),
+    ("tcuda_graph_pool", graph::pool),
+    ("tcuda_graph_pool_handle", graph::pool_handle),
+    ("tcuda_graph_debug_dump", graph::debug_dump),
+    ("tcuda_graph_native", graph::native),
+    ("tcuda_stream_is_capturing", graph::is_capturing),
+    ("tcuda_graph_stream", graph::stream),
+    ("tcuda_graph_register_generator", graph::register_generator),
+    ("tcuda_graphed_callable_create", callable::create),
+    ("tcuda_graphed_callable_destroy", callable::destroy),
+    ("tcuda_graphed_callable_call", callable::call),
+    ("tcuda_graphed_callable_call_backward", callable::call_backward),
 ];
 
 /// More calls than this make an input slow, not better.
