@@ -1519,6 +1519,385 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
 
+/* ===================================== Tensors ================================================ */
+
+/** tcuda_tensor.device.device_type, as DLPack: plain memory of the host. */
+#define TCUDA_DEVICE_CPU 1
+#define TCUDA_DEVICE_CUDA 2          /**< Memory of a device. */
+#define TCUDA_DEVICE_CUDA_HOST 3     /**< Pinned memory of the host. */
+#define TCUDA_DEVICE_CUDA_MANAGED 13 /**< Managed memory. */
+
+/** tcuda_dtype.code, as DLPack; dlpack.h has the rarer ones, which are accepted too. */
+#define TCUDA_DTYPE_INT 0
+#define TCUDA_DTYPE_UINT 1           /**< Without a sign. */
+#define TCUDA_DTYPE_FLOAT 2          /**< IEEE 754, of 16, 32 or 64 bits. */
+#define TCUDA_DTYPE_BFLOAT 4         /**< bfloat16. */
+#define TCUDA_DTYPE_COMPLEX 5        /**< Two floats; the bits are those of both. */
+#define TCUDA_DTYPE_BOOL 6           /**< A byte that is 0 or 1. */
+#define TCUDA_DTYPE_FLOAT8_E4M3FN 10 /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT8_E5M2 12   /**< 8 bits. */
+#define TCUDA_DTYPE_FLOAT4_E2M1FN 17 /**< 4 bits. */
+
+/** Where the memory of a tensor is; layout of DLDevice. */
+typedef struct tcuda_tensor_device {
+    int32_t device_type; /**< TCUDA_DEVICE_... */
+    int32_t device_id;   /**< Ordinal; 0 for memory of the host. */
+} tcuda_tensor_device;
+
+/** What the elements of a tensor are; layout of DLDataType. */
+typedef struct tcuda_dtype {
+    uint8_t code;   /**< TCUDA_DTYPE_..., or another code of DLPack. */
+    uint8_t bits;   /**< Bits of one number: 32 for a float. */
+    uint16_t lanes; /**< 1; more for vectors. */
+} tcuda_dtype;
+
+/**
+ * A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
+ * filled it in: then tcuda_tensor_release takes back what it put there.
+ */
+typedef struct tcuda_tensor {
+    void *data;                 /**< Start of the memory; may be NULL if there are no elements. */
+    tcuda_tensor_device device; /**< Where that is. */
+    int32_t ndim;               /**< Number of dimensions, 0 to 64; 0 is one element. */
+    tcuda_dtype dtype;          /**< What the elements are. */
+    int64_t *shape;             /**< ndim sizes; may be NULL if ndim is 0. */
+    /**
+     * ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
+     */
+    int64_t *strides;
+    uint64_t byte_offset; /**< Bytes from data to the element whose indices are 0. */
+} tcuda_tensor;
+
+/**
+ * Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
+ * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+ *
+ * @param tensor  one that the library filled in, its data, shape and strides as they were, or
+ * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
+
+/**
+ * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
+ * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
+ * the library, and does not ask whose the memory is; what uses the tensor does.
+ *
+ * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
+ * flags say read-only, functions that write to the tensor refuse it
+ * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
+    tcuda_tensor *tensor);
+
+/**
+ * Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
+ * thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
+ * that it was allocated on. Who gives the capsule to a user of other streams calls
+ * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+ *
+ * @param tensor        one that the library filled in; or one of the host's own, whose data is what
+ * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+ * @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
+    struct DLManagedTensorVersioned **managed);
+
+/* ===================================== Random numbers ========================================= */
+
+/** Bytes of a state: seed, then offset, little-endian; what torch.cuda.get_rng_state gives. */
+#define TCUDA_RANDOM_STATE_BYTES 16
+
+/**
+ * Seed and offset of a random stream, of one device. Each device has a default generator, which is
+ * seeded by the system at its first use.
+ */
+typedef struct tcuda_generator tcuda_generator;
+
+/**
+ * For a host's own kernel, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
+ * offset + (offset_ptr ? *offset_ptr : 0).
+ */
+typedef struct tcuda_philox_state {
+    uint64_t seed; /**< Seed, unless there is a seed_ptr. */
+    /** Offset of each thread in 32-bit words, from *offset_ptr on if there is one. */
+    uint64_t offset;
+    /** Device memory, in a capture only: each replay writes the seed there. */
+    const uint64_t *seed_ptr;
+    /** Device memory, in a capture only: each replay writes the offset there. */
+    const uint64_t *offset_ptr;
+} tcuda_philox_state;
+
+/**
+ * Seeds the default generator of a device. Before the library is initialised the seed is
+ * remembered, and nothing is initialised; it takes effect then, for TCUDA_CURRENT_DEVICE on the
+ * device that is current then, and after any state that was set meanwhile. In a capture only the
+ * present seed is accepted, and changes nothing. (torch.cuda.manual_seed)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_manual_seed(int32_t device, uint64_t seed);
+
+/** The same for all devices. (torch.cuda.manual_seed_all) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
+
+/**
+ * Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
+ * library is initialised it is remembered, as a state is. (torch.cuda.seed)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_seed(int32_t device);
+
+/** The same for all devices, with one number for all. (torch.cuda.seed_all) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_seed_all(void);
+
+/** The present seed of a device's default generator. (torch.cuda.initial_seed) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_initial_seed(int32_t device, uint64_t *seed);
+
+/**
+ * Where the default generator of a device is. (torch.cuda.get_rng_state)
+ *
+ * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_get(int32_t device, uint8_t *state);
+
+/**
+ * Puts the default generator of a device where a state says; before the library is initialised it
+ * is remembered. (torch.cuda.set_rng_state)
+ *
+ * @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
+
+/**
+ * The states of all devices, one after the other. (torch.cuda.get_rng_state_all)
+ *
+ * @param[out] states  room for `capacity` states; may be NULL if that is 0
+ * @param[out] count   devices; more than `capacity`: states are missing
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_get_all(uint8_t *states, size_t capacity, size_t *count);
+
+/**
+ * Puts the default generators of devices 0 to count - 1 where the states say; before the library is
+ * initialised that is remembered. (torch.cuda.set_rng_state_all)
+ *
+ * @param states  `count` states, one after the other; may be NULL if count is 0
+ * @param count   at most the number of devices
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_state_set_all(const uint8_t *states, size_t count);
+
+/**
+ * A generator with torch's default seed, 67280421310721. (torch.Generator)
+ *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] generator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_create(int32_t device, tcuda_generator **generator);
+
+/**
+ * Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
+ * device's default one.
+ *
+ * @param generator  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_generator_destroy(tcuda_generator *generator);
+
+/** The default generator of a device; borrowed. (torch.cuda.default_generators) */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_default(int32_t device, tcuda_generator **generator);
+
+/**
+ * The seed. (torch.Generator.initial_seed)
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed);
+
+/**
+ * Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
+ * device is captured only the present seed is accepted, and changes nothing.
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed);
+
+/**
+ * Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
+ * while this thread's current stream of the generator's device is captured.
+ *
+ * @param generator  NULL: the default one of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_offset_get(tcuda_generator *generator, uint64_t *offset);
+
+/**
+ * Sets it.
+ *
+ * @param generator  NULL: the default one of the current device
+ * @param offset     in 32-bit words; a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_offset_set(tcuda_generator *generator, uint64_t offset);
+
+/**
+ * Seed and offset. (torch.Generator.get_state)
+ *
+ * @param generator   NULL: the default one of the current device
+ * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_state_get(tcuda_generator *generator, uint8_t *state);
+
+/**
+ * Sets both. (torch.Generator.set_state)
+ *
+ * @param generator  NULL: the default one of the current device
+ * @param state      TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_state_set(tcuda_generator *generator, const uint8_t *state);
+
+/**
+ * Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
+ * of the generator's device. While that is captured the numbers are the graph's, whose replays draw
+ * new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+ *
+ * @param generator   NULL: the default one of the current device
+ * @param increment   32-bit words that each thread draws; rounded up to a multiple of 4
+ * @param[out] state  pass it to the kernel by value
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_generator_philox_state(tcuda_generator *generator, uint64_t increment,
+    tcuda_philox_state *state);
+
+/**
+ * Fills a tensor with numbers that are uniform in [low, high), to torch's bits: these and all that
+ * follow give what torch 2.11 gives on the same device, and leave the generator where it would.
+ * Work is queued, in order with what `stream` holds. A tensor without elements: nothing, and the
+ * generator stays. Floats, bfloat16, and complex numbers, whose parts are filled. (Tensor.uniform_)
+ *
+ * @param tensor     of any strides that keep its elements apart; the type is torch's to fill so, or
+ * TCUDA_STATUS_INVALID_ARGUMENT
+ * @param low, high  what the type can hold, and their difference too
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one. While it is captured, the
+ * generator must be registered with the graph, whose replays draw new numbers
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_uniform(const tcuda_tensor *tensor, double low, double high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Normal numbers: floats, bfloat16, and complex numbers, whose parts have half of the variance
+ * each. (Tensor.normal_)
+ *
+ * @param stddev  not negative
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
+ *
+ * @param low, high  numbers that the type has; of floats they are brought to numbers that none is
+ * rounded past
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int64_t high,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from `low` to the largest that the type has, that included, which no `high` could say of
+ * int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
+ *
+ * @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits. A
+ * function of its own, because torch draws other bits for it than for the same range with bounds.
+ * (Tensor.random_())
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generator *generator,
+    tcuda_stream *stream);
+
+/**
+ * 1 with probability p, else 0: integers, floats and bool. (Tensor.bernoulli_)
+ *
+ * @param p  0 to 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * The same with a probability for each element. What torch refuses while it runs, a probability
+ * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+ *
+ * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
+ * those of Tensor.expand
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcuda_tensor *p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Exponential numbers: floats and bfloat16. (Tensor.exponential_)
+ *
+ * @param rate  above 0: torch's lambd
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_exponential(const tcuda_tensor *tensor, double rate,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Log-normal numbers: floats and bfloat16. (Tensor.log_normal_)
+ *
+ * @param mean, stddev  of the logarithm; stddev above 0
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_log_normal(const tcuda_tensor *tensor, double mean, double stddev,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Cauchy's numbers: floats and bfloat16. (Tensor.cauchy_)
+ *
+ * @param sigma  above 0: half of the range between the quartiles
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, double sigma,
+    tcuda_generator *generator, tcuda_stream *stream);
+
+/**
+ * Trials to the first success: floats, bfloat16, signed integers and uint8. (Tensor.geometric_)
+ *
+ * @param p  of a success, above 0 and below 1
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_random_geometric(const tcuda_tensor *tensor, double p,
+    tcuda_generator *generator, tcuda_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,8 @@ use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::memory::settings::Settings;
 use crate::once::Once;
+use crate::random::generator::Generator;
+use crate::random::loaded::Loaded;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Streams;
@@ -36,6 +38,12 @@ pub struct Device {
     pub events: EventPool,
     /// The kernels built in.
     pub kernels: Kernels,
+    /// What it has for random numbers.
+    pub random: Loaded,
+    /// Its default generator of random numbers.
+    pub generator: Generator,
+    /// The borrowed handle that the door gave out for that; 0: none yet.
+    pub generator_handle: AtomicUsize,
     /// Its memory.
     pub memory: DeviceMemory,
 }
@@ -72,6 +80,9 @@ impl Device {
             streams: Streams::new(driver, ordinal, generation),
             events: EventPool::new(driver),
             kernels: Kernels::new(driver),
+            random: Loaded::new(driver),
+            generator: Generator::of_device(ordinal)?,
+            generator_handle: AtomicUsize::new(0),
             memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?,
         })
     }
@@ -247,6 +258,7 @@ impl Device {
         let context = if self.has_context() { self.enter().ok() } else { None };
         self.memory.close(self);
         self.kernels.close();
+        self.random.close();
         self.events.close();
         self.streams.close();
         drop(context);

@@ -4,6 +4,7 @@
 use crate::driver::{CudaError, code, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
+use std::fmt;
 
 /// What a forked child is told: PyTorch's sentence.
 pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
@@ -71,6 +72,16 @@ pub enum Error {
         /// The range, as the end of a sentence: "use 0 or 1".
         allowed: &'static str,
     },
+    /// A number was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: f64,
+        /// The range, as the end of a sentence: "use 0 to 1".
+        allowed: &'static str,
+    },
     /// A text argument made no sense.
     #[error("{name} is \"{value}\"; {allowed}")]
     BadText {
@@ -124,6 +135,14 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// Not possible while a stream is captured.
+    #[error("{operation} is not possible while the stream is captured: {why}")]
+    Capturing {
+        /// "tcuda_graph_replay"
+        operation: &'static str,
+        /// What to do instead.
+        why: &'static str,
+    },
     /// Events of two devices met where one device is needed.
     #[error("Event device {event} does not match recording stream's device {stream}.")]
     EventDevice {
@@ -131,6 +150,14 @@ pub enum Error {
         event: i32,
         /// Device of the stream.
         stream: i32,
+    },
+    /// A tensor names one device, and its memory is on another.
+    #[error("the tensor names device {tensor}, and its memory is on device {memory}")]
+    TensorDevice {
+        /// The device that the tensor names.
+        tensor: i32,
+        /// Whose memory it is.
+        memory: i32,
     },
     /// Timing of events that have not completed.
     #[error("{0}")]
@@ -207,7 +234,7 @@ pub enum Error {
     #[error("{0}")]
     Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
-    #[error("{}", crate::runtime::CudaErrorText(.0))]
+    #[error("{}", CudaErrorText(.0))]
     Cuda(CudaError),
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
@@ -250,5 +277,20 @@ impl Error {
             | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,
         }
+    }
+}
+
+/// The sentence about a failed driver call.
+pub struct CudaErrorText<'a>(pub &'a CudaError);
+
+impl fmt::Display for CudaErrorText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CudaError { call, code } = *self.0;
+        let (name, text) = crate::driver::describe(code);
+        write!(f, "{call} failed: {name} ({code}): {text}")?;
+        if self.0.is_sticky() {
+            write!(f, "; the device's context is unusable from now on: end the process")?;
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, MAX_DEVICES};
 use crate::driver::sys::CUcontext;
-use crate::driver::{CudaError, Driver, Table, code, cuda, inject, sim};
+use crate::driver::{Driver, Table, code, cuda, inject, sim};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::life::{Holder, Life};
@@ -14,12 +14,13 @@ use crate::memory::host::HostMemory;
 use crate::memory::observers;
 use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
+use crate::random::pending;
 use crate::rank::Rank;
+use crate::tensor::owned;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
 use std::ffi::{CStr, c_char};
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How a GPU is reached.
@@ -137,10 +138,26 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     let torch = Pools::new();
     let runtime = Runtime { devices, host, torch, generation, driver };
     let runtime = try_box(runtime, "the runtime")?;
+    pending::apply(&runtime);
     settings::choose(settings);
     settings.warn();
     LIFE.begin(&held, runtime);
     get(inside)
+}
+
+/// The runtime, if it is initialised; else `later` is called, with nobody initialising meanwhile.
+pub fn existing_or(
+    inside: &Inside,
+    later: impl FnOnce() -> Result<()>,
+) -> Result<Option<&Runtime>> {
+    if let Some(runtime) = existing(inside) {
+        return Ok(Some(runtime));
+    }
+    let _held = LIFE.hold()?;
+    match existing(inside) {
+        Some(runtime) => Ok(Some(runtime)),
+        None => later().map(|()| None),
+    }
 }
 
 /// Changes the allocator's settings by a text, for now and for later; on failure nothing changes.
@@ -400,6 +417,8 @@ pub(crate) struct Still {
     _settings: Held<'static, Option<Settings>>,
     _observers: observers::Still,
     _allocator: Held<'static, Option<Pluggable>>,
+    _tensors: owned::Still,
+    _seeds: pending::Still,
 }
 
 /// Holds still what was selected, for a fork.
@@ -409,6 +428,8 @@ pub(crate) fn hold() -> Still {
         _settings: settings::hold(),
         _observers: observers::hold(),
         _allocator: backend::hold(),
+        _tensors: owned::hold(),
+        _seeds: pending::hold(),
     }
 }
 
@@ -451,21 +472,6 @@ impl Runtime {
         // SAFETY: a primary context that is retained until shutdown.
         unsafe { self.driver.cuCtxSetCurrent(context) }?;
         thread::block().device.store(device.ordinal() as u32, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// The sentence about a failed driver call.
-pub struct CudaErrorText<'a>(pub &'a CudaError);
-
-impl fmt::Display for CudaErrorText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CudaError { call, code } = *self.0;
-        let (name, text) = crate::driver::describe(code);
-        write!(f, "{call} failed: {name} ({code}): {text}")?;
-        if self.0.is_sticky() {
-            write!(f, "; the device's context is unusable from now on: end the process")?;
-        }
         Ok(())
     }
 }

@@ -17,7 +17,8 @@ import header as reader
 NUMBERS = {
     "device": "TCUDA_CURRENT_DEVICE", "bytes": "4096", "len": "256", "capacity": "4", "count": "1",
     "value_bytes": "4", "width_bytes": "16", "rows": "2", "dst_pitch_bytes": "64",
-    "src_pitch_bytes": "64", "fraction": "1.0", "level": "TCUDA_LOG_OFF",
+    "src_pitch_bytes": "64", "fraction": "1.0", "level": "TCUDA_LOG_OFF", "high": "2", "p": "0.5",
+    "stddev": "1", "rate": "1", "sigma": "1",
 }
 TEXTS = {
     "key": "allocated_bytes.all.peak", "function": "cuMemMap", "name": "sim",
@@ -107,6 +108,8 @@ class Generator:
         elif self.is_device_memory(function, p):
             host = "host_" if function.name.startswith("tcuda_host") else ""
             value = f"make_{host}memory()"
+        elif p.pointee == "tcuda_tensor" and p.is_const:
+            value = "make_tensor()"
         elif self.is_output(p):
             value = self.output(function, p)
         else:
@@ -190,6 +193,18 @@ class Generator:
             ]
         return lines
 
+    def tensor(self):
+        if "tcuda_random_uniform" not in self.by_name:
+            return []
+        return [
+            "static tcuda_tensor *make_tensor(void)", "{",
+            "    static int64_t shape[] = { 16 };",
+            "    static tcuda_tensor tensor = { .device = { TCUDA_DEVICE_CUDA, 0 }, .ndim = 1,",
+            "        .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = shape };",
+            "    tensor.data = make_memory();",
+            "    return &tensor;", "}", "",
+        ]
+
     def callback(self, type):
         result, parameters = self.header.callbacks[type]
         names = [p.name for p in reader.parameters(parameters)]
@@ -229,7 +244,7 @@ class Generator:
         functions = [f for f in self.header.functions if f.name not in SKIPPED]
         used = {p.type for f in functions for p in f.parameters}
         lines = ["/* Written by c_tests/every_function/generate.py. */", '#include "harness.h"', ""]
-        lines += self.memory()
+        lines += self.memory() + self.tensor()
         for type in self.header.callbacks:
             if type in used:
                 lines += self.callback(type)

@@ -6,6 +6,7 @@ use crate::world::{Mode, World};
 use std::ffi::c_void;
 use tcuda::driver::sys::CUstream_st;
 use tcuda::ffi::event::tcuda_event;
+use tcuda::ffi::generator::tcuda_generator;
 use tcuda::ffi::memory::tcuda_allocation;
 use tcuda::ffi::stream::tcuda_stream;
 
@@ -83,6 +84,16 @@ impl World {
             expect.wrong(status::INVALID_HANDLE);
         }
         handle
+    }
+
+    /// A generator; NULL is a default one.
+    pub fn generator(&self, input: &mut Input, expect: &mut Expect) -> *mut tcuda_generator {
+        let live: Vec<usize> = self.generators.iter().map(|known| known.handle).collect();
+        let handle = self.handle(input, &live, &self.events);
+        if handle != 0 && !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle as *mut tcuda_generator
     }
 
     /// A private pool; NULL is wrong.

@@ -36,7 +36,7 @@ pub enum Mode {
     Threads,
 }
 
-/// A live stream handle.
+/// A live handle of a stream or a generator.
 #[derive(Clone, Copy)]
 pub struct StreamEntry {
     /// The handle.
@@ -119,6 +119,8 @@ pub struct World {
     pub streams: Vec<StreamEntry>,
     /// Live handles.
     pub events: Vec<usize>,
+    /// Live generators, those of devices borrowed.
+    pub generators: Vec<StreamEntry>,
     /// Live memory.
     pub blocks: Vec<Block>,
     /// Live pinned memory, of this thread alone.
@@ -166,6 +168,7 @@ impl World {
             lost: false,
             streams: Vec::new(),
             events: Vec::new(),
+            generators: Vec::new(),
             blocks: Vec::new(),
             pinned: Vec::new(),
             snapshots: Vec::new(),
@@ -190,6 +193,7 @@ impl World {
         World {
             streams: self.streams.clone(),
             events: self.events.clone(),
+            generators: self.generators.clone(),
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
             observers: self.observers.clone(),
@@ -327,6 +331,7 @@ impl World {
     pub fn forget_all(&mut self) {
         self.dead.extend(self.streams.drain(..).map(|stream| stream.handle));
         self.dead.append(&mut self.events);
+        self.dead.extend(self.generators.drain(..).map(|generator| generator.handle));
         self.dead.append(&mut self.observers);
         for block in self.blocks.drain(..) {
             self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));

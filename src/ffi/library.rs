@@ -2,6 +2,7 @@
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::event::EVENTS;
+use super::generator::GENERATORS;
 use super::limits::OBSERVERS;
 use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
@@ -373,6 +374,7 @@ fn destroy_all_handles(_call: &Call) -> usize {
         + destroy_handles(&MEM_POOLS, |_| true)
         + destroy_handles(&ALLOCATORS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
+        + destroy_handles(&GENERATORS, |generator| !generator.is_borrowed())
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }
 

@@ -78,7 +78,10 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
     use tcuda_status as S;
     match error {
         Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
-        Error::Invalid(_) | Error::EventDevice { .. } => S::InvalidArgument,
+        Error::Number { .. } => S::InvalidArgument,
+        Error::Invalid(_) | Error::EventDevice { .. } | Error::TensorDevice { .. } => {
+            S::InvalidArgument
+        }
         Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
         Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
         Error::Config(_) | Error::Fraction(_) => S::InvalidArgument,
@@ -86,6 +89,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,
         Error::InvalidDevice { .. } => S::InvalidDevice,
         Error::InvalidState(_) => S::InvalidState,
+        Error::Capturing { .. } => S::Capturing,
         Error::NotReady(_) => S::NotReady,
         Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,
         Error::OverLimit | Error::PoolOutOfMemory(_) => S::OutOfMemory,

@@ -66,7 +66,7 @@ mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::{Json, Keys, in_row, pool_in};
-pub use pointer::{Found, device_of, find, free, record_stream, unknown_pointer};
+pub use pointer::{Found, device_of, extent, find, free, record_stream, unknown_pointer};
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;

@@ -138,3 +138,23 @@ pub fn find(address: u64) -> Result<Found> {
     let found = &unsafe { block.arena.state() }.blocks[block.id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
 }
+
+/// Start and bytes of the block that holds an address; `None`: it is not memory of ours, or not known to
+/// be. In memory of ours an address that no block has is an error.
+pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
+    let cached = virtual_memory::arena_of(address);
+    let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
+        return match direct::has(address) {
+            true => direct::find(address).map(|found| Some((address, found.requested))),
+            false => Ok(None),
+        };
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let why = "is in memory of tcuda's that nobody has allocated now";
+    let id = state
+        .find_around((offset / UNIT) as u32)
+        .ok_or(Error::InvalidPointer { ptr: address as usize, why })?;
+    Ok(Some((state.address(arena.base, id), state.blocks[id].requested)))
+}

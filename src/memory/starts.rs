@@ -88,6 +88,17 @@ impl ArenaState {
         Err(self.refuse(id, offset, ptr))
     }
 
+    /// The allocated block that holds a unit. Looks at every window below it until one has the block.
+    pub(super) fn find_around(&self, unit: u32) -> Option<u32> {
+        let windows = (0..=unit >> self.starts.shift).rev();
+        windows.map(|window| window << self.starts.shift).find_map(|start| {
+            let id = self.starts.last(start).filter(|id| *id != NONE)?;
+            let block = self.blocks.get(id)?;
+            let holds = block.start <= unit && unit < block.end();
+            (holds && block.state == State::Allocated).then_some(id)
+        })
+    }
+
     /// The same for one of which nothing else is to be known: its length, and what was asked for.
     #[inline(always)]
     pub(super) fn find_plain(&self, offset: u64) -> Option<(u32, u32, i64)> {

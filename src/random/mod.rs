@@ -1,7 +1,66 @@
-//! Random numbers: PyTorch's, bit for bit.
+//! Random numbers: PyTorch's, to the bit.
 
+pub mod capture;
+pub mod check;
+pub mod fill;
+pub mod generator;
 pub mod kernels;
+pub mod loaded;
 pub mod number;
+pub mod pending;
 pub mod philox;
 pub mod plan;
 mod recipe;
+
+use crate::error::Result;
+use crate::runtime::{self, Runtime};
+use crate::thread::Inside;
+use generator::{Position, entropy};
+use pending::{Change, Target};
+
+/// Puts the generators of devices somewhere, now or, before the library is initialised, then.
+/// `operation`: what the host calls.
+fn change(inside: &Inside, change: Change, operation: &'static str) -> Result<()> {
+    let later = || pending::remember(change);
+    let Some(runtime) = runtime::existing_or(inside, later)? else { return Ok(()) };
+    match change.target {
+        Target::Device(device) => put(runtime, device, change, operation),
+        Target::All => (0..runtime.devices.len() as i32)
+            .try_for_each(|device| put(runtime, device, change, operation)),
+    }
+}
+
+fn put(runtime: &Runtime, device: i32, change: Change, operation: &'static str) -> Result<()> {
+    let generator = &runtime.device(device)?.generator;
+    match change.is_seed {
+        true => generator.set_seed(runtime, change.position.seed, operation),
+        false => generator.set(runtime, change.position, operation),
+    }
+}
+
+/// Seeds generators by a number of the host's.
+pub fn manual_seed(
+    inside: &Inside,
+    target: Target,
+    seed: u64,
+    operation: &'static str,
+) -> Result<()> {
+    change(inside, Change { target, is_seed: true, position: Position::start(seed) }, operation)
+}
+
+/// Seeds generators by a number of the system's, the same for all.
+pub fn seed(inside: &Inside, target: Target, operation: &'static str) -> Result<()> {
+    let position = Position::start(entropy());
+    change(inside, Change { target, is_seed: false, position }, operation)
+}
+
+/// Puts the generator of a device where a state says.
+pub fn set_state(
+    inside: &Inside,
+    device: i32,
+    position: Position,
+    operation: &'static str,
+) -> Result<()> {
+    let target = Target::Device(device);
+    change(inside, Change { target, is_seed: false, position }, operation)
+}

@@ -5,6 +5,7 @@ mod direct;
 mod history;
 mod limits;
 mod memory;
+mod random;
 mod torch;
 mod work;
 
@@ -95,6 +96,9 @@ pub const SCENARIOS: &[Scenario] = &[
     on(SMALL, "pluggable", direct::pluggable),
     on(ONE, "torch", torch::blocks_and_graphs),
     on(LATE, "late_torch", torch::blocks_and_graphs),
+    on(ONE, "random", random::fills),
+    on(LATE, "late_random", random::fills),
+    on(ONE, "capsules", random::capsules),
 ];
 
 fn devices() -> Done {

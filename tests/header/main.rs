@@ -25,6 +25,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Private pools", &["mem_pool"]),
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
+    ("Tensors", &["tensor"]),
+    ("Random numbers", &["generator", "random"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

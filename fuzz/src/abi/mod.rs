@@ -3,6 +3,7 @@
 mod copy;
 mod device;
 mod event;
+mod generator;
 mod history;
 mod host;
 mod library;
@@ -10,9 +11,11 @@ mod limits;
 mod mem_pool;
 mod memory;
 mod pluggable;
+mod random;
 pub mod snapshot;
 mod statistics;
 mod stream;
+pub mod tensor;
 mod torch;
 
 pub use library::FAILURE_CODES;
@@ -168,6 +171,39 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_allocator_backend", pluggable::backend),
     ("tcuda_memory_caching_enable", pluggable::caching_enable),
     ("tcuda_memory_caching_is_enabled", pluggable::caching_is_enabled),
+    ("tcuda_tensor_release", tensor::release),
+    ("tcuda_tensor_from_dlpack", tensor::from_dlpack),
+    ("tcuda_tensor_to_dlpack", tensor::to_dlpack),
+    ("tcuda_random_manual_seed", generator::manual_seed),
+    ("tcuda_random_manual_seed_all", generator::manual_seed_all),
+    ("tcuda_random_seed", generator::seed),
+    ("tcuda_random_seed_all", generator::seed_all),
+    ("tcuda_random_initial_seed", generator::initial_seed),
+    ("tcuda_random_state_get", generator::state_get),
+    ("tcuda_random_state_set", generator::state_set),
+    ("tcuda_random_state_get_all", generator::state_get_all),
+    ("tcuda_random_state_set_all", generator::state_set_all),
+    ("tcuda_generator_create", generator::create),
+    ("tcuda_generator_destroy", generator::destroy),
+    ("tcuda_generator_default", generator::default),
+    ("tcuda_generator_seed_get", generator::seed_get),
+    ("tcuda_generator_seed_set", generator::seed_set),
+    ("tcuda_generator_offset_get", generator::offset_get),
+    ("tcuda_generator_offset_set", generator::offset_set),
+    ("tcuda_generator_state_get", generator::generator_state_get),
+    ("tcuda_generator_state_set", generator::generator_state_set),
+    ("tcuda_generator_philox_state", generator::philox_state),
+    ("tcuda_random_uniform", random::uniform),
+    ("tcuda_random_normal", random::normal),
+    ("tcuda_random_integers", random::integers),
+    ("tcuda_random_integers_from", random::integers_from),
+    ("tcuda_random_integers_all", random::integers_all),
+    ("tcuda_random_bernoulli", random::bernoulli),
+    ("tcuda_random_bernoulli_tensor", random::bernoulli_tensor),
+    ("tcuda_random_exponential", random::exponential),
+    ("tcuda_random_log_normal", random::log_normal),
+    ("tcuda_random_cauchy", random::cauchy),
+    ("tcuda_random_geometric", random::geometric),
 ];
 
 /// More calls than this make an input slow, not better.

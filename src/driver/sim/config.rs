@@ -67,6 +67,8 @@ pub struct Config {
     pub peers: Peers,
     /// Multiprocessors of each device.
     pub multiprocessors: i32,
+    /// Threads that each of them can hold.
+    pub threads_per_multiprocessor: i32,
     /// Name of each device.
     pub name: Cow<'static, str>,
     /// Compute capability, major and minor.
@@ -86,6 +88,7 @@ impl Default for Config {
             leaks: Leaks::Ignore,
             peers: Peers::Full,
             multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
             name: Cow::Borrowed("Simulated GPU"),
             compute_capability: (9, 0),
             virtual_memory: true,
@@ -133,7 +136,8 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, peers, virtual_memory, multiprocessors, compute_capability and name"
+         late, trace, leaks, peers, virtual_memory, multiprocessors, threads_per_multiprocessor, \
+         compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
@@ -252,6 +256,12 @@ impl Config {
                     .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
                     as i32;
             }
+            "threads_per_multiprocessor" => {
+                let accepted = "a multiple of 32 from 32 to 2048";
+                let value = number(value, 32, 2048).filter(|value| value.is_multiple_of(32));
+                self.threads_per_multiprocessor =
+                    value.ok_or(bad("threads_per_multiprocessor", accepted))? as i32;
+            }
             "compute_capability" => {
                 let pair = value.split_once('.').and_then(|(major, minor)| {
                     Some((number(major, 5, 99)? as i32, number(minor, 0, 9)? as i32))
@@ -322,7 +332,7 @@ mod tests {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
             " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
-             compute_capability=8.6,virtual_memory=none,name=Test GPU,",
+             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,name=Test GPU,",
         )
         .unwrap();
         assert_eq!(config.devices, 4);
@@ -330,6 +340,7 @@ mod tests {
         assert_eq!(config.schedule, ScheduleKind::Threads);
         assert_eq!(config.leaks, Leaks::Report);
         assert_eq!(config.multiprocessors, 8);
+        assert_eq!(config.threads_per_multiprocessor, 1536);
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
         assert!(!config.virtual_memory && Config::default().virtual_memory);
@@ -366,6 +377,7 @@ mod tests {
         assert!(message("late=0").contains("3+17+42"));
         assert!(message("trace=").contains("path"));
         assert!(message("virtual_memory=off").contains("full, none"));
+        assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
         assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(EXCERPT - 1));
         assert!(message(&format!("{long}=1")).contains("..."));

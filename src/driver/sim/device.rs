@@ -120,7 +120,7 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         6 | 7 => 65_535,
         10 => 32,
         16 => config.multiprocessors,
-        39 => 2048,
+        39 => config.threads_per_multiprocessor,
         75 => config.compute_capability.0,
         76 => config.compute_capability.1,
         106 => 32,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-const THREADS_PER_MULTIPROCESSOR: usize = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: usize = 32;
 const SHARED_PER_MULTIPROCESSOR: usize = 233_472;
 /// What the driver itself takes of each block's shared memory.
@@ -150,7 +149,8 @@ pub(super) unsafe extern "C" fn occupancy(
         require(threads > 0, code::INVALID_VALUE)?;
         let by_threads = match threads {
             0..=kernel::MAX_THREADS_PER_BLOCK => {
-                THREADS_PER_MULTIPROCESSOR / threads.next_multiple_of(32)
+                let most = machine.config.threads_per_multiprocessor.unsigned_abs() as usize;
+                most / threads.next_multiple_of(32)
             }
             _ => 0,
         };

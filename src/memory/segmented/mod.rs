@@ -14,7 +14,7 @@ mod table;
 
 pub use ladder::{Keeper, Leaving};
 pub use rules::Rules;
-pub use table::{device_of, segment_of};
+pub use table::{arena_of, device_of, segment_of};
 
 use super::arena::{ArenaState, Request};
 use super::block::{Block, NONE, State, UNIT};

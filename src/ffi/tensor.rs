@@ -1,0 +1,342 @@
+//! Section "Tensors" of the header.
+
+use super::boundary::{boundary, out};
+use super::status::tcuda_status;
+use crate::error::{Error, Result};
+use crate::tensor::owned::{self, Block, Lent, Loan, Moved, Sizes};
+use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
+use crate::thread::{self, try_box};
+use std::ffi::c_void;
+use std::mem::{offset_of, size_of};
+
+/// tcuda_tensor.device.device_type, as DLPack: plain memory of the host.
+pub const TCUDA_DEVICE_CPU: i32 = 1;
+/// Memory of a device.
+pub const TCUDA_DEVICE_CUDA: i32 = 2;
+/// Pinned memory of the host.
+pub const TCUDA_DEVICE_CUDA_HOST: i32 = 3;
+/// Managed memory.
+pub const TCUDA_DEVICE_CUDA_MANAGED: i32 = 13;
+
+/// tcuda_dtype.code, as DLPack; dlpack.h has the rarer ones, which are accepted too.
+pub const TCUDA_DTYPE_INT: u8 = 0;
+/// Without a sign.
+pub const TCUDA_DTYPE_UINT: u8 = 1;
+/// IEEE 754, of 16, 32 or 64 bits.
+pub const TCUDA_DTYPE_FLOAT: u8 = 2;
+/// bfloat16.
+pub const TCUDA_DTYPE_BFLOAT: u8 = 4;
+/// Two floats; the bits are those of both.
+pub const TCUDA_DTYPE_COMPLEX: u8 = 5;
+/// A byte that is 0 or 1.
+pub const TCUDA_DTYPE_BOOL: u8 = 6;
+/// 8 bits.
+pub const TCUDA_DTYPE_FLOAT8_E4M3FN: u8 = 10;
+/// 8 bits.
+pub const TCUDA_DTYPE_FLOAT8_E5M2: u8 = 12;
+/// 4 bits.
+pub const TCUDA_DTYPE_FLOAT4_E2M1FN: u8 = 17;
+
+/// What the elements of a tensor are; layout of DLDataType.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_dtype {
+    /// TCUDA_DTYPE_..., or another code of DLPack.
+    pub code: u8,
+    /// Bits of one number: 32 for a float.
+    pub bits: u8,
+    /// 1; more for vectors.
+    pub lanes: u16,
+}
+
+/// Where the memory of a tensor is; layout of DLDevice.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_tensor_device {
+    /// TCUDA_DEVICE_...
+    pub device_type: i32,
+    /// Ordinal; 0 for memory of the host.
+    pub device_id: i32,
+}
+
+/// A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
+/// filled it in: then tcuda_tensor_release takes back what it put there.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_tensor {
+    /// Start of the memory; may be NULL if there are no elements.
+    pub data: *mut c_void,
+    /// Where that is.
+    pub device: tcuda_tensor_device,
+    /// Number of dimensions, 0 to 64; 0 is one element.
+    pub ndim: i32,
+    /// What the elements are.
+    pub dtype: tcuda_dtype,
+    /// ndim sizes; may be NULL if ndim is 0.
+    pub shape: *mut i64,
+    /// ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
+    pub strides: *mut i64,
+    /// Bytes from data to the element whose indices are 0.
+    pub byte_offset: u64,
+}
+
+const _: () = assert!(size_of::<tcuda_dtype>() == 4 && size_of::<tcuda_tensor_device>() == 8);
+const _: () = assert!(size_of::<tcuda_tensor>() == 48);
+const _: () = assert!(offset_of!(tcuda_tensor, device) == 8);
+const _: () = assert!(offset_of!(tcuda_tensor, ndim) == 16);
+const _: () = assert!(offset_of!(tcuda_tensor, dtype) == 20);
+const _: () = assert!(offset_of!(tcuda_tensor, shape) == 24);
+const _: () = assert!(offset_of!(tcuda_tensor, strides) == 32);
+const _: () = assert!(offset_of!(tcuda_tensor, byte_offset) == 40);
+
+const EMPTY: tcuda_tensor = tcuda_tensor {
+    data: std::ptr::null_mut(),
+    device: tcuda_tensor_device { device_type: 0, device_id: 0 },
+    ndim: 0,
+    dtype: tcuda_dtype { code: 0, bits: 0, lanes: 0 },
+    shape: std::ptr::null_mut(),
+    strides: std::ptr::null_mut(),
+    byte_offset: 0,
+};
+
+/// DLPack's capsule, from its version 1.0 on.
+#[repr(C)]
+pub struct DLManagedTensorVersioned {
+    major: u32,
+    minor: u32,
+    manager: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    flags: u64,
+    tensor: tcuda_tensor,
+}
+
+const _: () = assert!(offset_of!(DLManagedTensorVersioned, deleter) == 16);
+const _: () = assert!(offset_of!(DLManagedTensorVersioned, tensor) == 32);
+
+/// The version of DLPack that is spoken here: others of the same major version have more types and flags.
+const VERSION: (u32, u32) = (1, 1);
+/// Flag of a capsule: its memory must not be written.
+const READ_ONLY: u64 = 1;
+/// Flag of a capsule: elements of less than a byte have one each.
+const PADDED: u64 = 4;
+
+/// A tensor of the host's, copied.
+fn read(tensor: *const tcuda_tensor, name: &'static str) -> Result<tcuda_tensor> {
+    if tensor.is_null() {
+        return Err(Error::Null { name });
+    }
+    // SAFETY: not NULL, and readable by the caller's promise.
+    Ok(unsafe { tensor.read_unaligned() })
+}
+
+/// Copies a list of the host's.
+fn read_list(from: *const i64, to: &mut [i64]) {
+    let bytes = size_of_val(to);
+    // SAFETY: the caller promises as many as the tensor has dimensions; of any alignment.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr().cast(), bytes) };
+}
+
+/// The view that a host's tensor is.
+fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
+    let ndim = tensor::ndim(raw.ndim)?;
+    let place = Place::of(raw.device.device_type, raw.device.device_id)?;
+    let (mut shape, mut strides) = ([0; MAX_DIMS], [0; MAX_DIMS]);
+    let (shape, strides) = (&mut shape[..ndim], &mut strides[..ndim]);
+    if ndim > 0 {
+        if raw.shape.is_null() {
+            return Err(Error::Null { name: "shape" });
+        }
+        read_list(raw.shape, shape);
+        if !raw.strides.is_null() {
+            read_list(raw.strides, strides);
+        }
+    }
+    let strides = (ndim == 0 || !raw.strides.is_null()).then_some(&*strides);
+    let dtype = Dtype { code: raw.dtype.code, bits: raw.dtype.bits, lanes: raw.dtype.lanes };
+    let data = raw.data as u64;
+    Tensor::new(Parts { data, byte_offset: raw.byte_offset, place, dtype, shape, strides })
+}
+
+/// A required tensor, to be read.
+pub(super) fn view(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
+    view_of(&read(tensor, name)?)
+}
+
+/// A required tensor, to be written.
+pub(super) fn writable(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
+    let raw = read(tensor, name)?;
+    if owned::is_read_only(raw.shape as usize) {
+        return Err(Error::Invalid(
+            "the tensor must not be written: the capsule that it came from is read-only",
+        ));
+    }
+    view_of(&raw)
+}
+
+/// The host's form of a view whose sizes have a place of their own.
+pub(super) fn lent(view: &Tensor, lent: Lent, byte_offset: u64) -> tcuda_tensor {
+    let (device_type, device_id) = view.place.numbers();
+    let Dtype { code, bits, lanes } = view.dtype;
+    tcuda_tensor {
+        data: view.data as *mut c_void,
+        device: tcuda_tensor_device { device_type, device_id },
+        ndim: view.shape().len() as i32,
+        dtype: tcuda_dtype { code, bits, lanes },
+        shape: lent.shape,
+        strides: lent.strides,
+        byte_offset,
+    }
+}
+
+/// Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
+/// order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+///
+/// @param tensor  one that the library filled in, its data, shape and strides as they were, or
+///                TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcuda_status {
+    boundary(|call| {
+        if tensor.is_null() {
+            return Ok(());
+        }
+        let raw = read(tensor, "tensor")?;
+        if raw.shape.is_null() && raw.data.is_null() {
+            return Ok(());
+        }
+        let entry = owned::take(raw.shape as usize, raw.data as u64)?;
+        // Zeroed first: the deleter is the host's own code, and might look at it.
+        out(tensor, "tensor")?.set(EMPTY);
+        entry.end(call.inside())
+    })
+}
+
+/// Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
+/// thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
+/// the library, and does not ask whose the memory is; what uses the tensor does.
+///
+/// @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
+///                     flags say read-only, functions that write to the tensor refuse it
+/// @param[out] tensor  the caller's, to be released; its shape and strides are the library's
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
+    managed: *mut DLManagedTensorVersioned,
+    tensor: *mut tcuda_tensor,
+) -> tcuda_status {
+    boundary(|_| {
+        let tensor = out(tensor, "tensor")?;
+        if managed.is_null() {
+            return Err(Error::Null { name: "managed" });
+        }
+        // SAFETY: not NULL; all versions of a capsule begin with its version.
+        let major = unsafe { managed.cast::<u32>().read_unaligned() };
+        if major != VERSION.0 {
+            return Err(Error::OutOfRange {
+                name: "version.major",
+                value: major.into(),
+                allowed: "tcuda speaks version 1 of DLPack; ask the exporter for that",
+            });
+        }
+        // SAFETY: of this version, so it has all these fields.
+        let capsule = unsafe { managed.read_unaligned() };
+        let view = view_of(&capsule.tensor)?;
+        if capsule.flags & PADDED != 0 && view.dtype.element_bits() % 8 != 0 {
+            return Err(Error::NotSupported {
+                what: "a capsule whose elements of less than a byte are padded to bytes",
+                by: "library",
+            });
+        }
+        // SAFETY: the same function; a pointer is passed as any other.
+        let deleter = unsafe {
+            std::mem::transmute::<
+                Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+                Option<unsafe extern "C" fn(*mut c_void)>,
+            >(capsule.deleter)
+        };
+        let loan = Loan { object: managed.cast(), deleter };
+        let kept = owned::adopt(&view, loan, capsule.flags & READ_ONLY != 0)?;
+        tensor.set(lent(&view, kept, capsule.tensor.byte_offset));
+        Ok(())
+    })
+}
+
+/// A capsule of ours.
+#[repr(C)]
+struct Capsule {
+    managed: DLManagedTensorVersioned,
+    sizes: Sizes,
+    block: Option<Block>,
+}
+
+/// Its deleter: any thread, any time.
+unsafe extern "C" fn delete_capsule(managed: *mut DLManagedTensorVersioned) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: from Box::into_raw below; the consumer calls this once.
+    let capsule = unsafe { Box::from_raw(managed.cast::<Capsule>()) };
+    if let Some(block) = capsule.block
+        && let Ok(inside) = thread::enter()
+    {
+        // Nobody is there to be told.
+        let _ = block.free(&inside);
+    }
+}
+
+fn capsule_of(raw: &tcuda_tensor, view: &Tensor) -> Result<Box<Capsule>> {
+    let mut sizes = owned::sizes(view)?;
+    let shape = sizes.as_mut_ptr();
+    let strides = shape.wrapping_add(view.shape().len());
+    let managed = DLManagedTensorVersioned {
+        major: VERSION.0,
+        minor: VERSION.1,
+        manager: std::ptr::null_mut(),
+        deleter: Some(delete_capsule),
+        flags: 0,
+        tensor: lent(view, Lent { shape, strides }, raw.byte_offset),
+    };
+    try_box(Capsule { managed, sizes, block: None }, "a capsule")
+}
+
+/// Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
+/// thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
+/// that it was allocated on. Who gives the capsule to a user of other streams calls
+/// tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+///
+/// @param tensor        one that the library filled in; or one of the host's own, whose data is what
+///                      tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+/// @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
+    tensor: *mut tcuda_tensor,
+    managed: *mut *mut DLManagedTensorVersioned,
+) -> tcuda_status {
+    boundary(|call| {
+        let managed = out(managed, "managed")?;
+        let raw = read(tensor, "tensor")?;
+        let (shape, data) = (raw.shape as usize, raw.data as u64);
+        let is_ours = owned::is_ours(shape);
+        if !is_ours && data != 0 {
+            // Before its shape is read: what is no block may be no tensor either.
+            crate::memory::find(data)?;
+        }
+        let view = view_of(&raw)?;
+        let mut capsule = capsule_of(&raw, &view)?;
+        let block = match is_ours {
+            true => match owned::take_out(shape, data)? {
+                Moved::Block(block) => block,
+                Moved::Loan(loan) => {
+                    managed.set(loan.object.cast());
+                    out(tensor, "tensor")?.set(EMPTY);
+                    return Ok(());
+                }
+            },
+            false => owned::block_of(call.runtime()?, &view)?,
+        };
+        capsule.block = Some(block);
+        managed.set(Box::into_raw(capsule).cast());
+        out(tensor, "tensor")?.set(EMPTY);
+        Ok(())
+    })
+}

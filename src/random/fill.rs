@@ -1,0 +1,187 @@
+//! Filling tensors with random numbers: the steps of PyTorch, in its order, so that after each call the
+//! generator is where PyTorch's would be.
+
+use super::check;
+use super::generator::Generator;
+use super::plan::{self, Dim, Distribution, Dtype, Launch, Philox, View};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::tensor::order::Ordered;
+use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
+use crate::text::Text;
+
+/// Where to fill, and from what.
+#[derive(Clone, Copy)]
+pub struct Fill<'a> {
+    /// What is written.
+    pub tensor: &'a Tensor,
+    /// Where the numbers come from; `None`: from the device's own.
+    pub generator: Option<&'a Generator>,
+    /// When; `None`: on the current stream of the tensor's device.
+    pub stream: Option<&'a Stream>,
+    /// What the host calls.
+    pub operation: &'static str,
+}
+
+/// The same with everything found.
+struct Target<'a> {
+    runtime: &'a Runtime,
+    device: &'a Device,
+    stream: &'a Stream,
+    generator: &'a Generator,
+    operation: &'static str,
+}
+
+impl<'a> Fill<'a> {
+    fn target(&self, runtime: &'a Runtime) -> Result<Target<'a>> {
+        let device = runtime.device(self.tensor.require_on(runtime)?)?;
+        let ordinal = device.ordinal();
+        let stream = self.stream.unwrap_or_else(|| device.streams.current());
+        if stream.device() != ordinal {
+            return Err(Error::Invalid("the stream is of another device than the tensor"));
+        }
+        let generator = self.generator.unwrap_or(&device.generator);
+        if generator.device() != ordinal {
+            return Err(Error::Invalid("the generator is of another device than the tensor"));
+        }
+        Ok(Target { runtime, device, stream, generator, operation: self.operation })
+    }
+
+    /// Fills with numbers of a distribution, which is made for the type of the elements. `is_complex`:
+    /// these are the parts of complex numbers.
+    pub fn run(
+        &self,
+        runtime: &Runtime,
+        distribution: impl FnOnce(Dtype, bool) -> Result<Distribution>,
+    ) -> Result<()> {
+        let (dtype, is_complex) = check::dtype_of(self.tensor.dtype)?;
+        let distribution = distribution(dtype, is_complex)?;
+        check::require(&distribution, dtype, is_complex)?;
+        let parts = if is_complex { Some(parts_of(self.tensor)?) } else { None };
+        let tensor = parts.as_ref().unwrap_or(self.tensor);
+        let target = self.target(runtime)?;
+        let ordered = tensor.ordered()?;
+        if tensor.numel == 0 {
+            return Ok(());
+        }
+        require_aligned(tensor, dtype)?;
+        let geometry = target.device.random.geometry(target.device)?;
+        let take = |numel| {
+            let words = plan::increment(&distribution, dtype, numel, geometry);
+            target.generator.take(runtime, target.stream, words, target.operation)
+        };
+        let launch = |part: &Ordered, philox: Philox| {
+            let view = view_of(part)?;
+            let planned = plan::plan(&distribution, dtype, &view, None, &philox, geometry);
+            target.launch(planned.ok_or_else(unplanned)?)
+        };
+        let philox = take(tensor.numel)?;
+        if ordered.fits_32_bits() {
+            return launch(&ordered, philox);
+        }
+        // What was taken for the whole is nobody's, and each part takes its own.
+        ordered.for_each_part(&mut |part| launch(part, take(part.numel())?))
+    }
+
+    /// Fills with 1 and 0 by the probabilities of another tensor.
+    pub fn bernoulli(&self, runtime: &Runtime, p: &Tensor) -> Result<()> {
+        let (dtype, is_complex) = check::dtype_of(self.tensor.dtype)?;
+        let distribution = Distribution::BernoulliTensor;
+        check::require(&distribution, dtype, is_complex)?;
+        let (p_dtype, p_is_complex) = check::dtype_of(p.dtype)?;
+        let is_float = matches!(p_dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64);
+        if p_is_complex || !is_float {
+            return Err(Error::Invalid("p must be of floats: it has the probabilities"));
+        }
+        let target = self.target(runtime)?;
+        if p.require_on(runtime)? != target.device.ordinal() {
+            return Err(Error::Invalid("p is on another device than the tensor"));
+        }
+        // In which PyTorch has the probabilities.
+        let compared = if dtype == Dtype::F64 { Dtype::F64 } else { Dtype::F32 };
+        let (own, others) = self.tensor.ordered_with(p, p_dtype != compared)?;
+        if self.tensor.numel == 0 {
+            return Ok(());
+        }
+        require_aligned(self.tensor, dtype)?;
+        require_aligned(p, p_dtype)?;
+        let geometry = target.device.random.geometry(target.device)?;
+        let (own, others) = (view_of(&own)?, view_of(&others)?);
+        let words = plan::increment(&distribution, dtype, self.tensor.numel, geometry);
+        let philox = target.generator.take(runtime, target.stream, words, target.operation)?;
+        let p = Some((&others, p_dtype));
+        let planned = plan::plan(&distribution, dtype, &own, p, &philox, geometry);
+        target.launch(planned.ok_or_else(unplanned)?)
+    }
+}
+
+/// What was checked before has a plan.
+fn unplanned() -> Error {
+    Error::Internal(Text::new("random numbers without a plan"))
+}
+
+impl Target<'_> {
+    fn launch(&self, mut launch: Launch) -> Result<()> {
+        let _context = self.device.enter()?;
+        let function = self.device.random.function(self.device, launch.image, launch.kernel)?;
+        let mut parameters = launch.parameters.pointers();
+        // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
+        // tensor, and the stream is alive.
+        unsafe {
+            self.runtime.driver().cuLaunchKernel(
+                function,
+                launch.grid,
+                1,
+                1,
+                launch.block,
+                1,
+                1,
+                0,
+                self.stream.native(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }?;
+        Ok(())
+    }
+}
+
+fn view_of(ordered: &Ordered) -> Result<View> {
+    let dims = ordered.dims().iter();
+    let dims = dims.map(|dim| Dim { size: dim.size as u64, stride: dim.stride });
+    View::new(ordered.address, dims).ok_or_else(unplanned)
+}
+
+fn require_aligned(tensor: &Tensor, dtype: Dtype) -> Result<()> {
+    if tensor.address.is_multiple_of(dtype.bytes()) {
+        return Ok(());
+    }
+    Err(Error::Invalid("the address of a tensor's elements must be a multiple of their size"))
+}
+
+/// The real and imaginary parts of complex numbers: one dimension more, of two.
+fn parts_of(tensor: &Tensor) -> Result<Tensor> {
+    let ndim = tensor.shape().len();
+    if ndim >= MAX_DIMS {
+        return Err(Error::Invalid("a tensor of complex numbers has 63 dimensions at most here"));
+    }
+    let (mut shape, mut strides) = ([2; MAX_DIMS], [1; MAX_DIMS]);
+    shape[..ndim].copy_from_slice(tensor.shape());
+    for (to, stride) in strides.iter_mut().zip(tensor.strides()) {
+        *to = stride.saturating_mul(2);
+    }
+    Tensor::new(Parts {
+        data: tensor.address,
+        byte_offset: 0,
+        place: tensor.place,
+        dtype: tensor::Dtype::new(dtype::code::FLOAT, tensor.dtype.bits / 2),
+        shape: &shape[..=ndim],
+        strides: Some(&strides[..=ndim]),
+    })
+}
+
+#[cfg(test)]
+#[path = "fill_tests.rs"]
+mod tests;

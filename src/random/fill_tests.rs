@@ -1,0 +1,126 @@
+use super::*;
+use crate::copy;
+use crate::driver::sim;
+use crate::random::generator::Position;
+use crate::tensor::Place;
+use crate::{runtime, thread};
+
+const FLOAT: tensor::Dtype = tensor::Dtype::new(dtype::code::FLOAT, 32);
+
+fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
+    let _lock = sim::test_lock();
+    let inside = thread::enter().unwrap();
+    runtime::select_backend(&inside, "sim", options).unwrap();
+    let result = body(runtime::get(&inside).unwrap());
+    runtime::shutdown(&inside, |_| 0).unwrap();
+    result
+}
+
+fn tensor(data: u64, dtype: tensor::Dtype, shape: &[i64], strides: Option<&[i64]>) -> Tensor {
+    Tensor::new(Parts { data, byte_offset: 0, place: Place::Cuda(0), dtype, shape, strides })
+        .unwrap()
+}
+
+fn run(runtime: &Runtime, tensor: &Tensor, distribution: Distribution) -> Result<()> {
+    let fill = Fill { tensor, generator: None, stream: None, operation: "a test" };
+    fill.run(runtime, |_, _| Ok(distribution))
+}
+
+fn words(runtime: &Runtime, address: u64, count: usize) -> Vec<u32> {
+    let device = &runtime.devices[0];
+    let stream = device.streams.default();
+    let mut words = vec![0u32; count];
+    copy::copy(runtime, words.as_mut_ptr() as u64, address, 4 * count as u64, stream).unwrap();
+    stream.synchronize(runtime).unwrap();
+    words
+}
+
+const UNIFORM: Distribution = Distribution::Uniform { low: 0.0, high: 1.0 };
+
+#[test]
+fn numbers_and_offsets_are_pytorchs() {
+    on_machine("memory=64MiB", |runtime| {
+        let device = &runtime.devices[0];
+        let stream = device.streams.default();
+        let address = device.memory.allocate(runtime, device, stream, 1 << 20).unwrap();
+        let eight = tensor(address, FLOAT, &[8], None);
+        device.generator.put(Position::start(42));
+        run(runtime, &eight, UNIFORM).unwrap();
+        let first = [
+            0x3f1c_eaf0,
+            0x3c24_cdda,
+            0x3ecb_fce1,
+            0x3d25_1a6b,
+            0x3e20_0464,
+            0x3ef7_06b6,
+            0x3f3c_7ab4,
+            0x3ecf_dcde,
+        ];
+        assert_eq!(words(runtime, address, 8), first);
+        run(runtime, &eight, UNIFORM).unwrap();
+        let second = [
+            0x3f7c_db21,
+            0x3e03_fe45,
+            0x3f0f_e60f,
+            0x3f05_a8df,
+            0x3f3e_9616,
+            0x3f18_712c,
+            0x3f76_f709,
+            0x3f65_dde9,
+        ];
+        assert_eq!(words(runtime, address, 8), second);
+        assert_eq!(device.generator.position().offset, 8);
+        // Row by row as it lies, whatever the strides say.
+        let strided = tensor(address, FLOAT, &[2, 4], Some(&[1, 2]));
+        device.generator.put(Position::start(42));
+        run(runtime, &strided, UNIFORM).unwrap();
+        assert_eq!(words(runtime, address, 8), first);
+        // Without elements nothing happens.
+        run(runtime, &tensor(0, FLOAT, &[3, 0], None), UNIFORM).unwrap();
+        assert_eq!(device.generator.position().offset, 4);
+        // What is refused takes nothing.
+        assert!(run(runtime, &tensor(address + 2, FLOAT, &[3], None), UNIFORM).is_err());
+        assert!(run(runtime, &tensor(address, FLOAT, &[3], Some(&[0])), UNIFORM).is_err());
+        assert!(run(runtime, &eight, Distribution::IntegersAll).is_ok());
+        assert_eq!(device.generator.position().offset, 8);
+        assert!(run(runtime, &tensor(address, FLOAT, &[1 << 18, 2], None), UNIFORM).is_err());
+        assert_eq!(device.generator.position().offset, 8);
+    });
+}
+
+#[test]
+fn parts_of_complex_numbers_are_filled() {
+    on_machine("memory=64MiB", |runtime| {
+        let device = &runtime.devices[0];
+        let stream = device.streams.default();
+        let address = device.memory.allocate(runtime, device, stream, 256).unwrap();
+        device.generator.put(Position::start(42));
+        run(runtime, &tensor(address, FLOAT, &[8], None), UNIFORM).unwrap();
+        let floats = words(runtime, address, 8);
+        let complex = tensor::Dtype::new(dtype::code::COMPLEX, 64);
+        device.generator.put(Position::start(42));
+        run(runtime, &tensor(address, complex, &[4], None), UNIFORM).unwrap();
+        assert_eq!(words(runtime, address, 8), floats);
+        device.generator.put(Position::start(42));
+        run(runtime, &tensor(address, complex, &[], None), UNIFORM).unwrap();
+        assert_eq!(words(runtime, address, 2), floats[..2]);
+        let refused =
+            run(runtime, &tensor(address, complex, &[4], None), Distribution::IntegersAll);
+        assert!(refused.is_err());
+    });
+}
+
+#[test]
+fn the_device_says_how_many_are_taken() {
+    // Four blocks of 256 threads, of which each takes four numbers at a time.
+    on_machine("memory=64MiB,multiprocessors=2,threads_per_multiprocessor=512", |runtime| {
+        let device = &runtime.devices[0];
+        let stream = device.streams.default();
+        let address = device.memory.allocate(runtime, device, stream, 1 << 20).unwrap();
+        device.generator.put(Position::start(0));
+        for (count, offset) in [(4096, 4), (4097, 12), (1, 16), (8193, 28)] {
+            run(runtime, &tensor(address, FLOAT, &[count], None), UNIFORM).unwrap();
+            assert_eq!(device.generator.position().offset, offset);
+        }
+    });
+}

@@ -1,0 +1,151 @@
+use super::*;
+use crate::copy;
+use crate::device::CURRENT;
+use crate::driver::sim;
+use crate::memory;
+use crate::random::pending::Target;
+use crate::random::{manual_seed, seed, set_state};
+use crate::{runtime, thread};
+
+fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
+    let _lock = sim::test_lock();
+    let inside = thread::enter().unwrap();
+    runtime::select_backend(&inside, "sim", options).unwrap();
+    let result = body(runtime::get(&inside).unwrap());
+    runtime::shutdown(&inside, |_| 0).unwrap();
+    result
+}
+
+#[test]
+fn states_are_as_pytorchs() {
+    let position = Position { seed: 0x0123_4567_89ab_cdef, offset: 0x1c };
+    let bytes = position.bytes();
+    assert_eq!(bytes[..8], [0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
+    assert_eq!(bytes[8..], [0x1c, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(Position::of_bytes(&bytes).unwrap(), position);
+    assert!(Position::of_bytes(&Position { seed: 1, offset: 2 }.bytes()).is_err());
+}
+
+#[test]
+fn numbers_of_the_system_differ() {
+    let numbers: std::collections::HashSet<u64> = (0..1000).map(|_| entropy()).collect();
+    assert_eq!(numbers.len(), 1000);
+    assert!(numbers.iter().all(|number| number >> 53 == 0));
+    assert!(numbers.iter().any(|number| number >> 45 != 0));
+    assert_ne!(mixed(1), mixed(2));
+}
+
+#[test]
+fn increments_are_rounded_up() {
+    on_machine("memory=64MiB", |runtime| {
+        let stream = runtime.devices[0].streams.default();
+        let generator = Generator::new(0).unwrap();
+        assert_eq!(generator.position(), Position::start(DEFAULT_SEED));
+        for (increment, before) in [(1, 0), (4, 4), (5, 8), (0, 16), (10, 16), (4, 28)] {
+            let taken = generator.take(runtime, stream, increment, "a test").unwrap();
+            let expected = Philox { seed: DEFAULT_SEED, offset: before, ..Philox::default() };
+            assert_eq!(taken, expected);
+        }
+        assert!(generator.take(runtime, stream, u64::MAX - 2, "a test").is_err());
+        let copy = generator.clone_state().unwrap();
+        let same = generator.share_state();
+        assert_eq!(copy.position().offset, 32);
+        generator.take(runtime, stream, 4, "a test").unwrap();
+        assert_eq!((copy.position().offset, same.position().offset), (32, 36));
+    });
+}
+
+#[test]
+fn changes_wait_for_the_library() {
+    let _lock = sim::test_lock();
+    let inside = thread::enter().unwrap();
+    runtime::select_backend(&inside, "sim", "devices=3,memory=64MiB").unwrap();
+    let all = Target::All;
+    let state = |offset| Position { seed: 9, offset };
+    // A seed comes after a state, whichever was set first; of two of a kind the last one counts.
+    manual_seed(&inside, all, 1, "a test").unwrap();
+    manual_seed(&inside, Target::Device(1), 2, "a test").unwrap();
+    set_state(&inside, 1, state(8), "a test").unwrap();
+    manual_seed(&inside, all, 3, "a test").unwrap();
+    manual_seed(&inside, Target::Device(CURRENT), 4, "a test").unwrap();
+    manual_seed(&inside, Target::Device(17), 5, "a test").unwrap();
+    for device in [-2, 64, i32::MAX, i32::MIN] {
+        assert!(manual_seed(&inside, Target::Device(device), 5, "a test").is_err());
+    }
+    assert!(runtime::existing(&inside).is_none());
+    let runtime = runtime::get(&inside).unwrap();
+    let seeds = || runtime.devices.iter().map(|device| device.generator.seed()).collect::<Vec<_>>();
+    assert_eq!(seeds(), [4, 3, 3]);
+    runtime::shutdown(&inside, |_| 0).unwrap();
+    // States and the system's seeds in their order.
+    seed(&inside, all, "a test").unwrap();
+    set_state(&inside, 2, state(4), "a test").unwrap();
+    set_state(&inside, 2, state(8), "a test").unwrap();
+    let runtime = runtime::get(&inside).unwrap();
+    let positions: Vec<_> =
+        runtime.devices.iter().map(|device| device.generator.position()).collect();
+    assert_eq!(positions[2], state(8));
+    assert!(positions[0] == positions[1] && positions[0].offset == 0);
+    runtime::shutdown(&inside, |_| 0).unwrap();
+    // Nothing is left of it, and every device has a seed of its own.
+    let runtime = runtime::get(&inside).unwrap();
+    let fresh: Vec<_> = runtime.devices.iter().map(|device| device.generator.seed()).collect();
+    assert!(
+        fresh[0] != fresh[1]
+            && fresh[1] != fresh[2]
+            && !positions.iter().any(|p| p.seed == fresh[0])
+    );
+    runtime::shutdown(&inside, |_| 0).unwrap();
+}
+
+#[test]
+fn a_graph_counts_for_itself() {
+    on_machine("memory=64MiB", |runtime| {
+        let device = &runtime.devices[0];
+        let stream = device.streams.next(device, 0).unwrap();
+        let generator = Generator::new(0).unwrap();
+        generator.put(Position { seed: 7, offset: 40 });
+        let registration = generator.register(runtime).unwrap();
+        assert!(registration.is_of(&generator) && !registration.is_of(&device.generator));
+        let allocated =
+            || device.memory.statistics().lanes[memory::stats::ALLOCATED_BYTES][0].current;
+        let mut ends = Vec::new();
+        for _ in 0..2 {
+            registration.capture_prologue().unwrap();
+            registration.capture_begun(5);
+            let first = generator.state.take_captured(runtime, 5, 4, "a test").unwrap();
+            let second = generator.state.take_captured(runtime, 5, 12, "a test").unwrap();
+            assert_eq!((first.offset, second.offset, first.seed), (0, 4, 0));
+            assert!(first.seed_ptr != 0 && first.offset_ptr == first.seed_ptr + 8);
+            assert_eq!(second.seed_ptr, first.seed_ptr);
+            // Not of this capture.
+            let refused = generator.state.take_captured(runtime, 6, 4, "a test");
+            assert!(matches!(refused, Err(Error::Capturing { operation: "a test", .. })));
+            ends.push((registration.capture_epilogue(), first.seed_ptr));
+        }
+        assert_eq!(ends[0].0, 16);
+        assert_eq!(ends[0], ends[1], "the same words for the next capture");
+        assert_eq!(allocated(), 512);
+        // Launches find seed and offset, and move the generator on.
+        for offset in [40u64, 56] {
+            registration.replay_prologue(runtime, 16, stream).unwrap();
+            stream.synchronize(runtime).unwrap();
+            let mut words = [0u64; 2];
+            let to = words.as_mut_ptr() as u64;
+            copy::copy(runtime, to, ends[0].1, 16, stream).unwrap();
+            stream.synchronize(runtime).unwrap();
+            assert_eq!(words, [7, offset]);
+        }
+        assert_eq!(generator.position().offset, 72);
+        drop(generator);
+        drop(registration);
+        assert_eq!(allocated(), 0);
+        assert!(memory::find(ends[0].1).is_err());
+        // Without numbers there is no memory.
+        let registration = device.generator.register(runtime).unwrap();
+        registration.capture_prologue().unwrap();
+        assert_eq!(registration.capture_epilogue(), 0);
+        registration.replay_prologue(runtime, 0, stream).unwrap();
+        assert_eq!(registration.capture_epilogue(), 0);
+    });
+}

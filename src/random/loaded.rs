@@ -1,0 +1,98 @@
+//! What a device has for random numbers: how PyTorch would launch there, and the kernels that were
+//! loaded, each at its first use.
+
+use super::plan::{Geometry, Image};
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::sys::{CUdevice_attribute, CUfunction, CUmodule};
+use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::memory::Relaxed;
+use crate::once::Once;
+use crate::rank::Rank;
+use std::ffi::{CStr, c_void};
+
+/// The kernels of a device.
+pub struct Loaded {
+    driver: &'static Driver,
+    geometry: Once<Geometry>,
+    /// By the numbers of the images.
+    modules: [Once<usize>; Image::ALL.len()],
+    functions: Mutex<Vec<(&'static CStr, usize)>>,
+}
+
+impl Loaded {
+    pub(crate) fn new(driver: &'static Driver) -> Loaded {
+        Loaded {
+            driver,
+            geometry: Once::new(Rank::ONCE),
+            modules: [const { Once::new(Rank::ONCE) }; Image::ALL.len()],
+            functions: Mutex::new(Rank::LEAF, Vec::new()),
+        }
+    }
+
+    /// The device as it shapes PyTorch's launches.
+    pub fn geometry(&self, device: &Device) -> Result<&Geometry> {
+        use CUdevice_attribute::*;
+        self.geometry.get_or_try_init(|| {
+            let number = |attribute| device.attribute(attribute).map(|value| value.max(0) as u32);
+            let (major, minor) = device.capability()?;
+            Ok(Geometry {
+                multiprocessors: number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                threads_per_multiprocessor: number(
+                    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                )?,
+                major: major as u32,
+                minor: minor as u32,
+            })
+        })
+    }
+
+    /// A kernel; the device's context is current.
+    pub fn function(
+        &self,
+        device: &Device,
+        image: Image,
+        name: &'static CStr,
+    ) -> Result<CUfunction> {
+        let found = self.functions.lock().iter().find(|known| known.0 == name).map(|known| known.1);
+        match found {
+            Some(function) => Ok(function as CUfunction),
+            None => self.find(device, image, name),
+        }
+    }
+
+    #[cold]
+    fn find(&self, device: &Device, image: Image, name: &'static CStr) -> Result<CUfunction> {
+        let module = *self.modules[image as usize].get_or_try_init(|| self.load(device, image))?;
+        let _relaxed = Relaxed::enter(self.driver);
+        let mut function: CUfunction = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a NUL; `function` is writable.
+        unsafe {
+            self.driver.cuModuleGetFunction(&mut function, module as CUmodule, name.as_ptr())
+        }?;
+        let mut functions = self.functions.lock();
+        let no_room = |_| Error::OutOfHostMemory("the kernels of a device");
+        functions.try_reserve(1).map_err(no_room)?;
+        functions.push((name, function as usize));
+        Ok(function)
+    }
+
+    fn load(&self, device: &Device, image: Image) -> Result<usize> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let mut module: CUmodule = std::ptr::null_mut();
+        let text = image.ptx().as_ptr().cast::<c_void>();
+        // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
+        unsafe { self.driver.cuModuleLoadData(&mut module, text) }?;
+        Ok(module as usize)
+    }
+
+    /// Unloads what was loaded; the device's context is current and nothing runs.
+    pub(crate) fn close(&self) {
+        for module in self.modules.iter().filter_map(Once::get) {
+            // SAFETY: ours, and nothing of it is in use.
+            let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
+        }
+    }
+}

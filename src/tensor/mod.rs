@@ -1,0 +1,295 @@
+//! Tensors: views of memory that others have, as DLPack describes them.
+//!
+//! A view is checked when it is made, so that what holds one need not ask again: its sizes, that its
+//! bytes have addresses, and its type. Whose memory it is, the users ask ([`Tensor::require_on`]).
+
+pub mod dtype;
+pub mod order;
+pub mod owned;
+
+pub use dtype::Dtype;
+
+use crate::copy;
+use crate::error::{Error, Result};
+use crate::memory;
+use crate::runtime::Runtime;
+
+/// The most dimensions of a view: PyTorch's.
+pub const MAX_DIMS: usize = 64;
+
+/// Where memory is: DLDevice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Plain memory of the host.
+    Cpu,
+    /// Memory of a device.
+    Cuda(i32),
+    /// Pinned memory of the host.
+    CudaHost,
+    /// Managed memory, and the device that prefers it.
+    Managed(i32),
+}
+
+impl Place {
+    /// By DLPack's numbers.
+    pub fn of(kind: i32, ordinal: i32) -> Result<Place> {
+        let place = match kind {
+            1 => Place::Cpu,
+            2 => Place::Cuda(ordinal),
+            3 => Place::CudaHost,
+            13 => Place::Managed(ordinal),
+            _ => {
+                return Err(Error::OutOfRange {
+                    name: "device.device_type",
+                    value: kind.into(),
+                    allowed: "use TCUDA_DEVICE_CPU, _CUDA, _CUDA_HOST or _CUDA_MANAGED",
+                });
+            }
+        };
+        if ordinal < 0 {
+            return Err(Error::OutOfRange {
+                name: "device.device_id",
+                value: ordinal.into(),
+                allowed: "a tensor names its device by its ordinal; use 0 for memory of the host",
+            });
+        }
+        Ok(place)
+    }
+
+    /// DLPack's numbers.
+    pub fn numbers(self) -> (i32, i32) {
+        match self {
+            Place::Cpu => (1, 0),
+            Place::Cuda(ordinal) => (2, ordinal),
+            Place::CudaHost => (3, 0),
+            Place::Managed(ordinal) => (13, ordinal),
+        }
+    }
+
+    /// The device, if it is one's memory.
+    pub fn device(self) -> Option<i32> {
+        match self {
+            Place::Cuda(device) | Place::Managed(device) => Some(device),
+            Place::Cpu | Place::CudaHost => None,
+        }
+    }
+}
+
+/// What makes a view, unchecked.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// Start of the memory.
+    pub data: u64,
+    /// From there to the first element.
+    pub byte_offset: u64,
+    /// Where it is.
+    pub place: Place,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Sizes, the slowest dimension first.
+    pub shape: &'a [i64],
+    /// Distances of neighbours in elements; `None`: compact.
+    pub strides: Option<&'a [i64]>,
+}
+
+/// A view of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor {
+    /// The element of which all indices are 0.
+    pub address: u64,
+    /// Start of the memory, as its host knows it.
+    pub data: u64,
+    /// Where it is.
+    pub place: Place,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Elements.
+    pub numel: u64,
+    ndim: usize,
+    shape: [i64; MAX_DIMS],
+    strides: [i64; MAX_DIMS],
+}
+
+const TOO_LARGE: Error = Error::Invalid(
+    "the tensor has more bytes than there are addresses: check its shape, strides and byte_offset",
+);
+
+impl Tensor {
+    /// A view, checked but for whose memory it is.
+    pub fn new(parts: Parts<'_>) -> Result<Tensor> {
+        let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
+        dtype.check()?;
+        let ndim = shape.len();
+        if ndim > MAX_DIMS {
+            return Err(too_many(ndim as i64));
+        }
+        if let Some(size) = shape.iter().find(|size| **size < 0) {
+            return Err(Error::OutOfRange {
+                name: "shape",
+                value: *size,
+                allowed: "a size cannot be negative",
+            });
+        }
+        let numel = numel(shape)?;
+        let mut tensor = Tensor {
+            address: data,
+            data,
+            place,
+            dtype,
+            numel,
+            ndim,
+            shape: [0; MAX_DIMS],
+            strides: [0; MAX_DIMS],
+        };
+        tensor.shape[..ndim].copy_from_slice(shape);
+        match strides {
+            Some(strides) => tensor.strides[..ndim].copy_from_slice(&strides[..ndim]),
+            None => compact(shape, &mut tensor.strides),
+        }
+        if numel == 0 {
+            // What nobody reads may be anywhere.
+            tensor.address = data.wrapping_add(byte_offset);
+            return Ok(tensor);
+        }
+        if data == 0 {
+            return Err(Error::Null { name: "data" });
+        }
+        tensor.address = data.checked_add(byte_offset).ok_or(TOO_LARGE)?;
+        tensor.range()?;
+        Ok(tensor)
+    }
+
+    /// Sizes, the slowest dimension first.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.ndim]
+    }
+
+    /// Distances of neighbours, in elements.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides[..self.ndim]
+    }
+
+    /// First byte of any element, and one past the last.
+    pub fn range(&self) -> Result<(u64, u64)> {
+        if self.numel == 0 {
+            return Ok((self.address, self.address));
+        }
+        let (mut low, mut high) = (0i128, 0i128);
+        for (size, stride) in self.shape().iter().zip(self.strides()) {
+            // Below 2^126, and 64 of them: no overflow, since larger ones end the loop.
+            let reach = i128::from(size - 1) * i128::from(*stride);
+            if reach < 0 {
+                low += reach
+            } else {
+                high += reach
+            }
+            if high - low > 1 << 70 {
+                return Err(TOO_LARGE);
+            }
+        }
+        let bits = i128::from(self.dtype.element_bits());
+        let first = i128::from(self.address) + (low * bits).div_euclid(8);
+        let end = i128::from(self.address) + ((high + 1) * bits + 7).div_euclid(8);
+        match (u64::try_from(first), u64::try_from(end)) {
+            (Ok(first), Ok(end)) if end - first <= i64::MAX as u64 => Ok((first, end)),
+            _ => Err(TOO_LARGE),
+        }
+    }
+
+    /// Do its elements lie side by side, the last dimension's first?
+    pub fn is_compact(&self) -> bool {
+        let mut expected = 1i64;
+        for (size, stride) in self.shape().iter().zip(self.strides()).rev() {
+            if *size == 1 {
+                continue;
+            }
+            if *stride != expected {
+                return self.numel == 0;
+            }
+            expected = expected.wrapping_mul(*size);
+        }
+        true
+    }
+
+    /// The device whose memory it is; an error if that is none, another than the tensor says, or if the
+    /// tensor leaves the block that it begins in.
+    pub fn require_on(&self, runtime: &Runtime) -> Result<i32> {
+        let (device, owner) = match self.place {
+            Place::Cuda(device) | Place::Managed(device) if self.numel == 0 => {
+                return Ok(runtime.device(device)?.ordinal());
+            }
+            Place::Cuda(device) => {
+                runtime.device(device)?;
+                (device, copy::device_of(runtime, self.address)?)
+            }
+            // Of managed memory that others have the host says whose it is.
+            Place::Managed(device) => {
+                runtime.device(device)?;
+                (device, memory::device_of(self.address).or(Some(device)))
+            }
+            Place::Cpu | Place::CudaHost => {
+                return Err(Error::Invalid(
+                    "the tensor is in memory of the host; pass one of a device, with \
+                     device.device_type = TCUDA_DEVICE_CUDA",
+                ));
+            }
+        };
+        match owner {
+            Some(owner) if owner == device => (),
+            Some(owner) => return Err(Error::TensorDevice { tensor: device, memory: owner }),
+            None => {
+                return Err(Error::InvalidPointer {
+                    ptr: self.address as usize,
+                    why: "is not memory of a device, as the tensor says",
+                });
+            }
+        }
+        self.require_inside()?;
+        Ok(device)
+    }
+
+    /// An error if it begins in a block of ours and leaves it.
+    fn require_inside(&self) -> Result<()> {
+        let (first, end) = self.range()?;
+        let Some((start, bytes)) = memory::extent(self.address)? else { return Ok(()) };
+        if first < start || end - start > bytes {
+            return Err(Error::Invalid(
+                "the tensor leaves the block of memory that it begins in: check its shape, strides and \
+                 byte_offset",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn too_many(ndim: i64) -> Error {
+    Error::OutOfRange { name: "ndim", value: ndim, allowed: "use 0 to 64" }
+}
+
+/// How many dimensions a host says there are.
+pub fn ndim(ndim: i32) -> Result<usize> {
+    match usize::try_from(ndim) {
+        Ok(number) if number <= MAX_DIMS => Ok(number),
+        _ => Err(too_many(ndim.into())),
+    }
+}
+
+fn numel(shape: &[i64]) -> Result<u64> {
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    let product = shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size));
+    product.map(|numel| numel as u64).ok_or(TOO_LARGE)
+}
+
+/// Strides of elements that lie side by side, the last dimension's first.
+pub fn compact(shape: &[i64], strides: &mut [i64]) {
+    let mut stride = 1i64;
+    for (index, size) in shape.iter().enumerate().rev() {
+        strides[index] = stride;
+        stride = stride.saturating_mul((*size).max(1));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,387 @@
+//! In which order the elements of a tensor are counted: PyTorch's, for operations with one operand
+//! (TensorIterator) and for those of bernoulli with a tensor (CUDA_tensor_apply2).
+//!
+//! Which random number an element gets depends on its number, so that these are as exact as the numbers.
+
+use super::{MAX_DIMS, Tensor, compact};
+use crate::error::{Error, Result};
+
+/// The most dimensions that are left when what lies side by side is taken together: PyTorch's.
+pub const MAX_ORDERED: usize = 25;
+
+/// Beyond this PyTorch does not compute with 32 bits.
+const MOST: i128 = i32::MAX as i128;
+
+/// A dimension.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dim {
+    /// Elements.
+    pub size: i64,
+    /// From one to the next, in elements.
+    pub stride: i64,
+}
+
+/// A tensor of which the elements are counted along the first dimension, then the second, and so on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ordered {
+    /// The element of which all indices are 0.
+    pub address: u64,
+    /// Bytes of an element.
+    pub element_bytes: u64,
+    len: usize,
+    dims: [Dim; MAX_ORDERED],
+}
+
+/// Dimensions while they are put in order.
+struct Dims {
+    len: usize,
+    dims: [Dim; MAX_DIMS],
+}
+
+impl Dims {
+    fn of(shape: &[i64], strides: &[i64]) -> Dims {
+        let mut dims = [Dim::default(); MAX_DIMS];
+        for (dim, (size, stride)) in dims.iter_mut().zip(shape.iter().zip(strides)) {
+            *dim = Dim { size: *size, stride: *stride };
+        }
+        Dims { len: shape.len(), dims }
+    }
+
+    fn as_slice(&self) -> &[Dim] {
+        &self.dims[..self.len]
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Dim] {
+        &mut self.dims[..self.len]
+    }
+
+    /// Does every address from the first to the last have one element?
+    fn is_dense(&self) -> bool {
+        let mut sorted = [Dim::default(); MAX_DIMS];
+        sorted[..self.len].copy_from_slice(self.as_slice());
+        let sorted = &mut sorted[..self.len];
+        sorted.sort_unstable_by_key(|dim| (dim.size < 2, dim.stride));
+        let mut expected = 1i64;
+        sorted.iter().filter(|dim| dim.size >= 2).all(|dim| {
+            let fits = dim.stride == expected;
+            expected = expected.saturating_mul(dim.size);
+            fits
+        })
+    }
+
+    /// Takes neighbours together that are as one.
+    fn coalesce(&mut self) {
+        if self.len <= 1 {
+            return;
+        }
+        let dims = &mut self.dims[..self.len];
+        let mut last = 0;
+        for index in 1..dims.len() {
+            let (before, next) = (dims[last], dims[index]);
+            let is_one = before.size == 1
+                || next.size == 1
+                || before.size.checked_mul(before.stride) == Some(next.stride);
+            if is_one {
+                if before.size == 1 {
+                    dims[last].stride = next.stride;
+                }
+                dims[last].size *= next.size;
+            } else {
+                last += 1;
+                dims[last] = next;
+            }
+        }
+        self.len = last + 1;
+    }
+}
+
+/// The indices of dimensions, that of the smaller stride first. Where nothing tells two apart they stay
+/// as they are: neighbours that cannot be compared are why this is PyTorch's sort and no other.
+fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
+    let len = shape.len();
+    let mut order: [usize; MAX_DIMS] = std::array::from_fn(|index| index);
+    order[..len].reverse();
+    for index in 1..len {
+        let mut moving = index;
+        for place in (0..index).rev() {
+            let (before, after) = (order[place], order[moving]);
+            if strides[before] == 0 || strides[after] == 0 {
+                continue;
+            }
+            if strides[before] < strides[after] {
+                break;
+            }
+            if strides[before] > strides[after] || shape[before] > shape[after] {
+                order.swap(place, moving);
+                moving = place;
+            }
+        }
+    }
+    order
+}
+
+/// Strides of PyTorch's copy in another type: as they are where the elements lie side by side, else so
+/// that they do, in the same order, and with what repeats written out.
+fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
+    copy.copy_from_slice(strides);
+    if Dims::of(shape, strides).is_dense() {
+        return;
+    }
+    let mut stride = 1i64;
+    for index in &sorted(shape, strides)[..shape.len()] {
+        copy[*index] = stride;
+        stride = stride.saturating_mul(shape[*index]);
+    }
+}
+
+const NEGATIVE: Error = Error::Invalid(
+    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that begins \
+     at the other end",
+);
+const OVERLAPS: Error = Error::Invalid(
+    "more than one element of the written-to tensor refers to a single memory location: give it \
+     strides that keep its elements apart",
+);
+const PARTS_OF_BYTES: Error = Error::Invalid(
+    "elements that are no whole number of bytes cannot be counted one by one; pass a type of 8 bits or \
+     more",
+);
+const TOO_MANY: Error = Error::Invalid(
+    "the tensor has more than 25 dimensions of which no two are as one: PyTorch takes no more",
+);
+
+impl Tensor {
+    fn require_rising(&self) -> Result<()> {
+        let falls = |(size, stride): (&i64, &i64)| *size > 1 && *stride < 0;
+        if self.shape().iter().zip(self.strides()).any(falls) { Err(NEGATIVE) } else { Ok(()) }
+    }
+
+    /// An error unless each element can be written by itself.
+    fn require_writable(&self) -> Result<u64> {
+        let element_bytes = self.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
+        self.require_rising()?;
+        if self.numel > 1 && overlaps(self.shape(), self.strides()) {
+            return Err(OVERLAPS);
+        }
+        Ok(element_bytes)
+    }
+
+    /// Its elements in TensorIterator's order for what is written alone; the tensor has elements.
+    pub fn ordered(&self) -> Result<Ordered> {
+        let element_bytes = self.require_writable()?;
+        let mut dims = Dims::of(self.shape(), self.strides());
+        // Dense tensors are gone through as they lie, whatever their dimensions.
+        if self.is_compact() || dims.is_dense() {
+            let numel = self.numel as i64;
+            dims.dims[0] = Dim { size: numel, stride: 1 };
+            dims.len = self.shape().len().min(1);
+        } else {
+            let order = sorted(self.shape(), self.strides());
+            for (to, index) in dims.as_mut_slice().iter_mut().zip(order) {
+                *to = Dim { size: self.shape()[index], stride: self.strides()[index] };
+            }
+            dims.coalesce();
+        }
+        Ordered::of(self.address, element_bytes, dims.as_slice().iter().copied())
+    }
+
+    /// It and another of the same shape, which is read, in CUDA_tensor_apply2's order. `converted`:
+    /// PyTorch would make a copy of the other, of another type, first.
+    pub fn ordered_with(&self, other: &Tensor, converted: bool) -> Result<(Ordered, Ordered)> {
+        let element_bytes = self.require_writable()?;
+        let other_bytes = other.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
+        if self.shape() != other.shape() {
+            return Err(Error::Invalid(
+                "p has another shape than the tensor; pass one of the same shape, with strides of 0 \
+                 where it repeats",
+            ));
+        }
+        other.require_rising()?;
+        if self.numel == 0 {
+            let none = |tensor: &Tensor, bytes| {
+                Ordered::of(tensor.address, bytes, [Dim { size: 0, stride: 1 }].into_iter())
+            };
+            return Ok((none(self, element_bytes)?, none(other, other_bytes)?));
+        }
+        let shape = self.shape();
+        let len = shape.len();
+        // By these strides the dimensions are sorted: those of the tensors, or of copies of them.
+        let (mut own, mut others) = ([0i64; MAX_DIMS], [0i64; MAX_DIMS]);
+        own[..len].copy_from_slice(self.strides());
+        others[..len].copy_from_slice(other.strides());
+        if may_overlap(shape, self.strides()) {
+            compact(shape, &mut own);
+        }
+        if converted {
+            strides_of_copy(shape, other.strides(), &mut others[..len]);
+        }
+        let mut order: [usize; MAX_DIMS] = std::array::from_fn(|index| index);
+        for first in 0..len.saturating_sub(1) {
+            for second in first + 1..len {
+                let (i, j) = (order[first], order[second]);
+                if shape[i] == 1 || shape[j] == 1 {
+                    continue;
+                }
+                let rises = own[i] < own[j] || others[i] < others[j];
+                let falls = own[i] > own[j] || others[i] > others[j];
+                if rises && !falls {
+                    order.swap(first, second);
+                }
+            }
+        }
+        let along = |tensor: &Tensor, bytes| {
+            let fastest_first = order[..len].iter().rev();
+            let dim = |index: &usize| Dim { size: shape[*index], stride: tensor.strides()[*index] };
+            let mut dims = Dims { len: 0, dims: [Dim::default(); MAX_DIMS] };
+            for dim in fastest_first.map(dim).filter(|dim| dim.size != 1) {
+                dims.dims[dims.len] = dim;
+                dims.len += 1;
+            }
+            dims.coalesce();
+            Ordered::of(tensor.address, bytes, dims.as_slice().iter().copied())
+        };
+        Ok((along(self, element_bytes)?, along(other, other_bytes)?))
+    }
+}
+
+impl Ordered {
+    fn of(
+        address: u64,
+        element_bytes: u64,
+        found: impl ExactSizeIterator<Item = Dim>,
+    ) -> Result<Ordered> {
+        let len = found.len();
+        if len > MAX_ORDERED {
+            return Err(TOO_MANY);
+        }
+        let mut dims = [Dim::default(); MAX_ORDERED];
+        for (to, dim) in dims.iter_mut().zip(found) {
+            *to = dim;
+        }
+        Ok(Ordered { address, element_bytes, len, dims })
+    }
+
+    /// Its dimensions, the fastest first; none where there is one element.
+    pub fn dims(&self) -> &[Dim] {
+        &self.dims[..self.len]
+    }
+
+    /// Elements.
+    pub fn numel(&self) -> u64 {
+        self.dims().iter().map(|dim| dim.size as u64).product()
+    }
+
+    /// Does PyTorch compute its addresses with 32 bits?
+    pub fn fits_32_bits(&self) -> bool {
+        let bytes = i128::from(self.element_bytes);
+        let reach = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.stride) * bytes;
+        i128::from(self.numel()) <= MOST && self.dims().iter().map(reach).sum::<i128>() < MOST
+    }
+
+    /// Calls `body` with parts for which 32 bits are enough, in PyTorch's order: the dimension that
+    /// reaches furthest is halved until they are.
+    pub fn for_each_part(&self, body: &mut dyn FnMut(&Ordered) -> Result<()>) -> Result<()> {
+        let mut rest = *self;
+        while !rest.fits_32_bits() {
+            rest.split().for_each_part(body)?;
+        }
+        body(&rest)
+    }
+
+    /// Takes the first half off.
+    fn split(&mut self) -> Ordered {
+        let reach = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.stride);
+        // The last of equals.
+        let furthest = (0..self.len).max_by_key(|index| reach(&self.dims[*index])).unwrap_or(0);
+        let size = self.dims[furthest].size;
+        let mut first = *self;
+        first.narrow(furthest, 0, size / 2);
+        self.narrow(furthest, size / 2, size - size / 2);
+        first
+    }
+
+    fn narrow(&mut self, index: usize, start: i64, size: i64) {
+        let dim = &mut self.dims[index];
+        dim.size = size;
+        // Inside the tensor, whose range was checked.
+        let bytes = (start as u64).wrapping_mul(dim.stride as u64).wrapping_mul(self.element_bytes);
+        self.address = self.address.wrapping_add(bytes);
+        if size == 1 {
+            let mut dims = Dims { len: self.len, dims: [Dim::default(); MAX_DIMS] };
+            dims.as_mut_slice().copy_from_slice(self.dims());
+            dims.coalesce();
+            self.len = dims.len;
+            self.dims[..dims.len].copy_from_slice(dims.as_slice());
+        }
+    }
+}
+
+/// Dimensions with more than one element, the smaller stride first.
+fn by_stride(shape: &[i64], strides: &[i64]) -> Dims {
+    let mut dims = Dims { len: 0, dims: [Dim::default(); MAX_DIMS] };
+    for (size, stride) in shape.iter().zip(strides).filter(|(size, _)| **size > 1) {
+        dims.dims[dims.len] = Dim { size: *size, stride: stride.saturating_abs() };
+        dims.len += 1;
+    }
+    dims.as_mut_slice().sort_unstable_by_key(|dim| dim.stride);
+    dims
+}
+
+/// Is it more than a look at the strides to tell whether elements share an address?
+fn may_overlap(shape: &[i64], strides: &[i64]) -> bool {
+    let mut reach = 0i128;
+    by_stride(shape, strides).as_slice().iter().any(|dim| {
+        let inside = i128::from(dim.stride) <= reach;
+        reach += i128::from(dim.size - 1) * i128::from(dim.stride);
+        inside
+    })
+}
+
+/// Steps of the search for two elements at one address: beyond that they count as apart.
+const MOST_STEPS: u32 = 10_000;
+
+/// Do two elements share an address? Where that takes long to find out, the answer is no, as PyTorch's
+/// is for all but strides of 0.
+fn overlaps(shape: &[i64], strides: &[i64]) -> bool {
+    if !may_overlap(shape, strides) {
+        return false;
+    }
+    let dims = by_stride(shape, strides);
+    // Two indices that differ, of one address: a combination of strides that comes to 0.
+    let mut steps = 0;
+    sum_is_reached(dims.as_slice(), 0, false, &mut steps)
+}
+
+/// Is there a combination of these strides, each at most size - 1 times and up or down, that comes to
+/// `sum`? It must not be the empty one unless another stride `is_used` already.
+fn sum_is_reached(dims: &[Dim], sum: i128, is_used: bool, steps: &mut u32) -> bool {
+    let Some((dim, lower)) = dims.split_last() else { return sum == 0 && is_used };
+    *steps += 1;
+    if *steps > MOST_STEPS {
+        return false;
+    }
+    let (most, stride) = (i128::from(dim.size - 1), i128::from(dim.stride));
+    if stride == 0 {
+        return true;
+    }
+    let rest: i128 =
+        lower.iter().map(|dim| i128::from(dim.size - 1) * i128::from(dim.stride)).sum();
+    // What the others can still make up for.
+    let least = (sum - rest).div_euclid(stride).max(-most);
+    let last = (sum + rest).div_euclid(stride).min(most);
+    // Up and down are alike until the first that is used.
+    let least = if is_used { least } else { least.max(0) };
+    for times in least..=last {
+        if sum_is_reached(lower, sum - times * stride, is_used || times != 0, steps) {
+            return true;
+        }
+        if *steps > MOST_STEPS {
+            break;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;
