@@ -875,7 +875,7 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
 #define RESIDENT 4
 
 #define FLAT(name, ...)                                                                            \
-    extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)                                            \
+    extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)                                  \
     tcuda_random_##name(u8 *address, Philox philox, Target target, Scalars scalars)                \
     {                                                                                              \
         flat<__VA_ARGS__>(address, philox, target, scalars);                                       \

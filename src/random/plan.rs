@@ -5,6 +5,7 @@
 //! launch its own kernel on the device, the geometry; how the kernels of kernels/random.cuh are
 //! launched is another matter, and free.
 
+pub use super::image::Image;
 use super::recipe::{self, Recipe};
 use std::ffi::{CStr, c_void};
 
@@ -186,47 +187,6 @@ pub struct Philox {
     pub seed_ptr: u64,
     /// 0, or the address of an offset.
     pub offset_ptr: u64,
-}
-
-/// The images with the kernels.
-#[allow(missing_docs, reason = "their names are their description")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Image {
-    Uniform,
-    Normal,
-    LogNormal,
-    Exponential,
-    Cauchy,
-    Geometric,
-    Integers,
-    Bernoulli,
-}
-
-impl Image {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Image; 8] = {
-        use Image::*;
-        [Uniform, Normal, LogNormal, Exponential, Cauchy, Geometric, Integers, Bernoulli]
-    };
-
-    /// The PTX, as cuModuleLoadData wants it.
-    pub fn ptx(self) -> &'static str {
-        macro_rules! ptx {
-            ($name:literal) => {
-                concat!(include_str!(concat!("../../kernels/random_", $name, ".ptx")), "\0")
-            };
-        }
-        match self {
-            Image::Uniform => ptx!("uniform"),
-            Image::Normal => ptx!("normal"),
-            Image::LogNormal => ptx!("log_normal"),
-            Image::Exponential => ptx!("exponential"),
-            Image::Cauchy => ptx!("cauchy"),
-            Image::Geometric => ptx!("geometric"),
-            Image::Integers => ptx!("integers"),
-            Image::Bernoulli => ptx!("bernoulli"),
-        }
-    }
 }
 
 /// Threads of a block, PyTorch's and ours; the kernels are compiled for no more.
