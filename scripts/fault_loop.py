@@ -54,7 +54,7 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
             "torch_streams", "nvtx_suballocations", "race_clean_shutdown", "graph", "graph_calls",
-            "graph_hpp_cc", "graph_random", "graphed_callable"}
+            "graph_hpp_cc", "graph_memory", "graph_random", "graphed_callable"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
