@@ -1,6 +1,6 @@
-/* Every function of tcuda.h while a stream is captured: it works and leaves the capture alone, is
- * recorded, or is refused with a status and a name; what CUDA says breaks a capture does, and no more
- * than that. */
+/* Every function of tcuda.h while a stream is captured: it works and leaves the capture alone,
+ * is recorded, or is refused with a status and a name; what CUDA says breaks a capture does, and
+ * no more than that. */
 #define _POSIX_C_SOURCE 200809L
 #include "support.h"
 
@@ -57,7 +57,12 @@ CALL(tcuda_stream_create)
     if (status == TCUDA_STATUS_OK) CHECK_OK(tcuda_stream_destroy(stream));
     return status;
 }
-CALL(tcuda_stream_current) { tcuda_stream *stream; UNUSED; return tcuda_stream_current(0, &stream); }
+CALL(tcuda_stream_current)
+{
+    tcuda_stream *stream;
+    UNUSED;
+    return tcuda_stream_current(0, &stream);
+}
 CALL(tcuda_stream_exchange)
 {
     tcuda_stream *before;
@@ -222,7 +227,10 @@ CALL(tcuda_graph_capture_begin)
     return tcuda_graph_capture_begin(s->kept, s->captured, NULL, TCUDA_CAPTURE_GLOBAL);
 }
 CALL(tcuda_graph_replay) { return tcuda_graph_replay(s->ready, s->captured); }
-static tcuda_status replay_elsewhere(struct scene *s) { return tcuda_graph_replay(s->ready, s->other); }
+static tcuda_status replay_elsewhere(struct scene *s)
+{
+    return tcuda_graph_replay(s->ready, s->other);
+}
 CALL(tcuda_graph_instantiate) { return tcuda_graph_instantiate(s->kept); }
 CALL(tcuda_graph_update) { return tcuda_graph_update(s->kept, s->kept); }
 CALL(tcuda_graph_native)

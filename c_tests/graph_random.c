@@ -1,5 +1,5 @@
-/* Graphs that draw random numbers: so many replays give, bit by bit, what as many runs without a graph
- * give, of the default generator and of others, whose numbers then go on. */
+/* Graphs that draw random numbers: so many replays give, bit by bit, what as many runs without a
+ * graph give, of the default generator and of others, whose numbers then go on. */
 #include "support.h"
 
 enum { COUNT = 5000, ROUNDS = 4 };

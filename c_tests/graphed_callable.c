@@ -1,5 +1,5 @@
-/* Functions of a host that are captured: forward and backward, in order, with tensors that stay where
- * they are. What fails leaves nothing behind. */
+/* Functions of a host that are captured: forward and backward, in order, with tensors that stay
+ * where they are. What fails leaves nothing behind. */
 #include "support.h"
 
 enum { LENGTH = 4096 };
