@@ -1,5 +1,5 @@
-//! SONAME, no unloading, the thread block in C (stable Rust has no initial-exec TLS), and the images of
-//! the random kernels, compressed: a tenth of the library instead of half of it.
+//! SONAME, no unloading, the thread block in C (stable Rust has no initial-exec TLS), and the
+//! images of the random kernels, compressed: a tenth of the library instead of half of it.
 
 use std::path::Path;
 use std::{env, fs, io};

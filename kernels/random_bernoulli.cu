@@ -1,4 +1,5 @@
-// Fills tensors as PyTorch's bernoulli_, with one probability for all or one for each; see random.cuh.
+// Fills tensors as PyTorch's bernoulli_, with one probability for all or one for each; see
+// random.cuh.
 
 #include "random.cuh"
 
@@ -21,8 +22,8 @@ struct Pair {
     i64 stride[DIMS], p_stride[DIMS]; // bytes
 };
 
-// words: how many elements, the bits of a one, the type of the probabilities (P_...), 1: elements are
-// doubles, of which torch compares doubles.
+// words: how many elements, the bits of a one, the type of the probabilities (P_...), 1: elements
+// are doubles, of which torch compares doubles.
 #define P_F32 0
 #define P_F64 1
 #define P_F16 2
@@ -76,7 +77,8 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
     u64 offset = philox.offset + (philox.offset_ptr ? *philox.offset_ptr : 0);
     Keys keys = keys_of(seed);
     u64 step = (u64)gridDim.x * BLOCK;
-    for (u64 group = (u64)blockIdx.x * BLOCK + threadIdx.x; group < (numel + 3) / 4; group += step) {
+    u64 group = (u64)blockIdx.x * BLOCK + threadIdx.x;
+    for (; group < (numel + 3) / 4; group += step) {
         // Torch numbers its threads with 32 bits.
         Words words = words_of(keys, offset / 4, (u32)group);
         float u[4];

@@ -1,5 +1,5 @@
-// Fills tensors as PyTorch's random_; see random.cuh. By the width of a draw, then by the type of the
-// elements; integers of one size share a kernel.
+// Fills tensors as PyTorch's random_; see random.cuh. By the width of a draw, then by the type of
+// the elements; integers of one size share a kernel.
 
 #include "random.cuh"
 

@@ -1,12 +1,15 @@
 // The arithmetic of the random kernels, spelled out: which operations, in which order, rounded how.
 //
-// PyTorch's values come from CUDA 13.0's compiler, with contraction, without fast-math. What it makes
-// of them was read off its machine code; here every fused and every single operation is named, so
-// that no compiler chooses. What is left to the compiler, NVRTC 11.8, is instruction for instruction as
-// in CUDA 13.0 (scripts/math_gpu.py compares all of it on a GPU).
+// PyTorch's values come from CUDA 13.0's compiler, with contraction, without fast-math. What it
+// makes of them was read off its machine code; here every fused and every single operation is
+// named, so that no compiler chooses. What is left to the compiler, NVRTC 11.8, is instruction for
+// instruction as in CUDA 13.0 (scripts/math_gpu.py compares all of it on a GPU).
 #pragma once
 
-static __device__ __forceinline__ float fma32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+static __device__ __forceinline__ float fma32(float a, float b, float c)
+{
+    return __fmaf_rn(a, b, c);
+}
 static __device__ __forceinline__ float mul32(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ float add32(float a, float b) { return __fadd_rn(a, b); }
 static __device__ __forceinline__ float div32(float a, float b) { return __fdiv_rn(a, b); }
@@ -39,7 +42,10 @@ static __device__ __forceinline__ float fast_log_of_normal(float a)
 static __device__ __forceinline__ float fast_log(float a) { return __logf(a); }
 static __device__ __forceinline__ float fast_exp(float a) { return __expf(a); }
 static __device__ __forceinline__ float fast_tan(float a) { return __tanf(a); }
-static __device__ __forceinline__ void fast_sincos(float a, float *s, float *c) { __sincosf(a, s, c); }
+static __device__ __forceinline__ void fast_sincos(float a, float *s, float *c)
+{
+    __sincosf(a, s, c);
+}
 
 // sqrtf of -0 or of a normal number from 2^-100 on: its steps without its way out for the rest.
 static __device__ __forceinline__ float sqrt_of_normal_or_zero(float a)
@@ -64,7 +70,10 @@ static __device__ __forceinline__ double rsqrt_about(double a)
     return y;
 }
 
-static __device__ __forceinline__ double fma64(double a, double b, double c) { return __fma_rn(a, b, c); }
+static __device__ __forceinline__ double fma64(double a, double b, double c)
+{
+    return __fma_rn(a, b, c);
+}
 static __device__ __forceinline__ double mul64(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ double add64(double a, double b) { return __dadd_rn(a, b); }
 static __device__ __forceinline__ double div64(double a, double b) { return __ddiv_rn(a, b); }
@@ -81,7 +90,10 @@ static __device__ __forceinline__ double ceil64(double a) { return ceil(a); }
 static __device__ __forceinline__ double log1p64(double a) { return log1p(a); }
 static __device__ __forceinline__ double exp64(double a) { return exp(a); }
 static __device__ __forceinline__ double tan64(double a) { return tan(a); }
-static __device__ __forceinline__ double bits_double(u64 bits) { return __longlong_as_double(bits); }
+static __device__ __forceinline__ double bits_double(u64 bits)
+{
+    return __longlong_as_double(bits);
+}
 static __device__ __forceinline__ u64 double_bits(double a) { return __double_as_longlong(a); }
 static __device__ __forceinline__ double double_of_long(i64 a) { return __ll2double_rn(a); }
 
@@ -91,7 +103,10 @@ static __device__ __forceinline__ int signed_of(float a) { return __float2int_rz
 static __device__ __forceinline__ i64 long_of(float a) { return __float2ll_rz(a); }
 
 // The high halves of two words, the first one's lower.
-static __device__ __forceinline__ u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+static __device__ __forceinline__ u32 high_halves(u32 a, u32 b)
+{
+    return __byte_perm(a, b, 0x7632);
+}
 
 static __device__ __forceinline__ u32 half_of(float a)
 {

@@ -1,5 +1,6 @@
-// Each function twice: as the random kernels spell it, and as C that the compiler makes of it what it
-// makes of PyTorch's. Input i of a launch is word start + i; what a double needs more is hashed of it.
+// Each function twice: as the random kernels spell it, and as C that the compiler makes of it what
+// it makes of PyTorch's. Input i of a launch is word start + i; what a double needs more is hashed
+// of it.
 
 #include "random.cuh"
 

@@ -27,9 +27,15 @@ static inline float float_of(u32 a) { return (float)a; }
 static inline float float_of_signed(int a) { return (float)a; }
 static inline float float_of_long(i64 a) { return (float)a; }
 
-static inline float fast_log(float a) { return (float)std::log2((double)a) * bits_float(0x3f317218); }
+static inline float fast_log(float a)
+{
+    return (float)std::log2((double)a) * bits_float(0x3f317218);
+}
 static inline float fast_log_of_normal(float a) { return fast_log(a); }
-static inline float fast_exp(float a) { return (float)std::exp2((double)(a * bits_float(0x3fb8aa3b))); }
+static inline float fast_exp(float a)
+{
+    return (float)std::exp2((double)(a * bits_float(0x3fb8aa3b)));
+}
 static inline void fast_sincos(float a, float *s, float *c)
 {
     *s = (float)std::sin((double)a);
@@ -63,7 +69,10 @@ template <class To> static inline To saturated(float a, float least, float most,
     return a < least ? lowest : a >= most ? highest : (To)a;
 }
 static inline u32 unsigned_of(float a) { return saturated<u32>(a, 0, 0x1p32f, 0, ~0u); }
-static inline int signed_of(float a) { return saturated<int>(a, -0x1p31f, 0x1p31f, -0x7fffffff - 1, 0x7fffffff); }
+static inline int signed_of(float a)
+{
+    return saturated<int>(a, -0x1p31f, 0x1p31f, -0x7fffffff - 1, 0x7fffffff);
+}
 static inline i64 long_of(float a)
 {
     return saturated<i64>(a, -0x1p63f, 0x1p63f, -0x7fffffffffffffff - 1, 0x7fffffffffffffff);

@@ -132,8 +132,8 @@ pub struct Dim {
     pub stride: i64,
 }
 
-/// A tensor of which the elements are counted along the first dimension, then the second, and so on;
-/// without dimensions it has one element.
+/// A tensor of which the elements are counted along the first dimension, then the second, and so
+/// on; without dimensions it has one element.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// The element of which all indices are 0.
@@ -217,12 +217,14 @@ pub const FLAT: &[usize] = &[8, 32, 24, 32];
 /// For other views: besides, their shape.
 pub const STRIDED: &[usize] = &[8, 32, 24, 32, 8 + 24 * MAX_DIMS];
 
-/// For probabilities of each element: address, address of the probabilities, state, numbers, shapes.
+/// For probabilities of each element: address, address of the probabilities, state, numbers,
+/// shapes.
 pub const EACH: &[usize] = &[8, 8, 32, 32, 8 + 32 * MAX_DIMS];
 
 const MAX_WORDS: usize = 11 + 4 * MAX_DIMS;
 
-/// The kernel's parameters one after the other, as they lie in a buffer too: all are of whole words.
+/// The kernel's parameters one after the other, as they lie in a buffer too: all are of whole
+/// words.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
     words: [u64; MAX_WORDS],
@@ -308,11 +310,12 @@ pub fn increment(
     }
 }
 
-/// What to launch. `p` is the probabilities of [`Distribution::BernoulliTensor`], in the same order.
+/// What to launch. `p` is the probabilities of [`Distribution::BernoulliTensor`], in the same
+/// order.
 ///
 /// `None` for what PyTorch refuses: a type that it does not fill so, a probability that is none; for
-/// views without elements, that are not aligned to theirs, or of which the elements, unless each has
-/// its probability, take more than 31 bits to number.
+/// views without elements, that are not aligned to theirs, or of which the elements, unless each
+/// has its probability, take more than 31 bits to number.
 pub fn plan(
     distribution: &Distribution,
     dtype: Dtype,
@@ -339,9 +342,9 @@ pub fn plan(
 const RESIDENT_BLOCKS: u64 = 4;
 
 /// How small elements of so many bytes let the work be cut: blocks for each multiprocessor, several
-/// times as many as it holds, so that the last of them leave little idle; and blocks of a stream that
-/// a thread takes at least, so that what it does first is worth it. Where memory is what takes time,
-/// the first matters, else the second; found by trying, on an H200.
+/// times as many as it holds, so that the last of them leave little idle; and blocks of a stream
+/// that a thread takes at least, so that what it does first is worth it. Where memory is what takes
+/// time, the first matters, else the second; found by trying, on an H200.
 fn cut(bytes: u64) -> (u64, u64) {
     if bytes <= 2 { (16, 16) } else { (128, 4) }
 }

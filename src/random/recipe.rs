@@ -285,8 +285,8 @@ pub fn uniform64(z: u64) -> f64 {
     (z as f64).mul_add(scale, half)
 }
 
-/// How to divide by `divisor`, not 0, without dividing (Granlund and Montgomery's): with t the high half
-/// of x*magic, the quotient is (t + ((x - t) >> first)) >> second.
+/// How to divide by `divisor`, not 0, without dividing (Granlund and Montgomery's): with t the high
+/// half of x*magic, the quotient is (t + ((x - t) >> first)) >> second.
 pub fn magic32(divisor: u32) -> (u32, u32, u32) {
     let bits = u64::from(divisor).next_power_of_two().trailing_zeros();
     let excess = (1u64 << bits) - u64::from(divisor);

@@ -215,7 +215,8 @@ fn distributions() -> Vec<Distribution> {
 fn every_kernel_on_the_cpu_and_in_rust() {
     let run = on_cpu();
     let mut filled = 0;
-    // With the last two the number of a block is carried, in the middle, into its high word or lost.
+    // With the last two the number of a block is carried, in the middle, into its high word or
+    // lost.
     let offsets = [0, 4, 1 << 33, (1 << 34) - 4, u64::MAX - 3];
     for (turn, distribution) in distributions().into_iter().enumerate() {
         for dtype in Dtype::ALL {

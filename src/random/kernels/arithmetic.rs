@@ -1,6 +1,6 @@
-//! Words to uniform and normal numbers, as kernels/random.cuh has them. Exact where the GPU's operations
-//! are IEEE's; its approximations (of the logarithm to base 2, the exponential, sine and cosine) are
-//! rounded here from the true values, and differ in the last bits.
+//! Words to uniform and normal numbers, as kernels/random.cuh has them. Exact where the GPU's
+//! operations are IEEE's; its approximations (of the logarithm to base 2, the exponential, sine and
+//! cosine) are rounded here from the true values, and differ in the last bits.
 
 use crate::random::recipe::{uniform32, uniform64};
 
