@@ -22,6 +22,7 @@ FILLS = [
     ("integers_all", (), ("int32", "int64", "uint8")),
     ("integers", (0, 100), ("int32", "int64", "uint8", "float32")),
     ("integers", (0, 1 << 40), ("int64",)),
+    ("integers_full", (), ("int64",)),
     ("bernoulli", (0.5,), ("float32", "bool", "bfloat16")),
     ("bernoulli_tensor", ("float32",), ("float32", "bool")),
     ("exponential", (1.0,), ("float32", "bfloat16")),
@@ -67,7 +68,7 @@ def main(library=random_gpu.Library):
                 else:
                     passed = arguments
                 works = {
-                    "ours": lambda: ours.fill(name, passed, tensor),
+                    "ours": ours.prepared(name, passed, tensor),
                     "torch": lambda: random_gpu.torch_fill(name, passed, tensor, theirs),
                     "fill": lambda: memory[:size].fill_(1),
                 }

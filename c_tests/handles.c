@@ -125,7 +125,46 @@ static tcuda_status allocation_destroy(void *handle)
     return tcuda_allocation_destroy(handle);
 }
 
-enum { KINDS = 3, USES = 4 };
+static tcuda_status generator_seed(void *handle)
+{
+    uint64_t seed = 77;
+    const tcuda_status status = tcuda_generator_seed_get(handle, &seed);
+    CHECK_EQ(seed == 77, status != TCUDA_STATUS_OK);
+    return status;
+}
+
+static tcuda_status generator_offset(void *handle)
+{
+    uint64_t offset = 77;
+    const tcuda_status status = tcuda_generator_offset_get(handle, &offset);
+    CHECK_EQ(offset == 77, status != TCUDA_STATUS_OK);
+    return status;
+}
+
+static tcuda_status generator_seeds(void *handle)
+{
+    return tcuda_generator_seed_set(handle, 5);
+}
+
+static tcuda_status generator_takes(void *handle)
+{
+    tcuda_philox_state state;
+    return tcuda_generator_philox_state(handle, 4, &state);
+}
+
+static void *make_generator(void)
+{
+    tcuda_generator *generator = NULL;
+    CHECK_OK(tcuda_generator_create(0, &generator));
+    return generator;
+}
+
+static tcuda_status generator_destroy(void *handle)
+{
+    return tcuda_generator_destroy(handle);
+}
+
+enum { KINDS = 4, USES = 4 };
 
 static const kind kinds[KINDS] = {
     { "stream", make_stream, { stream_id, stream_query, stream_copies_nothing, stream_waits },
@@ -135,6 +174,8 @@ static const kind kinds[KINDS] = {
     { "allocation", make_allocation,
         { allocation_pointer, allocation_bytes, allocation_device, allocation_stream },
         allocation_destroy },
+    { "generator", make_generator,
+        { generator_seed, generator_offset, generator_seeds, generator_takes }, generator_destroy },
 };
 
 static void is_refused(const kind *kind, void *handle)

@@ -50,9 +50,9 @@ static void what_is_no_tensor_is_refused(void)
     seed(1);
     refuses(invalid, tcuda_random_uniform(NULL, 0, 1, NULL, NULL), "tensor is NULL");
     bad.strides = twice;
-    refuses(invalid, tcuda_random_uniform(&bad, 0, 1, NULL, NULL), "single memory location");
+    refuses(invalid, tcuda_random_uniform(&bad, 0, 1, NULL, NULL), "one address");
     bad.strides = none;
-    refuses(invalid, tcuda_random_uniform(&bad, 0, 1, NULL, NULL), "single memory location");
+    refuses(invalid, tcuda_random_uniform(&bad, 0, 1, NULL, NULL), "one address");
     bad.strides = down, bad.byte_offset = 48;
     refuses(invalid, tcuda_random_uniform(&bad, 0, 1, NULL, NULL), "negative");
     bad = good, bad.byte_offset = 2;

@@ -713,7 +713,11 @@ static __device__ __forceinline__ void flat(u8 *address, const Philox &philox,
         for (int v = 0; v < LANES; v++) {
             u64 q = (u64)M1 * (u32)(first + v);
             u64 p = (u64)M0 * ((u32)(q >> 32) ^ high ^ keys.low[0]);
-            lanes[v] = Lane{kept((u32)q), kept((u32)(p >> 32)), kept((u32)p)};
+            // Worth their registers where there are few of other things.
+            if (SIZE < 8)
+                lanes[v] = Lane{kept((u32)q), kept((u32)(p >> 32)), kept((u32)p)};
+            else
+                lanes[v] = Lane{(u32)q, (u32)(p >> 32), (u32)p};
         }
         u8 *at = address + (i64)((u64)wave * span + first) * SIZE;
         for (; wave < end; wave += target.slices, at += step) {
@@ -867,8 +871,11 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
     }
 }
 
+// Blocks that a multiprocessor is to hold, which bounds the registers; found by trying, on an H200.
+#define RESIDENT 4
+
 #define FLAT(name, ...)                                                                            \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                            \
+    extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)                                  \
     tcuda_random_##name(u8 *address, Philox philox, Target target, Scalars scalars)                \
     {                                                                                              \
         flat<__VA_ARGS__>(address, philox, target, scalars);                                       \

@@ -81,8 +81,11 @@ class Library:
     def call(self, function, *arguments):
         status = getattr(self.tcuda, function)(*arguments)
         if status:
-            self.tcuda.tcuda_last_error.restype = ctypes.c_char_p
-            raise RuntimeError(f"{function}: {status}: {self.tcuda.tcuda_last_error().decode()}")
+            self.failed(function, status)
+
+    def failed(self, function, status):
+        self.tcuda.tcuda_last_error.restype = ctypes.c_char_p
+        raise RuntimeError(f"{function}: {status}: {self.tcuda.tcuda_last_error().decode()}")
 
     def set_state(self, seed, offset):
         self.call("tcuda_generator_state_set", self.generator, struct.pack("<QQ", seed, offset))
@@ -92,17 +95,29 @@ class Library:
         self.call("tcuda_generator_state_get", self.generator, state)
         return struct.unpack("<QQ", state.raw)
 
-    def fill(self, name, arguments, tensor):
+    def prepared(self, name, arguments, tensor):
+        """A fill that can be called over and over, with as little of Python as can be."""
         if name == "integers_full":
             name, arguments = "integers_from", (MIN64,)
-        function = f"tcuda_random_{name}"
+        function = getattr(self.tcuda, f"tcuda_random_{name}")
         view = Tensor.of(tensor)
         kind = ctypes.c_int64 if name.startswith("integers") else ctypes.c_double
-        passed = [kind(argument) for argument in arguments if isinstance(argument, (int, float))]
         if name == "bernoulli_tensor":
             p = Tensor.of(arguments[0])
             passed = [ctypes.byref(p)]
-        self.call(function, ctypes.byref(view), *passed, self.generator, None)
+        else:
+            p, passed = None, [kind(argument) for argument in arguments]
+        passed = (ctypes.byref(view), *passed, self.generator, None)
+
+        def call(kept=(view, p, tensor, arguments)):
+            status = function(*passed)
+            if status:
+                self.failed(name, status)
+
+        return call
+
+    def fill(self, name, arguments, tensor):
+        self.prepared(name, arguments, tensor)()
 
 
 def torch_fill(name, arguments, tensor, generator):

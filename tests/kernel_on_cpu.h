@@ -5,7 +5,7 @@
 #define __global__
 #define __constant__ const
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct Index {
     unsigned x;

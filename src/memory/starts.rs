@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 /// window. In a small arena a window is a unit.
 const LARGE_WINDOW_SHIFT: u32 = 11;
 
+/// The most units of a small block: a segment of one that is not to be split.
+const LONGEST_SMALL: u32 = ((4 << 20) / UNIT) as u32;
+
 /// The windows of an arena.
 pub struct Starts {
     table: Region<u32>,
@@ -88,15 +91,31 @@ impl ArenaState {
         Err(self.refuse(id, offset, ptr))
     }
 
-    /// The allocated block that holds a unit. Looks at every window below it until one has the block.
+    /// The allocated block that holds a unit. From its window down: the first block that is found there
+    /// either holds it or ends below it, and then none does.
     pub(super) fn find_around(&self, unit: u32) -> Option<u32> {
-        let windows = (0..=unit >> self.starts.shift).rev();
-        windows.map(|window| window << self.starts.shift).find_map(|start| {
-            let id = self.starts.last(start).filter(|id| *id != NONE)?;
-            let block = self.blocks.get(id)?;
-            let holds = block.start <= unit && unit < block.end();
-            (holds && block.state == State::Allocated).then_some(id)
-        })
+        let shift = self.starts.shift;
+        let last = unit >> shift;
+        // No small block is longer, where windows are single units.
+        let windows = if shift == 0 { LONGEST_SMALL } else { u32::MAX };
+        for window in (last.saturating_sub(windows)..=last).rev() {
+            let Some(id) = self.starts.last(window << shift).filter(|id| *id != NONE) else {
+                continue;
+            };
+            let Some(block) = self.blocks.get(id) else { continue };
+            if block.state == State::Vacant || block.start >> shift != window {
+                continue;
+            }
+            if block.end() > unit {
+                // In a window of its own block, a free one may have started above the unit.
+                if block.start > unit {
+                    continue;
+                }
+                return (block.state == State::Allocated).then_some(id);
+            }
+            return None;
+        }
+        None
     }
 
     /// The same for one of which nothing else is to be known: its length, and what was asked for.

@@ -57,7 +57,7 @@ impl Position {
         Err(Error::OutOfRange {
             name: "offset",
             value: self.offset as i64,
-            allowed: "offset must be a multiple of 4",
+            allowed: "numbers are drawn four words at a time: use a multiple of 4",
         })
     }
 }

@@ -79,10 +79,11 @@ impl Loaded {
     }
 
     fn load(&self, device: &Device, image: Image) -> Result<usize> {
+        let text = image.ptx()?;
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let mut module: CUmodule = std::ptr::null_mut();
-        let text = image.ptx().as_ptr().cast::<c_void>();
+        let text = text.as_ptr().cast::<c_void>();
         // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
         unsafe { self.driver.cuModuleLoadData(&mut module, text) }?;
         Ok(module as usize)

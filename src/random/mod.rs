@@ -4,6 +4,7 @@ pub mod capture;
 pub mod check;
 pub mod fill;
 pub mod generator;
+pub mod image;
 pub mod kernels;
 pub mod loaded;
 pub mod number;

@@ -5,6 +5,7 @@
 //! launch its own kernel on the device, the geometry; how the kernels of kernels/random.cuh are
 //! launched is another matter, and free.
 
+pub use super::image::Image;
 use super::recipe::{self, Recipe};
 use std::ffi::{CStr, c_void};
 
@@ -188,47 +189,6 @@ pub struct Philox {
     pub offset_ptr: u64,
 }
 
-/// The images with the kernels.
-#[allow(missing_docs, reason = "their names are their description")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Image {
-    Uniform,
-    Normal,
-    LogNormal,
-    Exponential,
-    Cauchy,
-    Geometric,
-    Integers,
-    Bernoulli,
-}
-
-impl Image {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Image; 8] = {
-        use Image::*;
-        [Uniform, Normal, LogNormal, Exponential, Cauchy, Geometric, Integers, Bernoulli]
-    };
-
-    /// The PTX, as cuModuleLoadData wants it.
-    pub fn ptx(self) -> &'static str {
-        macro_rules! ptx {
-            ($name:literal) => {
-                concat!(include_str!(concat!("../../kernels/random_", $name, ".ptx")), "\0")
-            };
-        }
-        match self {
-            Image::Uniform => ptx!("uniform"),
-            Image::Normal => ptx!("normal"),
-            Image::LogNormal => ptx!("log_normal"),
-            Image::Exponential => ptx!("exponential"),
-            Image::Cauchy => ptx!("cauchy"),
-            Image::Geometric => ptx!("geometric"),
-            Image::Integers => ptx!("integers"),
-            Image::Bernoulli => ptx!("bernoulli"),
-        }
-    }
-}
-
 /// Threads of a block, PyTorch's and ours; the kernels are compiled for no more.
 pub const BLOCK: u32 = 256;
 
@@ -375,18 +335,23 @@ pub fn plan(
     }
 }
 
-/// Threads of ours for each multiprocessor: several times as many as it holds, so that the last of
-/// them leave little idle; but not so many that each has little to do.
-const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
-const RESIDENT_BLOCKS: u64 = 8;
-const WAVES_PER_THREAD: u64 = 4;
+/// Blocks of a multiprocessor, to occupy it.
+const RESIDENT_BLOCKS: u64 = 4;
+
+/// How small elements of so many bytes let the work be cut: blocks for each multiprocessor, several
+/// times as many as it holds, so that the last of them leave little idle; and blocks of a stream that
+/// a thread takes at least, so that what it does first is worth it. Where memory is what takes time,
+/// the first matters, else the second; found by trying, on an H200.
+fn cut(bytes: u64) -> (u64, u64) {
+    if bytes <= 2 { (16, 16) } else { (128, 4) }
+}
 
 /// Threads that share a stream: `columns` blocks of them are there for each.
-fn slices(columns: u64, waves: u64, geometry: &Geometry) -> u64 {
+fn slices(columns: u64, waves: u64, bytes: u64, geometry: &Geometry) -> u64 {
     let multiprocessors = u64::from(geometry.multiprocessors);
+    let (blocks, least) = cut(bytes);
     let full = (multiprocessors * RESIDENT_BLOCKS).div_ceil(columns);
-    let even =
-        (multiprocessors * BLOCKS_PER_MULTIPROCESSOR / columns).min(waves / WAVES_PER_THREAD);
+    let even = (multiprocessors * blocks / columns).min(waves / least);
     full.max(even).clamp(1, waves)
 }
 
@@ -406,7 +371,7 @@ fn fill(
     let lead = if flat { out.address / dtype.bytes() % lanes } else { 0 };
     let groups = if flat { (threads + lead).div_ceil(lanes) } else { threads };
     let columns = groups.div_ceil(u64::from(BLOCK));
-    let slices = slices(columns, waves, geometry);
+    let slices = slices(columns, waves, dtype.bytes(), geometry);
 
     let mut parameters = Parameters::new(if flat { FLAT } else { STRIDED });
     parameters.parameter(0)[0] = out.address;
@@ -447,6 +412,9 @@ fn shape(words: &mut [u64], view: &View, element: u32, bytes: u64) -> Option<()>
 /// Elements of one thread, for probabilities of each.
 const GROUP: u64 = 4;
 
+/// Blocks for each multiprocessor, likewise; then they go on.
+const EACH_BLOCKS: u64 = 32;
+
 fn each(
     dtype: Dtype,
     out: &View,
@@ -476,7 +444,7 @@ fn each(
             pair[1 + MAX_DIMS * (index + 2) + at] = stride_in_bytes(dim.stride, *bytes);
         }
     }
-    let most = u64::from(geometry.multiprocessors) * BLOCKS_PER_MULTIPROCESSOR;
+    let most = u64::from(geometry.multiprocessors) * EACH_BLOCKS;
     let blocks = numel.div_ceil(GROUP * u64::from(BLOCK)).min(most).max(1);
     let grid = u32::try_from(blocks).ok()?;
     Some(Launch { image: Image::Bernoulli, kernel, grid, block: BLOCK, parameters })

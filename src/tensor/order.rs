@@ -139,8 +139,8 @@ const NEGATIVE: Error = Error::Invalid(
      at the other end",
 );
 const OVERLAPS: Error = Error::Invalid(
-    "more than one element of the written-to tensor refers to a single memory location: give it \
-     strides that keep its elements apart",
+    "two elements of the tensor have one address, and it is to be written: give it strides that keep \
+     them apart",
 );
 const PARTS_OF_BYTES: Error = Error::Invalid(
     "elements that are no whole number of bytes cannot be counted one by one; pass a type of 8 bits or \

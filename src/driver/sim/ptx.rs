@@ -148,9 +148,10 @@ const INSTRUCTIONS: &[&str] = &[
     "xor",
 ];
 
-/// The text without its comments.
-fn without_comments(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+/// The text without its comments. It is too long for the reserve.
+fn without_comments(text: &str) -> Result<String, i32> {
+    let mut kept = String::new();
+    kept.try_reserve(text.len()).map_err(|_| code::OUT_OF_MEMORY)?;
     let mut rest = text;
     while let Some(at) = rest.find('/') {
         let (before, from) = rest.split_at(at);
@@ -166,7 +167,7 @@ fn without_comments(text: &str) -> String {
         };
     }
     kept.push_str(rest);
-    kept
+    Ok(kept)
 }
 
 /// Takes a directive off the beginning; gives its operand and what follows.
@@ -317,7 +318,7 @@ fn read_module(text: &str) -> Result<Contents<'_>, i32> {
 
 /// The names of the kernels of a PTX text, if a device of `capability` would take it.
 pub(super) fn kernels(text: &str, capability: u32) -> Result<Vec<String>, i32> {
-    let text = without_comments(text);
+    let text = without_comments(text)?;
     let contents = read_module(check_header(&text, capability)?)?;
     let is_called = |declared: &&&str| {
         contents.calls.iter().any(|call| call.split(|c| !is_name(c)).any(|word| word == **declared))

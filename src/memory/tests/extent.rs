@@ -1,0 +1,70 @@
+//! From any address of a block to the block.
+
+use super::*;
+use crate::memory::extent;
+use proptest::prelude::*;
+
+/// Allocates and frees, and asks for addresses in live blocks, freed ones and between.
+fn every_address_leads_to_its_block(options: &str, sizes: &[(u64, bool)]) {
+    on_machine(options, |bench| {
+        let stream = bench.stream();
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        let mut freed: Vec<(u64, u64)> = Vec::new();
+        for (bytes, frees) in sizes {
+            let address = bench.malloc(stream, *bytes);
+            freed.retain(|(start, bytes)| start + bytes <= address || address + bytes <= *start);
+            live.push((address, *bytes));
+            if *frees {
+                let gone = live.swap_remove(live.len() / 2);
+                bench.free(gone.0);
+                freed.push(gone);
+            }
+            for (start, bytes) in &live {
+                for at in [0, 1, bytes / 3, bytes / 2, bytes - 1] {
+                    assert_eq!(extent(start + at).unwrap(), Some((*start, *bytes)));
+                }
+            }
+            let is_live = |at: u64| {
+                live.iter().any(|(start, bytes)| {
+                    (*start..start + bytes.next_multiple_of(512)).contains(&at)
+                })
+            };
+            for (start, bytes) in &freed {
+                for at in [0, bytes / 2, bytes - 1].map(|at| start + at) {
+                    assert!(is_live(at) || !matches!(extent(at), Ok(Some(_))));
+                }
+            }
+        }
+    });
+}
+
+const MOST: u64 = 5 * MIB;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn addresses_lead_to_their_blocks(
+        sizes in proptest::collection::vec((1u64..MOST, any::<bool>(), any::<bool>()), 1..40),
+        mapped: bool,
+    ) {
+        let sizes: Vec<(u64, bool)> = sizes
+            .iter()
+            .map(|(bytes, is_small, frees)| (if *is_small { bytes % 9000 + 1 } else { *bytes }, *frees))
+            .collect();
+        let options = if mapped { "memory=1GiB" } else { "memory=1GiB,virtual_memory=none" };
+        every_address_leads_to_its_block(options, &sizes);
+    }
+}
+
+#[test]
+fn what_nobody_has_is_no_block() {
+    on_machine("memory=256MiB", |bench| {
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..3000).map(|_| bench.malloc(stream, 512)).collect();
+        blocks[1..].iter().for_each(|block| bench.free(*block));
+        assert!(extent(blocks[2999]).is_err() && extent(blocks[1] + 5).is_err());
+        assert_eq!(extent(blocks[0] + 511).unwrap(), Some((blocks[0], 512)));
+        assert_eq!(extent(0x1000).unwrap(), None);
+    });
+}
