@@ -177,6 +177,10 @@ pub fn take(shape: usize, data: u64) -> Result<Entry> {
     }
     let entry = table.remove(&shape).ok_or(NOT_OURS)?;
     READ_ONLY.fetch_sub(usize::from(entry.read_only), Ordering::Relaxed);
+    if table.is_empty() {
+        // So that nothing is left of it at the end.
+        *table = Entries::default();
+    }
     Ok(entry)
 }
 
