@@ -195,7 +195,8 @@ TCUDA_API
 const char *tcuda_backend_name(void);
 
 /**
- * Calls so far of a driver function.
+ * Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
+ * two threads make at the same moment may count as one.
  *
  * @param function  "cuMemMap"; may be NULL: of all
  * @param[out] count  calls since initialisation; 0 before it

@@ -236,7 +236,8 @@ fn driver_function(function: *const c_char) -> Result<Option<usize>> {
     }
 }
 
-/// Calls so far of a driver function.
+/// Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
+/// two threads make at the same moment may count as one.
 ///
 /// @param function  "cuMemMap"; may be NULL: of all
 /// @param[out] count  calls since initialisation; 0 before it
