@@ -66,8 +66,8 @@ impl Graph {
         let cu_mode = mode_of(mode)?;
         if stream.is_default() {
             return Err(Error::Invalid(
-                "CUDA graphs must be captured on a non-default stream. (However, after capture, \
-                 it's ok to replay them on the default stream.) Pass one of tcuda_stream_create.",
+                "a device's default stream cannot be captured: pass one of tcuda_stream_create. The graph \
+                 may be replayed on any stream.",
             ));
         }
         let device = runtime.device(stream.device())?;
@@ -96,8 +96,8 @@ impl Graph {
             }
             Phase::Captured => {
                 return Err(Error::InvalidState(
-                    "This CUDAGraph instance already owns a captured graph. To capture a new graph, \
-                     create a new instance, or call tcuda_graph_reset.",
+                    "the graph has a capture already: make another by tcuda_graph_create, or empty this \
+                     one by tcuda_graph_reset",
                 ));
             }
         }
