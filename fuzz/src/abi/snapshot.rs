@@ -80,13 +80,13 @@ fn compare(w: &World, snapshot: *mut tcuda_memory_snapshot) -> (usize, usize) {
         assert!((segment.device, start) >= last, "segments out of order");
         assert!((0..w.devices()).contains(&segment.device) && segment.block_count > 0);
         assert_eq!(segment.first_block, next_block, "blocks belong to no segment");
-        let (mut at, mut was_free, mut sums) = (start, false, Sums::default());
+        let (mut at, mut sums) = (start, Sums::default());
         for index in next_block..next_block + segment.block_count {
             let block = block_of(snapshot, index);
             assert_eq!(block.ptr as usize, at, "a gap before a block");
             assert_eq!(block.device, segment.device);
             let is_free = block.state == TCUDA_BLOCK_INACTIVE;
-            assert!(!(is_free && was_free), "free neighbours at {at:#x} were not merged");
+            // Free neighbours may be of two streams, or rest until they are joined: a snapshot does not tell.
             assert!(
                 block.requested_bytes <= block.bytes && !(is_free && block.requested_bytes > 0)
             );
@@ -98,7 +98,6 @@ fn compare(w: &World, snapshot: *mut tcuda_memory_snapshot) -> (usize, usize) {
             sums.0[2] += if is_free { 0 } else { block.bytes };
             sums.0[3] += block.requested_bytes;
             at += block.bytes as usize;
-            was_free = is_free;
         }
         let told = [
             segment.total_bytes,
