@@ -134,6 +134,54 @@ static void are_taken_over(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
+/* The input is the output, and a function is called beside it: in each warm-up, then at each call. */
+static int32_t forward(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
+    tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs)
+{
+    void *data = NULL;
+    CHECK(num_inputs == 1 && num_outputs == 1);
+    CHECK_OK(tcuda_malloc(PAGE, TCUDA_CURRENT_DEVICE, stream, &data));
+    CHECK_OK(tcuda_copy(data, inputs->data, PAGE, stream));
+    CHECK_OK(tcuda_stream_add_callback(stream, count_call, user_data, NULL));
+    *outputs = *inputs;
+    outputs->data = data;
+    return 0;
+}
+
+static void run_in_callables(void)
+{
+    int64_t shape[1] = {PAGE};
+    struct counts counts = {0};
+    void *bytes = allocate(PAGE, TCUDA_CURRENT_DEVICE, NULL);
+    tcuda_tensor sample, output;
+    memset(&sample, 0, sizeof sample);
+    sample.data = bytes;
+    sample.device.device_type = TCUDA_DEVICE_CUDA;
+    sample.ndim = 1;
+    sample.dtype.code = TCUDA_DTYPE_UINT;
+    sample.dtype.bits = 8;
+    sample.dtype.lanes = 1;
+    sample.shape = shape;
+    output = sample;
+    tcuda_callable callable = TCUDA_INIT(tcuda_callable);
+    callable.forward = forward;
+    callable.user_data = &counts;
+    callable.destroy = count_free;
+    callable.sample_inputs = &sample;
+    callable.num_inputs = callable.num_outputs = 1;
+    tcuda_graphed_callable *graphed = NULL;
+    CHECK_OK(tcuda_graphed_callable_create(&callable, 1, NULL, &graphed));
+    const int warmups = atomic_load(&counts.calls);
+    for (int i = 1; i <= 3; i++) {
+        CHECK_OK(tcuda_graphed_callable_call(graphed, &sample, 1, NULL, &output, 1));
+        CHECK_OK(tcuda_stream_synchronize(NULL));
+        check(&counts, warmups + i, 0);
+    }
+    CHECK_OK(tcuda_graphed_callable_destroy(graphed));
+    check(&counts, warmups + 3, 1);
+    CHECK_OK(tcuda_free(bytes));
+}
+
 /* A graph, a capture and launches that nobody has ended. */
 static void wait_for_shutdown(void)
 {
@@ -165,6 +213,7 @@ int main(void)
     are_freed_without_a_graph();
     outlive_their_graph();
     are_taken_over();
+    run_in_callables();
     wait_for_shutdown();
     return finish();
 }
