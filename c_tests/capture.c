@@ -262,6 +262,21 @@ static void what_is_recorded_runs_at_each_launch(void)
     CHECK_OK(tcuda_stream_destroy(branch));
 }
 
+static void ignore(void *user_data) { (void)user_data; }
+
+/* Nobody tells when a graph of another's is gone: its captures get no host functions. */
+static void host_functions_are_refused(void)
+{
+    tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
+    struct CUstream_st *native = native_of(stream);
+    begin(native, THREAD_LOCAL);
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING,
+        tcuda_stream_add_callback(stream, ignore, NULL, ignore));
+    CHECK(strstr(tcuda_last_error(), "a host function runs once, and a graph many times") != NULL);
+    end_empty(native);
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static uint64_t active_pinned(void)
 {
     tcuda_host_memory_statistics stats = TCUDA_INIT(tcuda_host_memory_statistics);
@@ -433,6 +448,7 @@ int main(void)
     a_threads_own_stream_is_not_known_while_it_is_captured();
     illegal_calls_have_a_status_of_their_own();
     what_is_recorded_runs_at_each_launch();
+    host_functions_are_refused();
     pinned_memory_of_a_graph_is_kept();
     external_events_order_graphs();
     copies_between_devices_are_recorded();

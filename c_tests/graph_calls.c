@@ -275,7 +275,7 @@ static const struct row rows[] = {
     ROW(tcuda_stream_wait_event, WORKS), ROW(tcuda_event_wait, BREAKS),
     ROW(tcuda_event_record, WORKS), ROW(tcuda_event_query, BREAKS),
     ROW(tcuda_event_synchronize, BREAKS), ROW(tcuda_event_create, WORKS),
-    ROW(tcuda_stream_add_callback, IS_REFUSED),
+    ROW(tcuda_stream_add_callback, WORKS),
     ROW(tcuda_copy, WORKS), ROW(tcuda_copy_2d, WORKS), ROW(tcuda_fill, WORKS),
     ROW(tcuda_host_record, WORKS), { "tcuda_copy of pinned memory", WORKS, copy_pinned },
     ROW(tcuda_malloc, WORKS), ROW(tcuda_record_stream, WORKS),

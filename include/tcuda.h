@@ -511,7 +511,10 @@ tcuda_status tcuda_stream_record_event(tcuda_stream *stream, tcuda_event *event)
 
 /**
  * Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
- * and also when it never runs because the device was lost.
+ * and also when it never runs because the device was lost. In a capture of a tcuda_graph the
+ * function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
+ * nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
+ * refuses it with TCUDA_STATUS_CAPTURING.
  *
  * @param callback  what to call
  */
@@ -1974,9 +1977,8 @@ tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
  * it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
  * its address as long as the pool exists; pinned memory that is used on them stays until the graph
  * is gone. Blocks that several streams used and that are freed meanwhile are used again only after
- * the capture. tcuda_graph_replay and host functions fail with TCUDA_STATUS_CAPTURING. Whatever
- * waits for a captured stream, or asks whether it is done, fails with it too, and breaks the
- * capture.
+ * the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
+ * stream, or asks whether it is done, fails with it too, and breaks the capture.
  *
  * @param stream      not a default one; NULL is the current stream
  * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they

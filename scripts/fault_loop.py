@@ -54,8 +54,8 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
             "torch_streams", "nvtx_suballocations", "race_clean_shutdown", "generator", "graph",
-            "graph_calls", "graph_hpp_cc", "graph_memory", "graph_random", "graphed_callable",
-            "random_order", "tensor"}
+            "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
+            "graphed_callable", "random_order", "tensor"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.

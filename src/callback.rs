@@ -1,7 +1,8 @@
 //! Host functions in streams. Each is called once, and its `destroy` runs in any case, also when the
-//! device is lost before the stream gets there.
+//! device is lost before the stream gets there. Those that are captured are the graph's.
 
 use crate::error::{Error, Result};
+use crate::graph::functions;
 use crate::lock::Mutex;
 use crate::progress;
 use crate::rank::{Rank, before_host_function};
@@ -24,7 +25,8 @@ pub struct Callback {
 unsafe impl Send for Callback {}
 
 impl Callback {
-    fn finish(&self) {
+    /// Frees the data; with no lock held, and once.
+    pub(crate) fn finish(&self) {
         if let Some(destroy) = self.destroy {
             before_host_function();
             // SAFETY: the host's own function, called once.
@@ -41,6 +43,9 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
     let device = runtime.device(stream.device())?;
     let _context = device.enter()?;
     if stream.is_capturing(runtime)? {
+        if let Some(capture) = runtime.captures.number_of(runtime, stream)? {
+            return functions::capture(runtime, stream.native(), capture, callback);
+        }
         return Err(Error::Capturing {
             operation: "tcuda_stream_add_callback",
             why: "a host function runs once, and a graph many times; add it before or after",
@@ -93,6 +98,7 @@ unsafe extern "C" fn call(address: *mut c_void) {
 
 /// Frees the data of callbacks that will never run: the device is gone or idle.
 pub(crate) fn abandon_all() {
+    functions::abandon_all();
     let waiting = std::mem::take(&mut *WAITING.lock());
     for address in waiting {
         // SAFETY: from Box::into_raw in `add`, and off the list.

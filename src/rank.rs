@@ -103,7 +103,18 @@ pub fn held_besides(allowed: &[Rank]) -> Option<&'static str> {
 /// who comes back from there is turned away instead of waiting.
 #[cfg(debug_assertions)]
 pub fn before_host_function() {
-    let held = held_besides(&[Rank::LIFE]).unwrap_or("");
+    before_function(&[Rank::LIFE]);
+}
+
+/// The same for a function of a graph's, which a driver may call on the thread that launches.
+#[cfg(debug_assertions)]
+pub fn before_captured_function() {
+    before_function(&[Rank::LIFE, Rank::CALLABLE, Rank::GRAPH]);
+}
+
+#[cfg(debug_assertions)]
+fn before_function(allowed: &[Rank]) {
+    let held = held_besides(allowed).unwrap_or("");
     assert!(held.is_empty(), "a function of the host's is called with {held} held");
 }
 
@@ -126,6 +137,11 @@ impl Rank {
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn before_host_function() {}
+
+/// The same for a function of a graph's.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn before_captured_function() {}
 
 #[cfg(all(test, debug_assertions))]
 mod tests {

@@ -386,6 +386,15 @@ pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
     CALLS.ran.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The same for one in a graph, which nobody counts.
+///
+/// # Safety
+/// For the library alone.
+pub unsafe extern "C" fn captured_function(user_data: *mut c_void) {
+    assert_eq!(user_data.cast_const(), std::ptr::from_ref(&CALLS).cast());
+    is_turned_away();
+}
+
 /// Counts a run of a destructor.
 ///
 /// # Safety

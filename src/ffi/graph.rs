@@ -72,9 +72,8 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
 /// it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
 /// its address as long as the pool exists; pinned memory that is used on them stays until the graph
 /// is gone. Blocks that several streams used and that are freed meanwhile are used again only after
-/// the capture. tcuda_graph_replay and host functions fail with TCUDA_STATUS_CAPTURING. Whatever
-/// waits for a captured stream, or asks whether it is done, fails with it too, and breaks the
-/// capture.
+/// the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
+/// stream, or asks whether it is done, fails with it too, and breaks the capture.
 ///
 /// @param stream      not a default one; NULL is the current stream
 /// @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they

@@ -325,7 +325,10 @@ pub unsafe extern "C" fn tcuda_stream_record_event(
 }
 
 /// Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
-/// and also when it never runs because the device was lost.
+/// and also when it never runs because the device was lost. In a capture of a tcuda_graph the
+/// function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
+/// nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
+/// refuses it with TCUDA_STATUS_CAPTURING.
 ///
 /// @param callback  what to call
 #[unsafe(no_mangle)]

@@ -2,6 +2,7 @@
 //! its last launches are over, on whatever streams those were.
 
 use super::Registered;
+use super::functions::Functions;
 use super::underway::Uses;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -15,6 +16,10 @@ use crate::stream::Stream;
 pub(super) struct Leaving {
     pub(super) pools: Vec<Pool>,
     pinned: Vec<usize>,
+    /// Host functions of its template.
+    own: Functions,
+    /// Those of its executable since that was updated.
+    pub(super) updated: Option<Functions>,
     /// They end with no lock held.
     pub(super) generators: Vec<Registered>,
     /// Where it was launched.
@@ -33,8 +38,9 @@ impl Leaving {
 
     /// What its capture used.
     pub(super) fn take(&mut self, uses: Uses) {
-        let Uses { mut pools, pinned } = uses;
+        let Uses { mut pools, pinned, functions } = uses;
         self.pinned = pinned;
+        self.own = functions;
         if !pools.is_empty() {
             std::mem::swap(&mut self.pools, &mut pools);
             // The list of the others was made with room for its own, which comes first.
@@ -54,11 +60,18 @@ impl Leaving {
         Ok(())
     }
 
-    /// The same, held twice.
+    /// What a launch calls.
+    #[inline]
+    pub(super) fn functions(&self) -> &Functions {
+        self.updated.as_ref().unwrap_or(&self.own)
+    }
+
+    /// The same, held twice; of the host functions the template's.
     pub(super) fn share(&self, runtime: &Runtime) -> Result<Leaving> {
         let mut other = Leaving::default();
         other.make_room_for_pools(self.pools.len())?;
         other.pinned.try_reserve(self.pinned.len()).map_err(|_| NO_ROOM)?;
+        other.own = self.own.share()?;
         other.pools.extend(self.pools.iter().map(Pool::share));
         other.pinned.extend(&self.pinned);
         runtime.host.keep_again(&other.pinned);
@@ -88,6 +101,8 @@ impl Leaving {
                 false
             }
         });
+        // Launches that are under way keep their functions themselves.
+        other.updated = self.updated.replace(std::mem::take(&mut other.own));
         other
     }
 
@@ -95,6 +110,7 @@ impl Leaving {
     pub(super) fn settle(mut self, runtime: &Runtime) {
         // They know themselves where they were used.
         drop(std::mem::take(&mut self.generators));
+        drop((std::mem::take(&mut self.own), self.updated.take()));
         if self.pools.is_empty() && self.pinned.is_empty() {
             return;
         }

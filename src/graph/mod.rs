@@ -6,6 +6,7 @@
 
 pub mod callable;
 mod capture;
+pub(crate) mod functions;
 mod leaving;
 pub mod statics;
 pub mod underway;
@@ -199,10 +200,16 @@ impl Graph {
                 "the graph was made without keep, and is executable when its capture ends",
             ));
         }
-        let mut state = self.state.lock();
-        state.require_captured(NOT_CAPTURED)?;
-        let device = runtime.device(state.device)?;
-        state.instantiate(runtime.driver(), device)
+        let superseded = {
+            let mut state = self.state.lock();
+            state.require_captured(NOT_CAPTURED)?;
+            let device = runtime.device(state.device)?;
+            state.instantiate(runtime.driver(), device)?;
+            state.held.updated.take()
+        };
+        // It may free what the host gave, with no lock held.
+        drop(superseded);
+        Ok(())
     }
 
     /// Queues all its work on a stream; without one on the current stream of its device.
@@ -232,9 +239,14 @@ impl Graph {
         for Registered { generator, increment } in &state.generators {
             generator.replay_prologue(runtime, *increment, stream)?;
         }
+        let functions = state.held.functions();
+        functions.owe();
         // SAFETY: the executable and the stream are alive, and of one device.
-        unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) }?;
-        Ok(())
+        let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
+        if launched.is_err() {
+            functions.disown();
+        }
+        Ok(launched?)
     }
 
     /// Gives its executable the parameters of another graph's template, which has the same shape; on

@@ -5,6 +5,7 @@
 //! captured and its memory comes from elsewhere.
 
 use super::capture::discard;
+use super::functions::Functions;
 use super::leaving::Leaving;
 use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
@@ -63,6 +64,8 @@ pub struct Uses {
     pub pools: Vec<Pool>,
     /// Blocks of pinned memory, by address, each once.
     pub pinned: Vec<usize>,
+    /// Host functions.
+    pub(super) functions: Functions,
 }
 
 // SAFETY: streams and arenas are shared by all threads and outlive the runtime's captures.
@@ -282,6 +285,21 @@ impl Captures {
             .map_err(|_| Error::OutOfHostMemory("the pinned memory of a graph"))?;
         pinned.insert(place, address);
         Ok(true)
+    }
+
+    /// A capture records a host function.
+    pub(super) fn take_function(&self, number: u64, function: usize) -> Result<()> {
+        match find(&mut self.list.lock(), |capture| capture.number == number) {
+            Some(capture) => capture.uses.functions.push(function),
+            None => Err(Error::InvalidState("the capture has ended meanwhile")),
+        }
+    }
+
+    /// It has not recorded it.
+    pub(super) fn drop_function(&self, number: u64, function: usize) {
+        if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
+            capture.uses.functions.forget(function);
+        }
     }
 }
 

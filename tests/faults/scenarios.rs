@@ -71,6 +71,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_graphs", graphs::graphs),
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
+    on(ONE, "functions_in_graphs", graphs::functions),
+    on(LATE, "late_functions_in_graphs", graphs::functions),
     on(ONE, "random_in_graphs", graphs::random),
     on(ONE, "graphed_callables", graphs::callables),
     on(LATE, "late_graphed_callables", graphs::callables),

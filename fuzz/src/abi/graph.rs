@@ -5,11 +5,13 @@ use crate::expect::{Expect, status};
 use crate::input::Input;
 use crate::outputs::Out;
 use crate::status_of;
-use crate::world::{Mode, World};
+use crate::world::{CALLS, Mode, World, captured_function, destructor};
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use tcuda::ffi::graph::*;
 use tcuda::ffi::mem_pool::tcuda_mem_pool;
-use tcuda::ffi::stream::tcuda_stream;
+use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback};
 
 pub(super) fn create(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
@@ -71,6 +73,9 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
     let mut capturing = false;
     let asked = status_of!(tcuda_stream_is_capturing(stream, &mut capturing));
     assert!(asked != status::OK || capturing);
+    if mode == 1 {
+        add_function(w, stream);
+    }
     let status = match i.rarely(3) {
         true => status_of!(tcuda_graph_capture_abort(graph as *mut _)),
         false => status_of!(tcuda_graph_capture_end(graph as *mut _)),
@@ -78,6 +83,17 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
     w.judge(status, &Expect::default());
     let asked = status_of!(tcuda_stream_is_capturing(stream, &mut capturing));
     assert!(asked != status::OK || !capturing || w.mode == Mode::Faults);
+}
+
+/// What a capture records, and nobody knows how often it runs.
+fn add_function(w: &mut World, stream: *mut tcuda_stream) {
+    let data = std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>();
+    CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    let (function, destroy) = (Some(captured_function as _), Some(destructor as _));
+    let status = status_of!(tcuda_stream_add_callback(stream, function, data, destroy));
+    if !w.judge(status, &Expect::default()) {
+        CALLS.owed.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 pub(super) fn capture_end(w: &mut World, i: &mut Input) {

@@ -85,8 +85,8 @@ fn compare(w: &World, snapshot: *mut tcuda_memory_snapshot) -> (usize, usize) {
             let block = block_of(snapshot, index);
             assert_eq!(block.ptr as usize, at, "a gap before a block");
             assert_eq!(block.device, segment.device);
-            // Free neighbours may have been freed lately, or in the orders of two streams.
             let is_free = block.state == TCUDA_BLOCK_INACTIVE;
+            // Free neighbours may be of two streams, or rest until they are joined: a snapshot does not tell.
             assert!(
                 block.requested_bytes <= block.bytes && !(is_free && block.requested_bytes > 0)
             );

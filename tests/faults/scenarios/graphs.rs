@@ -1,5 +1,6 @@
 //! Graphs: captured, replayed, updated and destroyed by the library.
 
+use super::{on_call, on_destroy, take};
 use crate::host::{Done, Failed, Memory, Stream, call, expect, fill, problem};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -10,7 +11,7 @@ use tcuda::ffi::host::{tcuda_host_free, tcuda_host_malloc};
 use tcuda::ffi::mem_pool::{tcuda_mem_pool, tcuda_mem_pool_destroy};
 use tcuda::ffi::memory::*;
 use tcuda::ffi::random::tcuda_random_uniform;
-use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_wait_stream};
+use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback, tcuda_stream_wait_stream};
 use tcuda::ffi::tensor::*;
 
 struct Graph(*mut tcuda_graph);
@@ -74,6 +75,32 @@ pub fn graphs() -> Done {
     call!(tcuda_graph_reset(graph.0))?;
     call!(tcuda_graph_replay(kept.0, stream.0))?;
     expect(memory.0, &[4, 5], 1000, stream.0)
+}
+
+/// Host functions in graphs.
+pub fn functions() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(64, 0, stream.0)?;
+    let add = || {
+        let (call, destroy) = (Some(on_call as _), Some(on_destroy as _));
+        take(call!(tcuda_stream_add_callback(stream.0, call, null_mut(), destroy)))
+    };
+    let (graph, source) = (Graph::new(1)?, Graph::new(1)?);
+    for graph in [&graph, &source] {
+        capture(graph, &stream, null_mut(), || {
+            add()?;
+            fill(memory.0, &[1], 64, stream.0)?;
+            add()
+        })?;
+    }
+    call!(tcuda_graph_replay(graph.0, stream.0))?;
+    call!(tcuda_graph_update(graph.0, source.0))?;
+    drop(source);
+    call!(tcuda_graph_replay(graph.0, stream.0))?;
+    call!(tcuda_graph_instantiate(graph.0))?;
+    call!(tcuda_graph_replay(graph.0, null_mut()))?;
+    drop(graph);
+    stream.synchronize()
 }
 
 /// Pinned memory that graphs use.
