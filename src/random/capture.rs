@@ -4,23 +4,18 @@
 use super::generator::{Generator, Position, State, Taking};
 use super::plan::Philox;
 use crate::copy;
-use crate::driver::sys::CUstreamCaptureStatus;
-use crate::driver::{CudaError, code};
 use crate::error::{Error, Result};
+use crate::graph::underway;
 use crate::lock::Mutex;
 use crate::memory;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
-use crate::stream::{Stream, is_capturing};
-use std::ffi::c_void;
+use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the two words: seed, then offset.
 const WORDS_BYTES: u64 = 16;
-
-/// Stands for the number of a capture where the driver is too old to tell: there is one at a time.
-const SOME_CAPTURE: u64 = u64::MAX;
 
 /// The number of the capture that a stream belongs to. The question harms no capture.
 pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u64>> {
@@ -29,32 +24,7 @@ pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u6
         return Ok(None);
     }
     let _context = device.enter()?;
-    let native = stream.native();
-    if !is_capturing(runtime.driver(), native)? {
-        return Ok(None);
-    }
-    let (mut status, mut id): (i32, u64) = (0, 0);
-    let none = std::ptr::null_mut::<c_void>();
-    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
-    // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
-    let asked = unsafe {
-        runtime.driver().cuStreamGetCaptureInfo(
-            native,
-            out,
-            &mut id,
-            none.cast(),
-            none.cast(),
-            none.cast(),
-        )
-    };
-    match asked {
-        Ok(()) if status != 0 => Ok(Some(id)),
-        // The default stream beside the capture of a stream that it would wait for.
-        Ok(()) => Ok(None),
-        Err(error) if error.code == CudaError::MISSING => Ok(Some(SOME_CAPTURE)),
-        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    underway::capture_of(runtime, stream.native())
 }
 
 impl State {
