@@ -1,0 +1,4 @@
+//! Collectives of one process: what is on one device, or on many, to others.
+
+pub mod path;
+pub mod team;
