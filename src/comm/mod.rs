@@ -1,6 +1,8 @@
 //! Collectives of one process: torch.cuda.comm's verbs over tensors of several devices.
 
 pub mod outs;
+pub mod path;
+pub mod team;
 
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
