@@ -27,6 +27,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Pinned host memory", &["host"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
+    ("Communicators", &["communicator"]),
     ("Graphs", &["graph", "callable"]),
 ];
 
