@@ -261,9 +261,9 @@ fn tensors(input: *const tcuda_tensor, output: *const tcuda_tensor) -> Result<Te
 
 /// Reduces over all ranks, each element by itself; the result is on every rank. All ranks queue the
 /// same collectives of a group in the same order, with equal numbers of elements. They are queued on
-/// a stream and captured by graphs as other work is. Reductions are of float16, 32 and 64, bfloat16,
-/// int8, 32 and 64, uint8, 32 and 64, bool, and sums of complex numbers; the order in which NCCL adds
-/// depends on the size and the machine. All tensors are contiguous and on the communicator's device.
+/// a stream and captured by graphs as other work is. All tensors are contiguous, and on the
+/// communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
+/// and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
 ///
 /// @param output  of the type and number of elements of input; may be input, in place
 /// @param op      TCUDA_REDUCE_...

@@ -29,6 +29,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Random numbers", &["generator", "random"]),
     ("Communicators", &["communicator"]),
     ("Graphs", &["graph", "callable"]),
+    ("Collectives", &["comm"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
