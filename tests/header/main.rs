@@ -27,9 +27,9 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Pinned host memory", &["host"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
-    ("Communicators", &["communicator"]),
     ("Graphs", &["graph", "callable"]),
     ("Collectives", &["comm"]),
+    ("Communicators", &["communicator"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
