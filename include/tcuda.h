@@ -2317,6 +2317,193 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_comm_gather_into(const tcuda_tensor *tensors, size_t count, int32_t dim,
     const tcuda_tensor *out);
 
+/* ===================================== Communicators ========================================== */
+
+/** One rank of a group of processes and devices that work together by NCCL. */
+typedef struct tcuda_communicator tcuda_communicator;
+
+/** Names a group. Plain data: send it to the others, by a pipe, a file or MPI. */
+typedef struct tcuda_unique_id {
+    uint8_t bytes[128]; /**< NCCL's own. */
+} tcuda_unique_id;
+
+/** How elements become one: TCUDA_REDUCE_... */
+typedef int32_t tcuda_reduce_op;
+#define TCUDA_REDUCE_SUM 0  /**< Their sum; of bool "or". */
+#define TCUDA_REDUCE_PROD 1 /**< Their product; of bool "and". */
+#define TCUDA_REDUCE_MAX 2  /**< The largest. */
+#define TCUDA_REDUCE_MIN 3  /**< The smallest. */
+
+/**
+ * Version of the NCCL that is found: one that the process has already, else libnccl.so.2;
+ * TCUDA_NCCL_PATH names another. Does not initialise the library.
+ *
+ * @param[out] major, minor, patch  2, 27, 3; TCUDA_STATUS_NO_LIBRARY where there is none
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nccl_version(int32_t *major, int32_t *minor, int32_t *patch);
+
+/**
+ * Names a new group: one process asks for it and sends it to the others. That process must live
+ * until all have joined. Does not initialise CUDA, but what NCCL starts is lost in a fork.
+ *
+ * @param[out] id  for tcuda_communicator_init_rank, on each rank
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_unique_id(tcuda_unique_id *id);
+
+/**
+ * Joins a group; comes back when all of its ranks have joined. Other calls of the process go on
+ * meanwhile, and tcuda_shutdown does not wait for it: then it fails with
+ * TCUDA_STATUS_INVALID_STATE once NCCL is through. Two ranks cannot have the same device. Between
+ * devices of ranks of one process, peer access is enabled where there is any.
+ *
+ * @param id                 from tcuda_communicator_unique_id, of whichever process
+ * @param num_ranks          how many join, in all processes
+ * @param rank               0 to num_ranks - 1, each once
+ * @param[out] communicator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_init_rank(const tcuda_unique_id *id, int32_t num_ranks,
+    int32_t rank, int32_t device, tcuda_communicator **communicator);
+
+/**
+ * A group of devices of this process: rank i is devices[i]. What they do together is queued by one
+ * thread between tcuda_communicator_group_begin and _end, or by a thread for each.
+ *
+ * @param devices             `count` ordinals, each once
+ * @param[out] communicators  room for `count`, each the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_init_all(const int32_t *devices, size_t count,
+    tcuda_communicator **communicators);
+
+/**
+ * Waits for this rank's queued work, then leaves the group. Where that failed it is broken off
+ * instead, and TCUDA_STATUS_OK all the same. Other calls with the communicator fail meanwhile with
+ * TCUDA_STATUS_INVALID_STATE, but tcuda_communicator_abort, which ends the wait. Graphs that
+ * captured its work must be gone before.
+ *
+ * @param communicator  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_communicator_destroy(tcuda_communicator *communicator);
+
+/**
+ * Breaks off work that hangs, because another rank is gone say, on any thread: what is queued ends
+ * with unknown results, and calls that wait for other ranks come back with an error. Afterwards the
+ * communicator is only good for tcuda_communicator_destroy. The other ranks have to abort as well.
+ * A call that hangs is told by NCCL, which may take its time; with NCCL_COMM_BLOCKING=0 in the
+ * environment it comes back at once, and each call costs more. No-op on one that was aborted.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
+
+/**
+ * OK while it is well, also while work is under way; else what failed: TCUDA_STATUS_NCCL_ERROR,
+ * TCUDA_STATUS_PEER_GONE where another process is gone or cannot be reached, or
+ * TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_query(tcuda_communicator *communicator);
+
+/**
+ * From now on collectives of this thread are noted, until tcuda_communicator_group_end queues all
+ * of them at once: so one thread works with several communicators, and messages go both ways.
+ * Groups nest: the outermost counts.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_group_begin(void);
+
+/**
+ * Ends a group. The group is closed whatever the status; if a call in it failed, nothing of it was
+ * queued, and the status is TCUDA_STATUS_INVALID_STATE, as without a group.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_group_end(void);
+
+/**
+ * Reduces over all ranks, each element by itself; the result is on every rank. All ranks queue the
+ * same collectives of a group in the same order, with equal numbers of elements. They are queued on
+ * a stream and captured by graphs as other work is. All tensors are contiguous, and on the
+ * communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
+ * and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
+ *
+ * @param output  of the type and number of elements of input; may be input, in place
+ * @param op      TCUDA_REDUCE_...
+ * @param stream  of the communicator's device; NULL is the current one of that device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_all_reduce(tcuda_communicator *communicator,
+    const tcuda_tensor *input, const tcuda_tensor *output, tcuda_reduce_op op,
+    tcuda_stream *stream);
+
+/**
+ * Copies the root's elements, of any type, to all ranks.
+ *
+ * @param input   read on root; elsewhere it is not looked at and may be NULL
+ * @param output  written on every rank; on root it may be input
+ * @param root    0 to num_ranks - 1
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_broadcast(tcuda_communicator *communicator,
+    const tcuda_tensor *input, const tcuda_tensor *output, int32_t root, tcuda_stream *stream);
+
+/**
+ * tcuda_communicator_all_reduce with the result on one rank.
+ *
+ * @param output  written on root; elsewhere it is not looked at and may be NULL
+ * @param root    0 to num_ranks - 1
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const tcuda_tensor *input,
+    const tcuda_tensor *output, tcuda_reduce_op op, int32_t root, tcuda_stream *stream);
+
+/**
+ * Lays the elements of all ranks, of any type, side by side in the order of ranks, on each of them.
+ *
+ * @param output  num_ranks times the elements of input; input may be the rank's own part of it
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_all_gather(tcuda_communicator *communicator,
+    const tcuda_tensor *input, const tcuda_tensor *output, tcuda_stream *stream);
+
+/**
+ * Reduces over all ranks, and gives each rank its part of the result, in the order of ranks.
+ *
+ * @param input   num_ranks times the elements of output
+ * @param output  may be the rank's own part of input
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_reduce_scatter(tcuda_communicator *communicator,
+    const tcuda_tensor *input, const tcuda_tensor *output, tcuda_reduce_op op,
+    tcuda_stream *stream);
+
+/**
+ * Sends elements of any type to a rank, which receives as many. Messages between two ranks arrive
+ * in order. What goes both ways, or round a ring, is one group on each rank, or waits for ever.
+ *
+ * @param peer    0 to num_ranks - 1
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_send(tcuda_communicator *communicator, const tcuda_tensor *input,
+    int32_t peer, tcuda_stream *stream);
+
+/**
+ * Receives what a rank sends.
+ *
+ * @param peer    0 to num_ranks - 1
+ * @param stream  NULL is the current one of the communicator's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_communicator_recv(tcuda_communicator *communicator, const tcuda_tensor *output,
+    int32_t peer, tcuda_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

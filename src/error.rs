@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code, nvml};
+use crate::driver::{CudaError, code, nccl, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt;
@@ -258,6 +258,25 @@ pub enum Error {
     NotThere {
         /// The destination.
         device: i32,
+    /// A tensor or a stream of another device than the communicator's.
+    #[error("{what} is of device {device}, and the communicator of device {own}")]
+    CommunicatorDevice {
+        /// "input", "output" or "stream"
+        what: &'static str,
+        /// Its device.
+        device: i32,
+        /// The communicator's.
+        own: i32,
+    },
+    /// Two tensors whose numbers of elements do not go together.
+    #[error("input has {input} elements, and output {output}; {rule}")]
+    Elements {
+        /// Of the input.
+        input: u64,
+        /// Of the output.
+        output: u64,
+        /// What they should be, as the end of a sentence.
+        rule: &'static str,
     },
     /// Timing of events that have not completed.
     #[error("{0}")]
@@ -339,6 +358,9 @@ pub enum Error {
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
     Nvml(crate::driver::nvml::Failure),
+    /// NCCL is not there, or failed.
+    #[error("{0}")]
+    Nccl(#[from] crate::driver::nccl::Failure),
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -370,6 +392,7 @@ impl Error {
             Error::Cuda(error) => error.code,
             Error::Callback { code, .. } => *code,
             Error::Nvml(nvml::Failure::Call(error)) => error.code,
+            Error::Nccl(nccl::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -5,6 +5,7 @@
 
 pub mod callback;
 pub mod comm;
+pub mod communicator;
 pub mod copy;
 pub mod device;
 pub mod driver;

@@ -341,6 +341,14 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     backend.name()
 }
 
+/// Is it the simulated machine that runs, or would run?
+pub fn is_simulated(inside: &Inside) -> Result<bool> {
+    match existing_driver(inside) {
+        Some(driver) => Ok(driver.is_simulated()),
+        None => Ok(chosen_backend()? == Backend::Sim),
+    }
+}
+
 /// What would run: the choice, or the default where it cannot be read.
 pub fn chosen_backend_name() -> &'static CStr {
     chosen_backend().unwrap_or(Backend::Cuda).name()

@@ -225,6 +225,32 @@ impl Inside {
     }
 }
 
+/// Comes back into the library when dropped, also when a panic passes.
+struct Return(&'static Block);
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        turn::call();
+        let is_light = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER;
+        self.0.presence.enter(if is_light { Fence::Light } else { Fence::Full });
+    }
+}
+
+/// Runs `body`, which may take long, outside the library: nobody who waits for this thread to leave
+/// waits for it. Afterwards the runtime may be another one, or none. A call inside a call stays.
+///
+/// # Safety
+/// Nobody of this call uses, during `body` or later, a reference that was good because the thread was
+/// inside.
+pub unsafe fn outside<R>(inside: &Inside, body: impl FnOnce() -> R) -> R {
+    if !inside.is_outermost() {
+        return body();
+    }
+    inside.block.presence.leave();
+    let _return = Return(inside.block);
+    body()
+}
+
 /// POSIX promises four rounds of destructors: whoever comes back after the third departure might not
 /// leave again, and its block would stay on the list when its memory is gone.
 const DEPARTURES: u16 = 3;

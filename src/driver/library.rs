@@ -148,7 +148,7 @@ impl Text {
     /// Longest text that is kept, in bytes; PATH_MAX would be no use in a message.
     const LIMIT: usize = 512;
 
-    fn of(text: &CStr) -> Text {
+    pub(super) fn of(text: &CStr) -> Text {
         let bytes = text.to_bytes();
         let mut copy = String::new();
         // Replacing a bad byte by '?' never lengthens the text, so the reservation is enough.
@@ -167,7 +167,7 @@ impl Text {
         Text(copy)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

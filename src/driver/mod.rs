@@ -6,6 +6,7 @@ pub mod cuda;
 mod held;
 pub mod inject;
 pub mod library;
+pub mod nccl;
 pub mod nvml;
 pub mod sim;
 pub mod table;

@@ -2,6 +2,7 @@
 
 use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out, text, text_out};
 use super::callable::CALLABLES;
+use super::communicator::COMMUNICATORS;
 use super::event::EVENTS;
 use super::generator::GENERATORS;
 use super::graph::GRAPHS;
@@ -371,7 +372,10 @@ fn destroy_handles<T: Send + Sync>(
 }
 
 fn destroy_all_handles(_call: &Call) -> usize {
-    destroy_handles(&ALLOCATIONS, |_| true)
+    crate::communicator::group::forget();
+    // First: what they queued may wait for what only they can end.
+    destroy_handles(&COMMUNICATORS, |communicator| communicator.close())
+        + destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
         + destroy_handles(&CALLABLES, |_| true)
         + destroy_handles(&GRAPHS, |_| true)

@@ -7,6 +7,7 @@
 mod boundary;
 pub mod callable;
 pub mod comm;
+pub mod communicator;
 pub mod copy;
 pub mod device;
 pub mod event;

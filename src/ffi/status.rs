@@ -1,5 +1,6 @@
 //! Statuses, and the last error of each thread.
 
+use crate::driver::nccl;
 use crate::driver::nvml::Failure;
 use crate::error::{self, Error};
 use crate::thread;
@@ -85,6 +86,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::HostTensor { .. } | Error::TensorMismatch { .. } => S::InvalidArgument,
         Error::Elsewhere { .. } | Error::NotThere { .. } => S::InvalidArgument,
         Error::Sizes { .. } | Error::PieceDevice { .. } => S::InvalidArgument,
+        Error::CommunicatorDevice { .. } | Error::Elements { .. } => S::InvalidArgument,
         Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
         Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
         Error::Config(_) | Error::Fraction(_) => S::InvalidArgument,
@@ -106,6 +108,11 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::File { .. } => S::FileError,
         Error::Nvml(Failure::Library(_) | Failure::Missing(_)) => S::NoLibrary,
         Error::Nvml(_) => S::NvmlError,
+        Error::Nccl(nccl::Failure::Call(error)) if error.code == nccl::code::REMOTE_ERROR => {
+            S::PeerGone
+        }
+        Error::Nccl(nccl::Failure::Call(_)) => S::NcclError,
+        Error::Nccl(_) => S::NoLibrary,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

@@ -29,6 +29,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),
     ("Collectives", &["comm"]),
+    ("Communicators", &["communicator"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

@@ -49,7 +49,7 @@ mod worker;
 
 pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
-pub use table::table;
+pub use table::{function, table};
 
 use super::{Table, code};
 use crate::reserve;

@@ -4,7 +4,8 @@ use super::{
     capture_calls, context, device, event, graph, graph_calls, kernel, memory, module, pointer,
     pool, replay, stream, transfer, virtual_memory,
 };
-use crate::driver::Table;
+use crate::driver::{NAMES, Table};
+use std::ffi::{CStr, c_char, c_void};
 
 /// Every call of the table.
 pub fn table() -> Table {
@@ -108,4 +109,19 @@ pub fn table() -> Table {
         cuOccupancyMaxActiveBlocksPerMultiprocessor: Some(module::occupancy),
         cuLaunchKernel: Some(kernel::launch),
     }
+}
+
+/// Where a call of the machine is, by its name; NULL: there is none. For what stands in for a library
+/// that calls the driver by itself.
+///
+/// # Safety
+/// The name is NULL or NUL-terminated.
+pub unsafe extern "C" fn function(name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let index = NAMES.iter().position(|known| known.as_bytes() == name);
+    index.and_then(|index| table().address(index)).unwrap_or(std::ptr::null_mut())
 }

@@ -1,0 +1,306 @@
+//! NCCL: collectives of many processes and machines. Opened at its first use, never closed.
+//!
+//! NCCL loads CUDA by itself and works on GPUs only, so that it is refused on the simulated machine.
+//! There a library that stands in for it is accepted: it exports `tcuda_simulated_nccl`, and is told
+//! where the calls of the machine are. On a GPU that one is refused.
+
+use super::library::{Library, LoadError, Spec, Text};
+use crate::once::Once;
+use crate::rank::Rank;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+
+static LIBRARY: Spec = Spec {
+    title: "NCCL",
+    variable: c"TCUDA_NCCL_PATH",
+    names: &[c"libnccl.so.2", c"libnccl.so"],
+    advice: "install NVIDIA's NCCL, from its packages or with PyTorch's",
+};
+
+/// The oldest NCCL that we work with, as ncclGetVersion counts: 2.10, which brought bfloat16.
+const MINIMUM_VERSION: i32 = 21000;
+
+/// ncclResult_t numbers that the library tells apart.
+pub mod code {
+    #![allow(missing_docs, reason = "NCCL's own names, without their prefix")]
+    pub const SUCCESS: i32 = 0;
+    pub const REMOTE_ERROR: i32 = 6;
+    pub const IN_PROGRESS: i32 = 7;
+}
+
+/// ncclDataType_t numbers.
+pub mod data {
+    #![allow(missing_docs, reason = "NCCL's own names, without their prefix")]
+    pub const INT8: i32 = 0;
+    pub const UINT8: i32 = 1;
+    pub const INT32: i32 = 2;
+    pub const UINT32: i32 = 3;
+    pub const INT64: i32 = 4;
+    pub const UINT64: i32 = 5;
+    pub const FLOAT16: i32 = 6;
+    pub const FLOAT32: i32 = 7;
+    pub const FLOAT64: i32 = 8;
+    pub const BFLOAT16: i32 = 9;
+}
+
+/// ncclUniqueId.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId(pub [u8; 128]);
+
+/// ncclComm_t; NULL is none.
+pub type Comm = *mut c_void;
+/// cudaStream_t, which a CUstream is.
+pub type Stream = *mut c_void;
+/// Memory of a device.
+pub type Buffer = *mut c_void;
+
+/// A call of NCCL's that failed.
+#[derive(Debug)]
+pub struct NcclError {
+    /// "ncclAllReduce"
+    pub call: &'static str,
+    /// Its ncclResult_t.
+    pub code: i32,
+    /// What that means.
+    pub meaning: &'static str,
+    /// What else NCCL says.
+    pub details: Text,
+}
+
+/// Why NCCL has not done it.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It is not there.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// It lacks a function.
+    #[error(
+        "the library loaded as NCCL has no {0}: install a newer one, or correct TCUDA_NCCL_PATH"
+    )]
+    Missing(&'static str),
+    /// It is older than [`MINIMUM_VERSION`].
+    #[error("NCCL is too old: it is {}, and {} is needed", Version(*.0), Version(MINIMUM_VERSION))]
+    TooOld(i32),
+    /// It is NCCL, and there is no GPU.
+    #[error(
+        "NCCL works on GPUs only, and the simulated machine is in use; there TCUDA_NCCL_PATH may name a \
+         library that simulates it"
+    )]
+    OnSimulatedMachine,
+    /// It is none, and there is a GPU.
+    #[error(
+        "the library loaded as NCCL simulates it, for the simulated machine only; correct or unset \
+         TCUDA_NCCL_PATH"
+    )]
+    Simulated,
+    /// A call failed.
+    #[error("{0}")]
+    Call(NcclError),
+}
+
+/// A version as NCCL counts.
+struct Version(i32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor, _) = parts_of(self.0);
+        write!(f, "{major}.{minor}")
+    }
+}
+
+/// Major, minor, patch: NCCL counts by thousands up to 2.8, and by ten thousands since.
+fn parts_of(version: i32) -> (i32, i32, i32) {
+    let unit = if version < 10_000 { 1000 } else { 10_000 };
+    (version / unit, version % unit / 100, version % 100)
+}
+
+impl fmt::Display for NcclError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NcclError { call, code, meaning, details } = self;
+        write!(f, "{call} failed: {meaning} ({code})")?;
+        if details.is_empty() { Ok(()) } else { write!(f, ": {details}") }
+    }
+}
+
+/// Tells a stand-in where a call of the simulated machine is; 0: it is content.
+type TellSimulated =
+    unsafe extern "C" fn(Option<unsafe extern "C" fn(*const c_char) -> *mut c_void>) -> c_int;
+
+macro_rules! functions {
+    ($($field:ident = $name:ident ($($type:ty),*);)*) => {
+        /// The functions in use, and what the library is.
+        pub struct Functions {
+            version: i32,
+            simulated: Option<TellSimulated>,
+            last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
+            $(
+                #[doc = concat!("`", stringify!($name), "`")]
+                pub $field: unsafe extern "C" fn($($type),*) -> c_int,
+            )*
+            error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+        }
+
+        impl Functions {
+            fn load(library: &Library, version: i32) -> Result<Functions, Failure> {
+                Ok(Functions {
+                    version,
+                    simulated: optional!(library, c"tcuda_simulated_nccl", TellSimulated),
+                    last_error: optional!(
+                        library,
+                        c"ncclGetLastError",
+                        unsafe extern "C" fn(Comm) -> *const c_char
+                    ),
+                    $($field: required!(
+                        library,
+                        stringify!($name),
+                        unsafe extern "C" fn($($type),*) -> c_int
+                    ),)*
+                    error_string: required!(
+                        library,
+                        "ncclGetErrorString",
+                        unsafe extern "C" fn(c_int) -> *const c_char
+                    ),
+                })
+            }
+        }
+    };
+}
+
+macro_rules! optional {
+    ($library:expr, $name:literal, $type:ty) => {{
+        let address = $library.symbol($name);
+        if address.is_null() {
+            None
+        } else {
+            // SAFETY: NCCL's function of this name has this signature.
+            Some(unsafe { std::mem::transmute::<*mut c_void, $type>(address) })
+        }
+    }};
+}
+
+macro_rules! required {
+    ($library:expr, $name:expr, $type:ty) => {{
+        let address = symbol($library, concat!($name, "\0"));
+        if address.is_null() {
+            return Err(Failure::Missing($name));
+        }
+        // SAFETY: NCCL's function of this name has this signature.
+        unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
+    }};
+}
+
+fn symbol(library: &Library, name: &str) -> *mut c_void {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => library.symbol(name),
+        Err(_) => std::ptr::null_mut(),
+    }
+}
+
+functions! {
+    get_unique_id = ncclGetUniqueId(*mut UniqueId);
+    init_rank = ncclCommInitRank(*mut Comm, c_int, UniqueId, c_int);
+    init_all = ncclCommInitAll(*mut Comm, c_int, *const c_int);
+    destroy = ncclCommDestroy(Comm);
+    abort = ncclCommAbort(Comm);
+    async_error = ncclCommGetAsyncError(Comm, *mut c_int);
+    group_start = ncclGroupStart();
+    group_end = ncclGroupEnd();
+    all_reduce = ncclAllReduce(Buffer, Buffer, usize, c_int, c_int, Comm, Stream);
+    broadcast = ncclBroadcast(Buffer, Buffer, usize, c_int, c_int, Comm, Stream);
+    reduce = ncclReduce(Buffer, Buffer, usize, c_int, c_int, c_int, Comm, Stream);
+    all_gather = ncclAllGather(Buffer, Buffer, usize, c_int, Comm, Stream);
+    reduce_scatter = ncclReduceScatter(Buffer, Buffer, usize, c_int, c_int, Comm, Stream);
+    send = ncclSend(Buffer, usize, c_int, c_int, Comm, Stream);
+    recv = ncclRecv(Buffer, usize, c_int, c_int, Comm, Stream);
+}
+
+static FUNCTIONS: Once<Functions> = Once::new(Rank::ONCE);
+
+/// NCCL, opened now if it was not.
+fn loaded() -> Result<&'static Functions, Failure> {
+    FUNCTIONS.get_or_try_init(|| {
+        let library = Library::open(&LIBRARY)?;
+        let get = required!(&library, "ncclGetVersion", unsafe extern "C" fn(*mut c_int) -> c_int);
+        let mut version = 0;
+        // SAFETY: the call writes one int.
+        if unsafe { get(&mut version) } != code::SUCCESS {
+            return Err(Failure::Missing("ncclGetVersion that works"));
+        }
+        if version < MINIMUM_VERSION {
+            return Err(Failure::TooOld(version));
+        }
+        Functions::load(&library, version)
+    })
+}
+
+/// Major, minor and patch of the NCCL that is there, on whatever machine.
+pub fn version() -> Result<(i32, i32, i32), Failure> {
+    Ok(parts_of(loaded()?.version))
+}
+
+/// NCCL for the simulated machine, or for GPUs.
+pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
+    let functions = loaded()?;
+    match (is_simulated, functions.simulated) {
+        (false, None) => Ok(functions),
+        (false, Some(_)) => Err(Failure::Simulated),
+        (true, None) => Err(Failure::OnSimulatedMachine),
+        (true, Some(tell)) => {
+            // SAFETY: by its name it is the function that is meant here; any thread, any time.
+            match unsafe { tell(Some(super::sim::function)) } {
+                0 => Ok(functions),
+                _ => Err(Failure::OnSimulatedMachine),
+            }
+        }
+    }
+}
+
+impl Functions {
+    /// The failure that a status is; [`code::IN_PROGRESS`] is none.
+    pub fn check(&self, call: &'static str, code: i32) -> Result<(), Failure> {
+        if matches!(code, code::SUCCESS | code::IN_PROGRESS) {
+            Ok(())
+        } else {
+            self.fail(call, code)
+        }
+    }
+
+    #[cold]
+    fn fail(&self, call: &'static str, code: i32) -> Result<(), Failure> {
+        // SAFETY: takes any number.
+        let meaning = unsafe { (self.error_string)(code) };
+        let meaning = match meaning.is_null() {
+            true => "unknown result code",
+            // SAFETY: a constant of a library that is never unloaded.
+            false => unsafe { CStr::from_ptr(meaning) }.to_str().unwrap_or("unknown result code"),
+        };
+        let details = match self.last_error {
+            None => Text::default(),
+            // SAFETY: NULL is any communicator.
+            Some(last_error) => text_at(unsafe { last_error(std::ptr::null_mut()) }),
+        };
+        Err(Failure::Call(NcclError { call, code, meaning, details }))
+    }
+}
+
+fn text_at(text: *const c_char) -> Text {
+    if text.is_null() {
+        return Text::default();
+    }
+    // SAFETY: not NULL, and NUL-terminated; NCCL keeps it, and it is copied at once.
+    Text::of(unsafe { CStr::from_ptr(text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_taken_apart_as_nccl_puts_them_together() {
+        assert_eq!(parts_of(2708), (2, 7, 8));
+        assert_eq!(parts_of(21003), (2, 10, 3));
+        assert_eq!(parts_of(22703), (2, 27, 3));
+        assert_eq!(Version(MINIMUM_VERSION).to_string(), "2.10");
+    }
+}
