@@ -4,6 +4,7 @@
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
 pub mod callback;
+pub mod comm;
 pub mod copy;
 pub mod device;
 pub mod driver;

@@ -44,6 +44,7 @@ pub mod code {
     pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub const CONTEXT_IS_DESTROYED: i32 = 709;
     pub const ASSERT: i32 = 710;
+    pub const TOO_MANY_PEERS: i32 = 711;
     pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
     pub const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
     pub const HARDWARE_STACK_ERROR: i32 = 714;

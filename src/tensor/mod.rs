@@ -3,6 +3,7 @@
 //! A view is checked when it is made, so that what holds one need not ask again: its sizes, that its
 //! bytes have addresses, and its type. Whose memory it is, the users ask ([`Tensor::require_on`]).
 
+pub mod bundle;
 pub mod dtype;
 pub mod order;
 pub mod owned;
@@ -105,6 +106,8 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// Elements.
     pub numel: u64,
+    /// Must it not be written?
+    pub read_only: bool,
     ndim: usize,
     shape: [i64; MAX_DIMS],
     strides: [i64; MAX_DIMS],
@@ -137,6 +140,7 @@ impl Tensor {
             place,
             dtype,
             numel,
+            read_only: false,
             ndim,
             shape: [0; MAX_DIMS],
             strides: [0; MAX_DIMS],
