@@ -107,3 +107,6 @@ pub fn gather<'a>(
 pub fn gather_into(_: &Runtime, _tensors: &[Tensor], _dim: i32, _out: &Tensor) -> Result<()> {
     Err(NOT_YET)
 }
+
+#[cfg(test)]
+mod tests;

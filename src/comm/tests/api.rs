@@ -75,7 +75,7 @@ pub fn synchronize(device: i32) -> Outcome<()> {
     call!(tcuda_device_synchronize(device))
 }
 
-pub fn allocated(device: i32) -> Outcome<u64> {
+pub fn allocated(device: i32) -> Outcome<usize> {
     let mut bytes = 0;
     call!(tcuda_memory_allocated(device, &mut bytes)).map(|()| bytes)
 }
@@ -148,13 +148,21 @@ pub fn release(tensor: &mut tcuda_tensor) -> Outcome<()> {
 }
 
 /// Outputs as a call leaves them: what it wrote, or nothing if it failed.
-fn outs(count: usize, call: impl FnOnce(*mut tcuda_tensor) -> Outcome<()>) -> Outcome<Vec<tcuda_tensor>> {
+fn outs(
+    count: usize,
+    call: impl FnOnce(*mut tcuda_tensor) -> Outcome<()>,
+) -> Outcome<Vec<tcuda_tensor>> {
     // SAFETY: integers and pointers, of which any bytes are a value.
-    let untouched: tcuda_tensor = unsafe { std::mem::transmute([0xA5u8; size_of::<tcuda_tensor>()]) };
+    let untouched: tcuda_tensor =
+        unsafe { std::mem::transmute([0xA5u8; size_of::<tcuda_tensor>()]) };
     let mut outs = vec![untouched; count + 1];
     let outcome = call(outs.as_mut_ptr());
-    let is_untouched = |out: &tcuda_tensor| out.data == untouched.data && out.shape == untouched.shape
-        && out.ndim == untouched.ndim && out.byte_offset == untouched.byte_offset;
+    let is_untouched = |out: &tcuda_tensor| {
+        out.data == untouched.data
+            && out.shape == untouched.shape
+            && out.ndim == untouched.ndim
+            && out.byte_offset == untouched.byte_offset
+    };
     assert!(is_untouched(&outs[count]), "an output behind the last was written");
     if outcome.is_err() {
         assert!(outs.iter().all(is_untouched), "an output of a failed call was written");
@@ -166,7 +174,9 @@ fn outs(count: usize, call: impl FnOnce(*mut tcuda_tensor) -> Outcome<()>) -> Ou
 }
 
 pub fn broadcast(src: &tcuda_tensor, devices: &[i32]) -> Outcome<Vec<tcuda_tensor>> {
-    outs(devices.len(), |outs| call!(tcuda_comm_broadcast(src, devices.as_ptr(), devices.len(), outs)))
+    outs(devices.len(), |outs| {
+        call!(tcuda_comm_broadcast(src, devices.as_ptr(), devices.len(), outs))
+    })
 }
 
 pub fn broadcast_into(src: &tcuda_tensor, outs: &[tcuda_tensor]) -> Outcome<()> {
@@ -181,7 +191,14 @@ pub fn broadcast_coalesced(
     let (count, list) = (tensors.len(), devices.as_ptr());
     outs(count * devices.len(), |outs| {
         let tensors = tensors.as_ptr();
-        call!(tcuda_comm_broadcast_coalesced(tensors, count, list, devices.len(), buffer_bytes, outs))
+        call!(tcuda_comm_broadcast_coalesced(
+            tensors,
+            count,
+            list,
+            devices.len(),
+            buffer_bytes,
+            outs
+        ))
     })
 }
 
@@ -203,7 +220,14 @@ pub fn reduce_add_coalesced(
     let count = tensors.len() / devices;
     outs(count, |outs| {
         let tensors = tensors.as_ptr();
-        call!(tcuda_comm_reduce_add_coalesced(tensors, devices, count, destination, buffer_bytes, outs))
+        call!(tcuda_comm_reduce_add_coalesced(
+            tensors,
+            devices,
+            count,
+            destination,
+            buffer_bytes,
+            outs
+        ))
     })
 }
 

@@ -85,7 +85,12 @@ impl Layout {
         let reach = |(size, stride): (&i64, &i64)| (size - 1).max(0) * stride.abs();
         let span: i64 = shape.iter().zip(&strides).map(reach).sum();
         let first = before + backwards as usize;
-        Layout { shape: shape.to_vec(), strides, first, whole: before + span as usize + 1 + random.below(5) }
+        Layout {
+            shape: shape.to_vec(),
+            strides,
+            first,
+            whole: before + span as usize + 1 + random.below(5),
+        }
     }
 
     /// The place of each element, in elements from the beginning.
@@ -173,7 +178,9 @@ impl Buffer {
         }
         for (place, _) in is_element.iter().enumerate().filter(|(_, is_element)| !**is_element) {
             if image[place * element..][..element].iter().any(|byte| *byte != AROUND) {
-                return Err(format!("element {place} of the block is none of the tensor, and was written"));
+                return Err(format!(
+                    "element {place} of the block is none of the tensor, and was written"
+                ));
             }
         }
         Ok(Array { kind: self.kind, shape: self.layout.shape.clone(), bytes })

@@ -151,46 +151,67 @@ prop_compose! {
 
 /// A call with these verbs.
 pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
-    let tensors = (select(KINDS.to_vec()), shape(), any::<u8>(), 1..20usize, select(vec![0, 1, 600, 2500]));
-    let places = (any::<u32>(), prop::collection::vec(any::<u32>(), 1..9), any::<bool>(), any::<bool>());
+    let tensors =
+        (select(KINDS.to_vec()), shape(), any::<u8>(), 1..20usize, select(vec![0, 1, 600, 2500]));
+    let places =
+        (any::<u32>(), prop::collection::vec(any::<u32>(), 1..9), any::<bool>(), any::<bool>());
     let rest = (any::<[bool; 5]>(), any::<u64>());
-    (select(verbs), machine(), tensors, places, rest).prop_map(|(verb, machine, tensors, places, rest)| {
-        let (devices, peers, schedule, plain, small_limits) = machine;
-        let (mut kind, mut shape, dim, mut count, buffer_bytes) = tensors;
-        let (root, list, each, hosts) = places;
-        let ([own_streams, foreign, odd, any_sizes, with_streams], seed) = rest;
-        if verb.adds() && !number::has_sum(kind) {
-            kind = KINDS[seed as usize % 16];
-        }
-        if verb.has_dim() && shape.is_empty() {
-            shape.push(1);
-        }
-        if !verb.is_coalesced() {
-            count = 1;
-        }
-        let mut root = place(root, devices, hosts);
-        let mut list: Vec<Place> = match each {
-            // Each device once, or any.
-            true => (0..devices).map(Place::Device).collect(),
-            false => list.into_iter().map(|number| place(number, devices, hosts)).collect(),
-        };
-        if verb.is_coalesced() {
-            // Tensors of devices, of which the first has the tensors of a broadcast.
-            list = list.into_iter().filter(|place| matches!(place, Place::Device(_))).collect();
-            if list.is_empty() {
-                list.push(Place::Device(0));
+    (select(verbs), machine(), tensors, places, rest).prop_map(
+        |(verb, machine, tensors, places, rest)| {
+            let (devices, peers, schedule, plain, small_limits) = machine;
+            let (mut kind, mut shape, dim, mut count, buffer_bytes) = tensors;
+            let (root, list, each, hosts) = places;
+            let ([own_streams, foreign, odd, any_sizes, with_streams], seed) = rest;
+            if verb.adds() && !number::has_sum(kind) {
+                kind = KINDS[seed as usize % 16];
             }
-            root = list[0];
-        }
-        let is_there = list.iter().any(|place| place.number() == root.number());
-        if verb.adds() && verb != Verb::ReduceAddInto && !is_there {
-            let index = seed as usize % list.len();
-            list[index] = root;
-        }
-        let dim = usize::from(dim) % shape.len().max(1);
-        Case {
-            verb, devices, peers, schedule, plain, small_limits, kind, shape, dim, root, list,
-            tensors: count, buffer_bytes, own_streams, foreign, odd, any_sizes, with_streams, seed,
-        }
-    })
+            if verb.has_dim() && shape.is_empty() {
+                shape.push(1);
+            }
+            if !verb.is_coalesced() {
+                count = 1;
+            }
+            let mut root = place(root, devices, hosts);
+            let mut list: Vec<Place> = match each {
+                // Each device once, or any.
+                true => (0..devices).map(Place::Device).collect(),
+                false => list.into_iter().map(|number| place(number, devices, hosts)).collect(),
+            };
+            if verb.is_coalesced() {
+                // Tensors of devices, of which the first has the tensors of a broadcast.
+                list = list.into_iter().filter(|place| matches!(place, Place::Device(_))).collect();
+                if list.is_empty() {
+                    list.push(Place::Device(0));
+                }
+                root = list[0];
+            }
+            let is_there = list.iter().any(|place| place.number() == root.number());
+            if verb.adds() && verb != Verb::ReduceAddInto && !is_there {
+                let index = seed as usize % list.len();
+                list[index] = root;
+            }
+            let dim = usize::from(dim) % shape.len().max(1);
+            Case {
+                verb,
+                devices,
+                peers,
+                schedule,
+                plain,
+                small_limits,
+                kind,
+                shape,
+                dim,
+                root,
+                list,
+                tensors: count,
+                buffer_bytes,
+                own_streams,
+                foreign,
+                odd,
+                any_sizes,
+                with_streams,
+                seed,
+            }
+        },
+    )
 }

@@ -3,7 +3,6 @@
 use super::case::{self, Case, VERBS, Verb};
 use super::verbs::run;
 use crate::driver::sim;
-use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +19,9 @@ fn try_case(case: &Case) -> Result<(), String> {
             crate::driver::inject::clear();
             let _ = super::api::shutdown();
             let text = panic.downcast_ref::<String>().cloned();
-            Err(text.or(panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default())
+            Err(text
+                .or(panic.downcast_ref::<&str>().map(|text| text.to_string()))
+                .unwrap_or_default())
         }
     }
 }
@@ -33,7 +34,8 @@ fn agree(few: u32, verbs: &'static [Verb]) {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let many = if std::env::var_os("TCUDA_GAUNTLET").is_some() { few * 50 } else { few };
     let cases = environment("PROPTEST_CASES").map_or(many, |cases| cases as u32);
-    let config = Config { cases, max_shrink_iters: 3000, failure_persistence: None, ..Config::default() };
+    let config =
+        Config { cases, max_shrink_iters: 3000, failure_persistence: None, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     match runner.run(&case::case(verbs), |case| try_case(&case).map_err(TestCaseError::fail)) {

@@ -91,7 +91,8 @@ impl<'a> World<'a> {
                 api::make_current(stream)?;
             }
             world.currents.push(api::current(device)?);
-            let other = if case.foreign { world.stream(device)? } else { world.currents[device as usize] };
+            let other =
+                if case.foreign { world.stream(device)? } else { world.currents[device as usize] };
             world.foreign.push(other);
         }
         Ok(world)
@@ -185,7 +186,8 @@ impl<'a> World<'a> {
 
     /// Blocks come and go on every stream, with work that is late.
     fn churn(&mut self) -> Outcome<()> {
-        let bytes = numel(&self.case.shape) * element_bytes(self.case.kind) * self.case.tensors.min(4);
+        let bytes =
+            numel(&self.case.shape) * element_bytes(self.case.kind) * self.case.tensors.min(4);
         let streams: Vec<(i32, Stream)> = (0..).zip(self.currents.iter().copied()).collect();
         for (device, stream) in streams {
             let mut blocks = Vec::new();
@@ -242,11 +244,20 @@ impl<'a> World<'a> {
     }
 
     /// Reads a tensor that the library filled in, on a stream or the current one; releases it at the end.
-    pub fn expect(&mut self, what: String, out: tcuda_tensor, expected: Array, stream: Stream) -> Outcome<()> {
+    pub fn expect(
+        &mut self,
+        what: String,
+        out: tcuda_tensor,
+        expected: Array,
+        stream: Stream,
+    ) -> Outcome<()> {
         let filled = Filled::of(&out);
         self.filled.push(out);
         if !filled.is_dense() && !self.is_alias(&out) {
-            return Err(format!("{what}: {:?} with strides {:?} has gaps", filled.shape, filled.strides));
+            return Err(format!(
+                "{what}: {:?} with strides {:?} has gaps",
+                filled.shape, filled.strides
+            ));
         }
         let read = match out.device.device_type {
             2 => {
@@ -258,7 +269,8 @@ impl<'a> World<'a> {
             }
             _ => {
                 // SAFETY: memory of the host of so many bytes, complete when the call is over.
-                let bytes = unsafe { std::slice::from_raw_parts(filled.lowest as *const u8, filled.span) };
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(filled.lowest as *const u8, filled.span) };
                 Read::Now(filled.read(if filled.span == 0 { &[] } else { bytes }))
             }
         };
@@ -269,9 +281,9 @@ impl<'a> World<'a> {
     /// Does it lie in one of the sources?
     pub fn is_alias(&self, out: &tcuda_tensor) -> bool {
         let address = out.data as usize + out.byte_offset as usize;
-        self.sources.iter().any(|source| {
-            (source.address..source.address + source.bytes.max(1)).contains(&address)
-        })
+        self.sources
+            .iter()
+            .any(|source| (source.address..source.address + source.bytes.max(1)).contains(&address))
     }
 
     /// Reads an out of the caller's.
@@ -370,7 +382,7 @@ impl<'a> World<'a> {
     }
 
     fn compare(&mut self, index: usize) -> Outcome<()> {
-        let Pending { what, expected, read } = &self.pending[index];
+        let Pending { what, read, .. } = &self.pending[index];
         let found = match read {
             Read::Now(array) => array.clone(),
             Read::Filled(filled, copy) => filled.read(host_bytes(*copy, filled.span)),

@@ -23,5 +23,9 @@ pub fn left_in_driver() -> Outcome<()> {
         return Err("nobody looked at the shutdown".into());
     };
     let left = LiveObjects { contexts: 0, workers: 0, ..left };
-    if left == LiveObjects::default() { Ok(()) } else { Err(format!("left in the driver: {left:?}")) }
+    if left == LiveObjects::default() {
+        Ok(())
+    } else {
+        Err(format!("left in the driver: {left:?}"))
+    }
 }

@@ -36,7 +36,12 @@ fn numbers(list: &[Place]) -> Vec<i32> {
 }
 
 /// What is where it should be anyway is not copied.
-fn check_alias(world: &World, out: &crate::ffi::tensor::tcuda_tensor, same: bool, what: &str) -> Outcome<()> {
+fn check_alias(
+    world: &World,
+    out: &crate::ffi::tensor::tcuda_tensor,
+    same: bool,
+    what: &str,
+) -> Outcome<()> {
     let is_empty = reference::numel(&world.case.shape) == 0;
     if is_empty || world.is_alias(out) == same {
         return Ok(());
@@ -148,7 +153,12 @@ fn reduce_add_coalesced(world: &mut World) -> Outcome<()> {
     let made = world.call(|_| api::reduce_add_coalesced(&sources, devices, destination, bytes))?;
     for (index, out) in made.into_iter().enumerate() {
         let own: Vec<Array> = parts.iter().skip(index).step_by(kinds.len()).cloned().collect();
-        world.expect(format!("sum {index}"), out, sum(&own, &places, destination), Stream::CURRENT)?;
+        world.expect(
+            format!("sum {index}"),
+            out,
+            sum(&own, &places, destination),
+            Stream::CURRENT,
+        )?;
     }
     Ok(())
 }
