@@ -3,6 +3,7 @@
 use crate::ffi::comm::*;
 use crate::ffi::copy::{tcuda_copy, tcuda_fill};
 use crate::ffi::device::*;
+use crate::ffi::graph::*;
 use crate::ffi::host::*;
 use crate::ffi::library::*;
 use crate::ffi::memory::*;
@@ -45,16 +46,6 @@ impl Stream {
         self.0 as *mut tcuda_stream
     }
 }
-
-pub const NOTHING: tcuda_tensor = tcuda_tensor {
-    data: null_mut(),
-    device: tcuda_tensor_device { device_type: 0, device_id: 0 },
-    ndim: 0,
-    dtype: tcuda_dtype { code: 0, bits: 0, lanes: 0 },
-    shape: null_mut(),
-    strides: null_mut(),
-    byte_offset: 0,
-};
 
 pub fn select(options: &str) -> Outcome<()> {
     let options = CString::new(options).unwrap();
@@ -106,8 +97,40 @@ pub fn wait_stream(stream: Stream, other: Stream) -> Outcome<()> {
     call!(tcuda_stream_wait_stream(stream.handle(), other.handle()))
 }
 
-pub fn synchronize_stream(stream: Stream) -> Outcome<()> {
-    call!(tcuda_stream_synchronize(stream.handle()))
+/// A graph's handle.
+#[derive(Clone, Copy)]
+pub struct Graph(usize);
+
+impl Graph {
+    fn handle(self) -> *mut tcuda_graph {
+        self.0 as *mut tcuda_graph
+    }
+}
+
+pub fn graph() -> Outcome<Graph> {
+    let mut graph = null_mut();
+    call!(tcuda_graph_create(0, &mut graph)).map(|()| Graph(graph as usize))
+}
+
+pub fn capture_begin(graph: Graph, stream: Stream) -> Outcome<()> {
+    let (graph, stream) = (graph.handle(), stream.handle());
+    call!(tcuda_graph_capture_begin(graph, stream, null_mut(), TCUDA_CAPTURE_GLOBAL))
+}
+
+pub fn capture_end(graph: Graph) -> Outcome<()> {
+    call!(tcuda_graph_capture_end(graph.handle()))
+}
+
+pub fn capture_abort(graph: Graph) -> Outcome<()> {
+    call!(tcuda_graph_capture_abort(graph.handle()))
+}
+
+pub fn replay(graph: Graph, stream: Stream) -> Outcome<()> {
+    call!(tcuda_graph_replay(graph.handle(), stream.handle()))
+}
+
+pub fn destroy_graph(graph: Graph) -> Outcome<()> {
+    call!(tcuda_graph_destroy(graph.handle()))
 }
 
 pub fn malloc(bytes: usize, device: i32, stream: Stream) -> Outcome<usize> {

@@ -43,6 +43,11 @@ impl Verb {
         matches!(self, Verb::BroadcastCoalesced | Verb::ReduceAddCoalesced)
     }
 
+    pub fn writes_into(self) -> bool {
+        use Verb::*;
+        matches!(self, BroadcastInto | ReduceAddInto | ScatterInto | GatherInto)
+    }
+
     pub fn has_dim(self) -> bool {
         matches!(self, Verb::Scatter | Verb::ScatterInto | Verb::Gather | Verb::GatherInto)
     }
@@ -78,6 +83,8 @@ pub struct Case {
     /// Scatter: chunks of any sizes; with streams.
     pub any_sizes: bool,
     pub with_streams: bool,
+    /// Writes to the host's own outs: in a capture, of which the replays count.
+    pub captured: bool,
     pub seed: u64,
 }
 
@@ -155,13 +162,13 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
         (select(KINDS.to_vec()), shape(), any::<u8>(), 1..20usize, select(vec![0, 1, 600, 2500]));
     let places =
         (any::<u32>(), prop::collection::vec(any::<u32>(), 1..9), any::<bool>(), any::<bool>());
-    let rest = (any::<[bool; 5]>(), any::<u64>());
+    let rest = (any::<[bool; 6]>(), any::<u64>());
     (select(verbs), machine(), tensors, places, rest).prop_map(
         |(verb, machine, tensors, places, rest)| {
             let (devices, peers, schedule, plain, small_limits) = machine;
             let (mut kind, mut shape, dim, mut count, buffer_bytes) = tensors;
             let (root, list, each, hosts) = places;
-            let ([own_streams, foreign, odd, any_sizes, with_streams], seed) = rest;
+            let ([own_streams, foreign, odd, any_sizes, with_streams, captured], seed) = rest;
             if verb.adds() && !number::has_sum(kind) {
                 kind = KINDS[seed as usize % 16];
             }
@@ -191,6 +198,14 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 list[index] = root;
             }
             let dim = usize::from(dim) % shape.len().max(1);
+            // Streams that cannot be captured, memory of the host, and copies that name contexts.
+            let is_device = |place: &Place| matches!(place, Place::Device(_));
+            let captured = captured
+                && verb.writes_into()
+                && own_streams
+                && peers == "full"
+                && list.iter().chain([&root]).all(is_device);
+            let (foreign, with_streams) = (foreign && !captured, with_streams && !captured);
             Case {
                 verb,
                 devices,
@@ -210,6 +225,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 odd,
                 any_sizes,
                 with_streams,
+                captured,
                 seed,
             }
         },

@@ -7,11 +7,13 @@
 
 mod api;
 mod buffer;
+mod captured;
 mod case;
 mod number;
 mod property;
 mod random;
 mod reference;
+mod refused;
 mod run;
 mod switches;
 mod verbs;

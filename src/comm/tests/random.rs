@@ -20,8 +20,4 @@ impl Random {
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
-
-    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
 }

@@ -1,7 +1,7 @@
 //! One call on a machine of its own, in the middle of work that is late: what it reads is written just
 //! before it, what it wrote is read just after it, and then all of that memory is written anew.
 
-use super::api::{self, Outcome, Stream};
+use super::api::{self, Graph, Outcome, Stream};
 use super::buffer::{Buffer, Filled, Layout, Place, Shape};
 use super::case::Case;
 use super::number;
@@ -59,6 +59,7 @@ pub struct World<'a> {
     pub sources: Vec<Buffer>,
     pub outs: Vec<Buffer>,
     guards: Vec<(usize, usize)>,
+    pub graph: Option<Graph>,
     pending: Vec<Pending>,
     filled: Vec<tcuda_tensor>,
 }
@@ -81,6 +82,7 @@ impl<'a> World<'a> {
             sources: Vec::new(),
             outs: Vec::new(),
             guards: Vec::new(),
+            graph: None,
             pending: Vec::new(),
             filled: Vec::new(),
         };
@@ -157,6 +159,20 @@ impl<'a> World<'a> {
         Ok(array)
     }
 
+    /// Gives every source other elements, in the order of its stream.
+    pub fn write_sources_anew(&mut self) -> Outcome<Vec<Array>> {
+        let mut sources = std::mem::take(&mut self.sources);
+        let mut arrays = Vec::new();
+        for source in &mut sources {
+            let array = self.draw(source.kind, &source.layout.shape.clone());
+            arrays.push(source.repeated(&array));
+            let image = source.image(&arrays[arrays.len() - 1]);
+            self.write(source, &image)?;
+        }
+        self.sources = sources;
+        Ok(arrays)
+    }
+
     fn order(&self, stream: Stream, after: Stream) -> Outcome<()> {
         if stream == after { Ok(()) } else { api::wait_stream(stream, after) }
     }
@@ -209,8 +225,8 @@ impl<'a> World<'a> {
         blocks.into_iter().try_for_each(api::host_free)
     }
 
-    /// Makes the call, between work that is late.
-    pub fn call<R>(&mut self, call: impl FnOnce(&mut World<'a>) -> Outcome<R>) -> Outcome<R> {
+    /// Memory beside what the call writes, and work that is late.
+    pub fn prepare(&mut self) -> Outcome<()> {
         for device in 0..self.case.devices {
             let stream = self.current(device);
             let guard = api::malloc(GUARD, device, stream)?;
@@ -218,7 +234,14 @@ impl<'a> World<'a> {
             let copy = self.pinned(GUARD)?;
             self.guards.push((guard, copy));
         }
-        self.churn()?;
+        self.churn()
+    }
+
+    /// Makes the call, between work that is late.
+    pub fn call<R>(&mut self, call: impl FnOnce(&mut World<'a>) -> Outcome<R>) -> Outcome<R> {
+        if self.graph.is_none() {
+            self.prepare()?;
+        }
         let count = |call: Call| -> u64 {
             let inside = crate::thread::enter().unwrap();
             let driver = crate::runtime::existing_driver(&inside);
@@ -365,6 +388,7 @@ impl<'a> World<'a> {
             }
             api::free(*guard)?;
         }
+        self.graph.take().map_or(Ok(()), api::destroy_graph)?;
         let mut filled = std::mem::take(&mut self.filled);
         // In any order.
         (1..filled.len()).for_each(|index| filled.swap(index, self.random.below(index + 1)));

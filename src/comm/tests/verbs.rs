@@ -5,7 +5,8 @@ use super::buffer::Place;
 use super::case::{Case, Verb};
 use super::reference::{self, Array, Kind, equal_parts, order_of_sum};
 use super::run::{Facts, Missing, World};
-use crate::comm::tests::switches;
+use super::switches;
+use crate::ffi::tensor::tcuda_tensor;
 
 /// Makes the call of a case on a machine of its own; an error says what was wrong.
 pub fn run(case: &Case, missing: Option<Missing>) -> Outcome<Facts> {
@@ -36,12 +37,7 @@ fn numbers(list: &[Place]) -> Vec<i32> {
 }
 
 /// What is where it should be anyway is not copied.
-fn check_alias(
-    world: &World,
-    out: &crate::ffi::tensor::tcuda_tensor,
-    same: bool,
-    what: &str,
-) -> Outcome<()> {
+fn check_alias(world: &World, out: &tcuda_tensor, same: bool, what: &str) -> Outcome<()> {
     let is_empty = reference::numel(&world.case.shape) == 0;
     if is_empty || world.is_alias(out) == same {
         return Ok(());
@@ -60,8 +56,8 @@ fn broadcast(world: &mut World) -> Outcome<()> {
     }
     let (sources, outs) = (world.source_tensors(), world.out_tensors());
     if into {
-        world.call(|_| api::broadcast_into(&sources[0], &outs))?;
-        return (0..outs.len()).try_for_each(|index| world.expect_out(index, source.clone()));
+        let call = || api::broadcast_into(&sources[0], &outs);
+        return world.into(vec![source], &call, &|parts| vec![parts[0].clone(); outs.len()]);
     }
     let devices = numbers(&case.list);
     let made = world.call(|_| api::broadcast(&sources[0], &devices))?;
@@ -125,15 +121,15 @@ fn reduce_add(world: &mut World) -> Outcome<()> {
     }
     let into = case.verb == Verb::ReduceAddInto;
     let destination = case.root.number();
-    let expected = sum(&parts, &numbers(&case.list), destination);
     if into {
         world.out(case.root, case.kind, &case.shape, Stream::CURRENT)?;
     }
     let (sources, outs) = (world.source_tensors(), world.out_tensors());
     if into {
-        world.call(|_| api::reduce_add_into(&sources, &outs[0]))?;
-        return world.expect_out(0, expected);
+        let (call, places) = (|| api::reduce_add_into(&sources, &outs[0]), numbers(&case.list));
+        return world.into(parts, &call, &|parts| vec![sum(parts, &places, destination)]);
     }
+    let expected = sum(&parts, &numbers(&case.list), destination);
     let made = world.call(|_| api::reduce_add(&sources, destination))?;
     check_alias(world, &made[0], sources.len() == 1, "the sum")?;
     world.expect("the sum".into(), made[0], expected, Stream::CURRENT)
@@ -196,12 +192,16 @@ fn scatter(world: &mut World) -> Outcome<()> {
             }
         }
     }
-    let mut parts = Vec::new();
-    let mut start = 0;
-    for length in &sizes {
-        parts.push(source.narrow(dim, start, *length));
-        start += length;
-    }
+    let cut = |source: &Array| {
+        let mut start = 0;
+        let mut parts = Vec::new();
+        for length in &sizes {
+            parts.push(source.narrow(dim, start, *length));
+            start += length;
+        }
+        parts
+    };
+    let parts = cut(&source);
     if into {
         for ((place, stream), part) in case.list.iter().zip(&streams).zip(&parts) {
             world.out(*place, case.kind, &part.shape, *stream)?;
@@ -209,22 +209,37 @@ fn scatter(world: &mut World) -> Outcome<()> {
     }
     let (sources, outs) = (world.source_tensors(), world.out_tensors());
     let negative = world.random.one_in(3);
-    let dim = if negative { dim as i32 - case.shape.len() as i32 } else { dim as i32 };
+    let signed = if negative { dim as i32 - case.shape.len() as i32 } else { dim as i32 };
     let list = case.with_streams.then_some(&streams[..]);
-    let devices = numbers(&case.list);
-    let made = if into {
-        world.call(|_| api::scatter_into(&sources[0], &outs, dim, list))?;
-        Vec::new()
+    if into {
+        let call = || api::scatter_into(&sources[0], &outs, signed, list);
+        world.into(vec![source], &call, &|parts| cut(&parts[0]))?;
     } else {
-        world.call(|_| api::scatter(&sources[0], &devices, given.as_deref(), dim, list))?
-    };
-    for (index, part) in parts.into_iter().enumerate() {
-        if into {
-            world.expect_out(index, part)?;
-            continue;
+        let devices = numbers(&case.list);
+        let made =
+            world.call(|_| api::scatter(&sources[0], &devices, given.as_deref(), signed, list))?;
+        expect_chunks(world, made, parts, &streams)?;
+    }
+    for (stream, place) in streams.iter().zip(&case.list) {
+        if let Place::Device(device) = place
+            && *stream != Stream::CURRENT
+        {
+            api::wait_stream(world.current(*device), *stream)?;
         }
+    }
+    Ok(())
+}
+
+fn expect_chunks(
+    world: &mut World,
+    made: Vec<tcuda_tensor>,
+    parts: Vec<Array>,
+    streams: &[Stream],
+) -> Outcome<()> {
+    let count = parts.len();
+    for (index, part) in parts.into_iter().enumerate() {
         let what = format!("chunk {index}");
-        let is_own = devices[index] == case.root.number();
+        let is_own = world.case.list[index].number() == world.case.root.number();
         if !part.bytes.is_empty() {
             check_alias(world, &made[index], is_own, &what)?;
         }
@@ -232,16 +247,9 @@ fn scatter(world: &mut World) -> Outcome<()> {
         let stream = if is_own { Stream::CURRENT } else { streams[index] };
         world.expect(what, made[index], part, stream)?;
     }
-    for out in made.iter().skip(sizes.len()) {
+    for out in &made[count..] {
         if !out.shape.is_null() || !out.data.is_null() {
             return Err("an out beyond the last chunk is not zero".into());
-        }
-    }
-    for (stream, place) in streams.iter().zip(&case.list) {
-        if let Place::Device(device) = place
-            && *stream != Stream::CURRENT
-        {
-            api::wait_stream(world.current(*device), *stream)?;
         }
     }
     Ok(())
@@ -266,8 +274,8 @@ fn gather(world: &mut World) -> Outcome<()> {
     let negative = world.random.one_in(3);
     let dim = if negative { case.dim as i32 - case.shape.len() as i32 } else { case.dim as i32 };
     if into {
-        world.call(|_| api::gather_into(&sources, dim, &outs[0]))?;
-        return world.expect_out(0, expected);
+        let call = || api::gather_into(&sources, dim, &outs[0]);
+        return world.into(parts, &call, &|parts| vec![Array::join(parts, case.dim)]);
     }
     let made = world.call(|_| api::gather(&sources, dim, case.root.number()))?;
     world.expect("the whole".into(), made[0], expected, Stream::CURRENT)

@@ -52,6 +52,7 @@ fn case(verb: Verb, way: Way) -> Case {
         odd: false,
         any_sizes: false,
         with_streams: false,
+        captured: false,
         seed: 7,
     }
 }
