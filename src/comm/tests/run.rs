@@ -290,12 +290,8 @@ impl<'a> World<'a> {
                 api::copy(copy, filled.lowest, filled.span, stream)?;
                 Read::Filled(filled, copy)
             }
-            _ => {
-                // SAFETY: memory of the host of so many bytes, complete when the call is over.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(filled.lowest as *const u8, filled.span) };
-                Read::Now(filled.read(if filled.span == 0 { &[] } else { bytes }))
-            }
+            _ if filled.span == 0 => Read::Now(filled.read(&[])),
+            _ => Read::Now(filled.read(host_bytes(filled.lowest, filled.span))),
         };
         self.pending.push(Pending { what, expected, read });
         Ok(())
@@ -449,6 +445,6 @@ impl<'a> World<'a> {
 }
 
 fn host_bytes<'a>(address: usize, bytes: usize) -> &'a [u8] {
-    // SAFETY: pinned memory of this run, of so many bytes, which nobody writes any more.
+    // SAFETY: memory of the host, of so many bytes, which nobody writes any more.
     unsafe { std::slice::from_raw_parts(address as *const u8, bytes) }
 }
