@@ -258,6 +258,7 @@ pub enum Error {
     NotThere {
         /// The destination.
         device: i32,
+    },
     /// A tensor or a stream of another device than the communicator's.
     #[error("{what} is of device {device}, and the communicator of device {own}")]
     CommunicatorDevice {
