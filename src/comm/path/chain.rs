@@ -6,7 +6,7 @@
 //! each other's; the root always has somebody who reads, since reading what all share takes longer than
 //! writing.
 
-use super::limits::{LANES, MOST_CHUNK, MOST_LANES, chunk};
+use super::limits::{LANES, MOST_LANES, chunk};
 use super::{NO_ROOM, Part, all_devices, in_order};
 use crate::comm::team::{Devices, Team, Worker};
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::stream::Stream;
 
 /// A lane of each of some devices, one after the other, then the next of each: their own streams where
 /// those are captured.
-pub(super) fn lanes<'a>(
+fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
     touches: Devices,
@@ -61,7 +61,7 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     in_order(team, &workers, || {
         let (mut at, mut turn) = (0, 0);
         while at < bytes {
-            let length = chunk(bytes - at, workers.len() as u64, MOST_CHUNK.get());
+            let length = chunk(bytes - at, dsts.len() as u64);
             let stream = workers[turn % workers.len()].stream;
             let owner = turn % dsts.len();
             let own = dsts[owner].address + at;

@@ -4,7 +4,6 @@
 
 mod chain;
 mod copies;
-mod large_sum;
 pub mod limits;
 pub mod loaded;
 mod spread;

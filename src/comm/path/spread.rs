@@ -4,7 +4,7 @@
 //! owner, which reads that over its link and writes it to all the others: so every link carries about
 //! as much as is broadcast, once, in one pass and with no wait between the devices.
 
-use super::limits::{LARGE_BROADCAST, LINE, SMALL};
+use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
 use super::{NO_ROOM, Part, Piece, Rows, all_devices, chain, copies, in_order};
 use crate::comm::team::{Devices, Team, Worker};
@@ -71,7 +71,7 @@ pub fn broadcast_many(
 
 /// Is it so little that the root does it alone, which can?
 fn is_small(team: &Team, bytes: u64, root: i32, dsts: &[Part]) -> Result<bool> {
-    Ok(bytes.saturating_mul(dsts.len() as u64) <= SMALL.get()
+    Ok(bytes.saturating_mul(dsts.len() as u64) <= SMALL_BROADCAST.get()
         && team.can_all_use(Devices::one(root), dsts.iter().copied())?)
 }
 

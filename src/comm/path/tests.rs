@@ -1,7 +1,7 @@
 //! Every way on the simulated machine: results to the bit, whatever the order in which work runs.
 
 use super::limits::{
-    LANES, LARGE_BROADCAST, LARGE_SUM, LEAST_CHUNK, Limit, MOST_CHUNK, MOST_SUM_CHUNK, SMALL,
+    LARGE_BROADCAST, LEAST_CHUNK, Limit, MOST_CHUNK, SMALL_BROADCAST, SMALL_COPIES, SMALL_SUM,
     WIDE_ROW,
 };
 use super::*;

@@ -16,11 +16,11 @@ fn machines(devices: usize, seeds: u64, body: impl Fn(&Runtime, u64)) {
 
 /// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
 fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
-    let chunks =
-        [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&MOST_SUM_CHUNK, 1024), (&WIDE_ROW, 64)];
     let with = |small, large| {
-        let limits = [(&SMALL, small), (&LARGE_BROADCAST, large), (&LARGE_SUM, large)];
-        limits.into_iter().chain(chunks).collect::<Vec<_>>()
+        let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
+        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
+        let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
+        all.collect::<Vec<_>>()
     };
     [with(u64::MAX, u64::MAX), with(0, u64::MAX), with(0, 1)]
 }
