@@ -4,6 +4,7 @@ pub mod broadcast;
 pub mod check;
 pub mod coalesced;
 pub mod form;
+pub mod kernels;
 pub mod members;
 pub mod moves;
 pub mod outs;

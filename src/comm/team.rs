@@ -4,6 +4,7 @@
 //! some of these streams, between waits: it comes after all that matters on the others, and they come
 //! after it. A stream with nothing left to do needs no event. (docs/collectives.md counts the calls.)
 
+use super::path::Part;
 use crate::device::MAX_DEVICES;
 use crate::driver::sys::CUpointer_attribute;
 use crate::driver::{CudaError, code};
@@ -27,8 +28,13 @@ impl Devices {
     }
 
     /// With another.
+    pub fn with(self, device: i32) -> Devices {
+        Devices(self.0 | Devices::one(device).0)
+    }
+
+    /// Takes one in.
     pub fn add(&mut self, device: i32) {
-        self.0 |= Devices::one(device).0;
+        *self = self.with(device);
     }
 
     /// Without one.
@@ -52,7 +58,7 @@ impl Devices {
     }
 
     /// Each of them, the lowest first.
-    pub fn iter(self) -> impl Iterator<Item = i32> {
+    pub fn iter(self) -> impl Iterator<Item = i32> + Clone {
         let mut rest = self.0;
         std::iter::from_fn(move || {
             let device = rest.trailing_zeros();
@@ -68,6 +74,15 @@ impl FromIterator<i32> for Devices {
         devices.into_iter().for_each(|device| set.add(device));
         set
     }
+}
+
+/// A stream that gets work of a call, and the devices whose memory that touches.
+#[derive(Clone, Copy)]
+pub struct Worker<'a> {
+    /// A member's, or one of the library's own.
+    pub stream: &'a Stream,
+    /// Theirs.
+    pub touches: Devices,
 }
 
 /// The devices and streams of a call.
@@ -166,27 +181,47 @@ impl<'a> Team<'a> {
         Ok(!refused)
     }
 
-    /// Can device `by` use memory of device `owner` at an address? What is not the library's own may be
-    /// mapped for its owner alone, and a kernel that touches it would cost the context.
+    /// Can device `by` use memory of device `owner` at an address?
     pub fn can_use(&self, by: i32, owner: i32, address: u64) -> Result<bool> {
-        if by == owner {
-            return Ok(true);
+        self.can_all_use(Devices::one(by), [Part { device: owner, address }].into_iter())
+    }
+
+    /// Can all of some devices use all these parts? Memory that is not the library's own may be mapped
+    /// for its owner alone, and a kernel that touches it would cost the context.
+    pub fn can_all_use(&self, by: Devices, parts: impl Iterator<Item = Part>) -> Result<bool> {
+        let mut reached = Devices::default();
+        for part in parts {
+            if !reached.has(part.device) {
+                for device in by.iter() {
+                    if !self.reaches(device, part.device)? {
+                        return Ok(false);
+                    }
+                }
+                reached.add(part.device);
+            }
+            if virtual_memory::device_of(part.address).is_some() {
+                continue;
+            }
+            for device in by.without(part.device).iter() {
+                if !self.is_mapped_for(device, part.address)? {
+                    return Ok(false);
+                }
+            }
         }
-        if !self.reaches(by, owner)? {
-            return Ok(false);
-        }
-        if virtual_memory::device_of(address).is_some() {
-            return Ok(true);
-        }
+        Ok(true)
+    }
+
+    /// What the driver says of memory of others.
+    fn is_mapped_for(&self, device: i32, address: u64) -> Result<bool> {
         const READ_AND_WRITE: u32 = 3;
-        let device = self.runtime.device(by)?;
-        let _relaxed = Relaxed::enter(self.runtime.driver());
-        let _context = device.enter()?;
+        let driver = self.runtime.driver();
+        let _relaxed = Relaxed::enter(driver);
+        let _context = self.runtime.device(device)?.enter()?;
         let mut flags = 0u32;
         let data = std::ptr::from_mut(&mut flags).cast::<c_void>();
         let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
         // SAFETY: the attribute is an integer of this size; the driver only looks the address up.
-        match unsafe { self.runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+        match unsafe { driver.cuPointerGetAttribute(data, attribute, address) } {
             Ok(()) => Ok(flags == READ_AND_WRITE),
             Err(error) if matches!(error.code, code::INVALID_VALUE | code::NOT_SUPPORTED) => {
                 Ok(false)
@@ -203,17 +238,11 @@ impl<'a> Team<'a> {
         let mut others = self.devices;
         captured.iter().for_each(|device| others = others.without(device));
         if !others.is_empty() {
-            self.wait_for(self.stream(first), others)?;
+            let waits = others.iter().map(|device| self.stream(device));
+            self.wait_for(self.stream(first), waits)?;
             self.captured.set(self.devices);
         }
         Ok(())
-    }
-
-    /// Makes a stream come after what the streams of some devices hold, before it gets work.
-    pub fn come_after(&self, stream: &Stream, devices: Devices) -> Result<()> {
-        let others = devices.without(stream.device());
-        let busy = self.busy(others)?;
-        busy.iter().try_for_each(|device| self.wait(stream, self.stream(device)))
     }
 
     /// Those of the devices whose streams still have work.
@@ -232,30 +261,92 @@ impl<'a> Team<'a> {
         Ok(busy)
     }
 
+    /// Makes a stream come after what the streams of some devices hold, before it gets work.
+    pub fn come_after(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
+        self.line_up(&[Worker { stream, touches: devices }])
+    }
+
     /// Makes the streams of some devices come after what `stream` holds, work that was queued. Where
     /// that fails the host waits: nobody may use the memory before.
-    pub fn release(&self, stream: &Stream, devices: Devices) -> Result<()> {
-        let outcome = self.wait_for(stream, devices.without(stream.device()));
+    pub fn release(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
+        self.let_go(&[Worker { stream, touches: devices }])
+    }
+
+    /// Makes streams that get work come after all that matters to them.
+    pub fn line_up(&self, workers: &[Worker<'a>]) -> Result<()> {
+        let busy = self.busy(self.waited_for(workers))?;
+        // Through one of them there are as many waits as streams; else as many as pairs.
+        if let [first, rest @ ..] = workers
+            && busy.len() > 1
+            && !rest.is_empty()
+            && workers.iter().all(|worker| worker.touches == first.touches)
+        {
+            let waits = |device| self.wait_for(self.stream(device), [first.stream].into_iter());
+            self.others(first, busy).iter().try_for_each(waits)?;
+            return self.wait_for(first.stream, rest.iter().map(|worker| worker.stream));
+        }
+        busy.iter().try_for_each(|device| {
+            let waits = workers.iter().filter(|worker| worker.touches.has(device));
+            self.wait_for(self.stream(device), waits.map(|worker| worker.stream))
+        })
+    }
+
+    /// Makes the streams of devices come after the work that touches their memory. Where that fails the
+    /// host waits: nobody may use the memory before.
+    pub fn let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
+        let outcome = self.try_let_go(workers);
         if outcome.is_err() && !self.is_capturing() {
-            let _ = stream.synchronize(self.runtime);
+            for worker in workers {
+                let _ = worker.stream.synchronize(self.runtime);
+            }
         }
         outcome
     }
 
-    fn wait(&self, stream: &Stream, other: &Stream) -> Result<()> {
-        stream.wait_stream(self.runtime, other)
+    fn try_let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
+        if let [first, rest @ ..] = workers
+            && rest.len() > 1
+            && rest.iter().all(|worker| worker.touches == first.touches)
+        {
+            for worker in rest {
+                self.wait_for(worker.stream, [first.stream].into_iter())?;
+            }
+            let waits = first.touches.iter().map(|device| self.stream(device));
+            return self.wait_for(first.stream, waits);
+        }
+        workers.iter().try_for_each(|worker| {
+            let waits = worker.touches.iter().map(|device| self.stream(device));
+            self.wait_for(worker.stream, waits)
+        })
     }
 
-    /// Makes the streams of some devices wait for `stream`: one event for all.
-    fn wait_for(&self, stream: &Stream, devices: Devices) -> Result<()> {
-        if devices.is_empty() {
+    /// The devices on whose streams somebody else works on their memory.
+    fn waited_for(&self, workers: &[Worker<'a>]) -> Devices {
+        let mut devices = Devices::default();
+        for worker in workers {
+            self.others(worker, worker.touches).iter().for_each(|device| devices.add(device));
+        }
+        devices
+    }
+
+    /// Those of the devices whose stream is not the worker's own.
+    fn others(&self, worker: &Worker<'a>, devices: Devices) -> Devices {
+        let own = worker.stream.device();
+        let is_own = devices.has(own) && std::ptr::eq(self.stream(own), worker.stream);
+        if is_own { devices.without(own) } else { devices }
+    }
+
+    /// Makes streams wait for what another holds now, with one event for all of them.
+    fn wait_for<'b>(&self, stream: &Stream, waits: impl Iterator<Item = &'b Stream>) -> Result<()> {
+        let mut waits = waits.filter(|other| !std::ptr::eq(*other, stream)).peekable();
+        if waits.peek().is_none() {
             return Ok(());
         }
         let device = self.runtime.device(stream.device())?;
         let event = device.events.take_untimed(device)?;
-        let waits = |device| self.stream(device).wait(self.runtime, event);
-        let outcome =
-            stream.record(self.runtime, event).and_then(|()| devices.iter().try_for_each(waits));
+        let outcome = stream
+            .record(self.runtime, event)
+            .and_then(|()| waits.try_for_each(|other| other.wait(self.runtime, event)));
         device.events.give_untimed(event);
         outcome
     }

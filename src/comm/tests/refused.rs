@@ -76,7 +76,7 @@ impl Bench {
 
 fn on_machine(body: impl FnOnce(&mut Bench)) {
     let _lock = sim::test_lock();
-    super::switches::set(false, false);
+    let _switches = super::switches::set(false, 0);
     api::select("devices=3,memory=64MiB").unwrap();
     api::device_set(0).unwrap();
     let mut bench = Bench { buffers: Vec::new(), random: Random(1) };

@@ -18,16 +18,17 @@ const LOOKS: u64 = 6;
 #[derive(Clone, Copy, Debug)]
 struct Way {
     plain: bool,
-    small_limits: bool,
+    limits: usize,
     peers: &'static str,
     rows: i64,
 }
 
-const WAYS: [Way; 4] = [
-    Way { plain: false, small_limits: false, peers: "full", rows: 12 },
-    Way { plain: false, small_limits: true, peers: "full", rows: 600 },
-    Way { plain: true, small_limits: false, peers: "full", rows: 12 },
-    Way { plain: false, small_limits: false, peers: "none", rows: 12 },
+const WAYS: [Way; 5] = [
+    Way { plain: false, limits: 0, peers: "full", rows: 12 },
+    Way { plain: false, limits: 1, peers: "full", rows: 600 },
+    Way { plain: false, limits: 2, peers: "full", rows: 600 },
+    Way { plain: true, limits: 0, peers: "full", rows: 12 },
+    Way { plain: false, limits: 0, peers: "none", rows: 12 },
 ];
 
 fn case(verb: Verb, way: Way) -> Case {
@@ -38,7 +39,7 @@ fn case(verb: Verb, way: Way) -> Case {
         peers: way.peers,
         schedule: String::new(),
         plain: way.plain,
-        small_limits: way.small_limits,
+        limits: way.limits,
         kind: (2, 32, 1),
         shape: vec![way.rows, 6],
         // Along the columns there is more than one row to a piece.
