@@ -193,7 +193,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 root = list[0];
             }
             let is_there = list.iter().any(|place| place.number() == root.number());
-            if verb.adds() && verb != Verb::ReduceAddInto && !is_there {
+            if verb.adds() && !is_there {
                 let index = seed as usize % list.len();
                 list[index] = root;
             }
