@@ -43,3 +43,6 @@ pub struct Split<'a> {
     /// Streams that stand for current ones; none, or one for each piece.
     pub streams: &'a [Option<&'a Stream>],
 }
+
+#[cfg(test)]
+mod tests;
