@@ -2149,6 +2149,174 @@ tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphe
     const tcuda_tensor *grad_outputs, size_t num_outputs, tcuda_stream *stream,
     tcuda_tensor *grad_inputs, size_t num_inputs);
 
+/* ===================================== Collectives ============================================ */
+
+/**
+ * A copy of a tensor on each of some devices, of any type and layout. Outputs lie side by side;
+ * those on the tensor's own device are the tensor itself, and copy nothing.
+ *
+ * All functions of this section queue their work and do not wait for it: it comes after what the
+ * current streams of the devices that take part hold now, and what is queued on any of these
+ * streams from then on comes after it. They may be called in a capture, which then spreads to
+ * those streams; peer access that is wanted must have been enabled before. Tensors may be on any
+ * device, in pinned or pageable memory of the host, or managed; memory of the host that is
+ * pageable is read or written before the call returns. Elements must be whole bytes: of types
+ * below 8 bits, neighbours in pairs, fours or eights. Memory that is written must overlap nothing
+ * else that the call uses.
+ *
+ * Outputs that the library fills in (`outs`, `out`) are to be released one by one by
+ * tcuda_tensor_release, those too that are the memory of an input: releasing these frees nothing,
+ * and the memory stays the input's. Their own memory comes from the current stream of their
+ * device, as by tcuda_malloc; on the host it is pinned, and has its values when the call returns.
+ * (torch.cuda.comm.broadcast)
+ *
+ * @param src        read
+ * @param devices    ordinals, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE; one may be there twice
+ * @param count      length of both lists; 0: nothing is done
+ * @param[out] outs  one for each device, in their order; the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_broadcast(const tcuda_tensor *src, const int32_t *devices, size_t count,
+    tcuda_tensor *outs);
+
+/**
+ * Copies a tensor into each of some others. Those in pinned memory have it when the streams of the
+ * devices that take part get there. One that is the source itself, with the same strides, is left
+ * as it is. (torch.cuda.comm.broadcast(out=))
+ *
+ * @param src    read
+ * @param outs   written: of src's shape and type, of any strides that keep elements apart
+ * @param count  length of the list; 0: nothing is done
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_broadcast_into(const tcuda_tensor *src, const tcuda_tensor *outs,
+    size_t count);
+
+/**
+ * Copies of many tensors on each of some devices, all moved together. Outputs on devices[0] are
+ * the tensors themselves; those on the others lie side by side, several in one block, which is
+ * freed with the last of them. (torch.cuda.comm.broadcast_coalesced)
+ *
+ * @param tensors       read: all on devices[0], of any shapes and types
+ * @param num_tensors   length of the list; 0: nothing is done
+ * @param devices       as in tcuda_comm_broadcast
+ * @param num_devices   length of the list, 1 or more
+ * @param buffer_bytes  most bytes of a block, unless one tensor has more; 0: 10 MiB
+ * @param[out] outs     num_devices x num_tensors, device by device; the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_broadcast_coalesced(const tcuda_tensor *tensors, size_t num_tensors,
+    const int32_t *devices, size_t num_devices, size_t buffer_bytes, tcuda_tensor *outs);
+
+/**
+ * The sum of tensors of several devices. Its bits are those of adding one after the other, each
+ * sum rounded to the type: the tensor on `destination` first, the last of them if there are
+ * several, then the others in their order. So they are the same at each call, whatever the
+ * machine. The output has the order of strides of that first tensor; of one tensor the sum is the
+ * tensor itself. (torch.cuda.comm.reduce_add)
+ *
+ * @param tensors      read: of one shape and type: integers, floats of 16 to 64 bits, bfloat16,
+ * complex numbers of these, or bools, whose sum is "or"
+ * @param count        length of the list, 1 or more
+ * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE; a tensor must be on it,
+ * unless it is the host: then the first device that has a tensor adds
+ * @param[out] out     the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_reduce_add(const tcuda_tensor *tensors, size_t count, int32_t destination,
+    tcuda_tensor *out);
+
+/**
+ * The same, written into a tensor, whose place is the destination.
+ *
+ * @param tensors  as in tcuda_comm_reduce_add
+ * @param count    length of the list, 1 or more
+ * @param out      written: of the same shape and type; may be one of the tensors, with the same
+ * strides
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_reduce_add_into(const tcuda_tensor *tensors, size_t count,
+    const tcuda_tensor *out);
+
+/**
+ * Many sums at once: tcuda_comm_reduce_add of the first tensors of all lists, of the second, and
+ * so on. Several outputs lie in one block, which is freed with the last of them.
+ * (torch.cuda.comm.reduce_add_coalesced)
+ *
+ * @param tensors       read: num_devices x num_tensors, list by list
+ * @param num_devices   how many lists there are, 1 or more
+ * @param num_tensors   how many tensors each of them has; 0: nothing is done
+ * @param destination   as in tcuda_comm_reduce_add
+ * @param buffer_bytes  most bytes of a block, unless one tensor has more; 0: 10 MiB
+ * @param[out] outs     num_tensors of them; the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_reduce_add_coalesced(const tcuda_tensor *tensors, size_t num_devices,
+    size_t num_tensors, int32_t destination, size_t buffer_bytes, tcuda_tensor *outs);
+
+/**
+ * Splits a tensor along a dimension, one piece for each device. A piece of the tensor's own device
+ * is a view of the tensor; others are dense, with the tensor's order of strides.
+ * (torch.cuda.comm.scatter)
+ *
+ * @param tensor       read; of 1 dimension or more
+ * @param devices      as in tcuda_comm_broadcast
+ * @param chunk_sizes  size of each piece along dim, which together are the tensor's; may be NULL:
+ * all of ceil(size / count) but the last, and if these are fewer than count,
+ * the outs that are left over are zeroed: all of the struct is 0
+ * @param count        length of the lists, 1 or more
+ * @param dim          the dimension; negative ones count from the end
+ * @param streams      for each piece a stream of its device instead of the current one, to copy to
+ * it and for its memory; may be NULL, and so may each of them: the current one
+ * @param[out] outs    one for each device; the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_scatter(const tcuda_tensor *tensor, const int32_t *devices,
+    const int64_t *chunk_sizes, size_t count, int32_t dim, tcuda_stream *const *streams,
+    tcuda_tensor *outs);
+
+/**
+ * Splits a tensor along a dimension into others, whose sizes say how.
+ * (torch.cuda.comm.scatter(out=))
+ *
+ * @param tensor   read; of 1 dimension or more
+ * @param outs     written: of the tensor's type and shape but for dim, where together they have
+ * its size
+ * @param count    length of the lists, 1 or more
+ * @param dim      the dimension; negative ones count from the end
+ * @param streams  as in tcuda_comm_scatter; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_scatter_into(const tcuda_tensor *tensor, const tcuda_tensor *outs,
+    size_t count, int32_t dim, tcuda_stream *const *streams);
+
+/**
+ * Joins tensors along a dimension. The output lies side by side, or channels last where all
+ * tensors do. (torch.cuda.comm.gather)
+ *
+ * @param tensors      read: of one type and of one shape but for dim; those without dimensions
+ * count as if they had one, of size 1
+ * @param count        length of the list, 1 or more
+ * @param dim          the dimension; negative ones count from the end
+ * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE
+ * @param[out] out     the caller's, to be released
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_gather(const tcuda_tensor *tensors, size_t count, int32_t dim,
+    int32_t destination, tcuda_tensor *out);
+
+/**
+ * Joins tensors along a dimension into another. (torch.cuda.comm.gather(out=))
+ *
+ * @param tensors  as in tcuda_comm_gather
+ * @param count    length of the list, 1 or more
+ * @param dim      the dimension; negative ones count from the end
+ * @param out      written: of the shape that they have together, and of their type
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_comm_gather_into(const tcuda_tensor *tensors, size_t count, int32_t dim,
+    const tcuda_tensor *out);
+
 #ifdef __cplusplus
 }
 #endif

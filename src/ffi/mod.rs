@@ -6,6 +6,7 @@
 
 mod boundary;
 pub mod callable;
+pub mod comm;
 pub mod copy;
 pub mod device;
 pub mod event;

@@ -3,7 +3,8 @@
 use super::boundary::{boundary, out};
 use super::status::tcuda_status;
 use crate::error::{Error, Result};
-use crate::tensor::owned::{self, Block, Lent, Loan, Moved, Sizes};
+use crate::tensor::bundle::Given;
+use crate::tensor::owned::{self, Lent, Loan, Moved, Share, Sizes};
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
 use crate::thread::{self, try_box};
 use std::ffi::c_void;
@@ -159,7 +160,10 @@ fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
 
 /// A required tensor, to be read.
 pub(super) fn view(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
-    view_of(&read(tensor, name)?)
+    let raw = read(tensor, name)?;
+    let mut view = view_of(&raw)?;
+    view.read_only = owned::is_read_only(raw.shape as usize);
+    Ok(view)
 }
 
 /// A required tensor, to be written.
@@ -171,6 +175,21 @@ pub(super) fn writable(tensor: *const tcuda_tensor, name: &'static str) -> Resul
         ));
     }
     view_of(&raw)
+}
+
+/// The host's form of a tensor that was filled in with others.
+pub(super) fn given(given: &Given) -> tcuda_tensor {
+    let (device_type, device_id) = given.site.place.numbers();
+    let Dtype { code, bits, lanes } = given.site.dtype;
+    tcuda_tensor {
+        data: given.site.data as *mut c_void,
+        device: tcuda_tensor_device { device_type, device_id },
+        ndim: given.ndim as i32,
+        dtype: tcuda_dtype { code, bits, lanes },
+        shape: given.shape,
+        strides: given.strides,
+        byte_offset: given.site.byte_offset,
+    }
 }
 
 /// The host's form of a view whose sizes have a place of their own.
@@ -203,10 +222,10 @@ pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcud
         if raw.shape.is_null() && raw.data.is_null() {
             return Ok(());
         }
-        let entry = owned::take(raw.shape as usize, raw.data as u64)?;
+        let taken = owned::take(raw.shape as usize, raw.data as u64)?;
         // Zeroed first: the deleter is the host's own code, and might look at it.
         out(tensor, "tensor")?.set(EMPTY);
-        entry.end(call.inside())
+        taken.end(call.inside())
     })
 }
 
@@ -265,7 +284,7 @@ pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
 struct Capsule {
     managed: DLManagedTensorVersioned,
     sizes: Sizes,
-    block: Option<Block>,
+    share: Option<Share>,
 }
 
 /// Its deleter: any thread, any time.
@@ -275,15 +294,15 @@ unsafe extern "C" fn delete_capsule(managed: *mut DLManagedTensorVersioned) {
     }
     // SAFETY: from Box::into_raw below; the consumer calls this once.
     let capsule = unsafe { Box::from_raw(managed.cast::<Capsule>()) };
-    if let Some(block) = capsule.block
+    if let Some(share) = capsule.share
         && let Ok(inside) = thread::enter()
     {
         // Nobody is there to be told.
-        let _ = block.free(&inside);
+        let _ = share.end(&inside);
     }
 }
 
-fn capsule_of(raw: &tcuda_tensor, view: &Tensor) -> Result<Box<Capsule>> {
+fn capsule_of(raw: &tcuda_tensor, view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
     let mut sizes = owned::sizes(view)?;
     let shape = sizes.as_mut_ptr();
     let strides = shape.wrapping_add(view.shape().len());
@@ -292,10 +311,10 @@ fn capsule_of(raw: &tcuda_tensor, view: &Tensor) -> Result<Box<Capsule>> {
         minor: VERSION.1,
         manager: std::ptr::null_mut(),
         deleter: Some(delete_capsule),
-        flags: 0,
+        flags: if read_only { READ_ONLY } else { 0 },
         tensor: lent(view, Lent { shape, strides }, raw.byte_offset),
     };
-    try_box(Capsule { managed, sizes, block: None }, "a capsule")
+    try_box(Capsule { managed, sizes, share: None }, "a capsule")
 }
 
 /// Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
@@ -322,19 +341,19 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
             crate::memory::find(data)?;
         }
         let view = view_of(&raw)?;
-        let mut capsule = capsule_of(&raw, &view)?;
-        let block = match is_ours {
+        let mut capsule = capsule_of(&raw, &view, is_ours && owned::is_read_only(shape))?;
+        let share = match is_ours {
             true => match owned::take_out(shape, data)? {
-                Moved::Block(block) => block,
+                Moved::Ours(share) => share,
                 Moved::Loan(loan) => {
                     managed.set(loan.object.cast());
                     out(tensor, "tensor")?.set(EMPTY);
                     return Ok(());
                 }
             },
-            false => owned::block_of(call.runtime()?, &view)?,
+            false => Share::Block(owned::block_of(call.runtime()?, &view)?),
         };
-        capsule.block = Some(block);
+        capsule.share = Some(share);
         managed.set(Box::into_raw(capsule).cast());
         out(tensor, "tensor")?.set(EMPTY);
         Ok(())

@@ -4,6 +4,7 @@
 //! its own for each such tensor, and leads to the rest in a table. The table outlives a shutdown, since
 //! what others lent must be given back all the same.
 
+use super::bundle::{Bundle, Given};
 use super::{Parts, Place, Tensor};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -47,14 +48,38 @@ impl Loan {
 pub struct Block {
     address: u64,
     generation: u64,
+    /// Of pinned memory, not of a device's.
+    is_pinned: bool,
 }
 
 impl Block {
+    /// Memory of a device.
+    pub fn of_device(runtime: &Runtime, address: u64) -> Block {
+        Block { address, generation: runtime.generation, is_pinned: false }
+    }
+
+    /// Pinned memory of the host.
+    pub fn of_host(runtime: &Runtime, address: u64) -> Block {
+        Block { address, generation: runtime.generation, is_pinned: true }
+    }
+
+    /// Where it begins.
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
     /// Gives it back in the order of its stream; after a shutdown it is gone already.
     pub fn free(self, inside: &Inside) -> Result<()> {
-        match runtime::existing(inside).filter(|runtime| runtime.generation == self.generation) {
-            Some(runtime) if self.address != 0 => memory::free(runtime, self.address),
-            _ => Ok(()),
+        runtime::existing(inside).map_or(Ok(()), |runtime| self.free_in(runtime))
+    }
+
+    /// The same where the runtime is known.
+    pub fn free_in(self, runtime: &Runtime) -> Result<()> {
+        match self.address {
+            0 => Ok(()),
+            _ if runtime.generation != self.generation => Ok(()),
+            address if self.is_pinned => runtime.host.free(runtime, address as usize),
+            address => memory::free(runtime, address),
         }
     }
 }
@@ -64,6 +89,8 @@ impl Block {
 enum Source {
     Block(Block),
     Loan(Loan),
+    /// It is another tensor's, or others of its bundle are in its block.
+    Others,
 }
 
 /// Sizes, then strides.
@@ -71,24 +98,33 @@ pub type Sizes = Box<[i64]>;
 
 /// What a tensor has that the library filled in.
 #[derive(Debug)]
-pub struct Entry {
+struct Entry {
     source: Source,
     /// What the tensor's shape and strides lead to.
-    _sizes: Sizes,
+    sizes: Sizes,
     data: u64,
     read_only: bool,
 }
 
 type Entries = HashMap<usize, Entry, BuildHasherDefault<DefaultHasher>>;
 
-/// By the addresses of shapes.
-static TABLE: Mutex<Entries> =
-    Mutex::new(Rank::LEAF, Entries::with_hasher(BuildHasherDefault::new()));
-/// Entries that must not be written, so that nobody looks where there are none.
+/// Tensors that the library filled in.
+struct Filled {
+    /// Single ones, by the addresses of their shapes.
+    entries: Entries,
+    /// Those that were filled in together, by where their sizes begin.
+    bundles: Vec<Bundle>,
+}
+
+static TABLE: Mutex<Filled> = Mutex::new(
+    Rank::LEAF,
+    Filled { entries: Entries::with_hasher(BuildHasherDefault::new()), bundles: Vec::new() },
+);
+/// Tensors that must not be written, so that nobody looks where there are none.
 static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
 
 /// Holds the table still for a fork.
-pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, Entries>);
+pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, Filled>);
 
 pub(crate) fn hold() -> Still {
     Still(TABLE.hold())
@@ -127,8 +163,9 @@ fn insert(tensor: &Tensor, source: Source, read_only: bool) -> Result<Lent> {
     let shape = sizes.as_mut_ptr();
     let strides = shape.wrapping_add(tensor.shape().len());
     let mut table = TABLE.lock();
-    table.try_reserve(1).map_err(|_| NO_ROOM)?;
-    table.insert(shape as usize, Entry { source, _sizes: sizes, data: tensor.data, read_only });
+    table.entries.try_reserve(1).map_err(|_| NO_ROOM)?;
+    let entry = Entry { source, sizes, data: tensor.data, read_only };
+    table.entries.insert(shape as usize, entry);
     READ_ONLY.fetch_add(usize::from(read_only), Ordering::Relaxed);
     Ok(Lent { shape, strides })
 }
@@ -152,7 +189,7 @@ pub fn allocate(
     let (first, end) = Tensor::new(parts)?.range()?;
     let address = device.memory.allocate(runtime, device, stream, end - first)?;
     let made = Tensor::new(Parts { data: address, ..parts }).and_then(|tensor| {
-        let block = Block { address, generation: runtime.generation };
+        let block = Block::of_device(runtime, address);
         insert(&tensor, Source::Block(block), false).map(|lent| (tensor, lent))
     });
     if made.is_err() && address != 0 {
@@ -162,29 +199,87 @@ pub fn allocate(
     made
 }
 
-/// Takes the tensor with this shape and data out of the table.
-pub fn take(shape: usize, data: u64) -> Result<Entry> {
-    let mut table = TABLE.lock();
-    match table.get(&shape) {
-        Some(entry) if entry.data == data => (),
-        Some(_) => {
-            return Err(Error::Invalid(
-                "the tensor's data is not what tcuda wrote there; put that back, and use byte_offset \
-                 to begin elsewhere",
-            ));
-        }
-        None => return Err(NOT_OURS),
-    }
-    let entry = table.remove(&shape).ok_or(NOT_OURS)?;
-    READ_ONLY.fetch_sub(usize::from(entry.read_only), Ordering::Relaxed);
-    if table.is_empty() {
-        // So that nothing is left of it at the end.
-        *table = Entries::default();
-    }
-    Ok(entry)
+/// Host memory that goes with a tensor, and when no lock is held.
+#[derive(Debug)]
+enum Memory {
+    Sizes(#[expect(dead_code, reason = "dropped")] Sizes),
+    Bundle(#[expect(dead_code, reason = "dropped")] Bundle),
+    None,
 }
 
-impl Entry {
+/// What a tensor had that is no more.
+#[derive(Debug)]
+pub struct Taken {
+    source: Source,
+    _memory: Memory,
+}
+
+const NOT_ITS_DATA: Error = Error::Invalid(
+    "the tensor's data is not what tcuda wrote there; put that back, and use byte_offset to begin \
+     elsewhere",
+);
+
+impl Filled {
+    /// Bundle and number of the tensor with this shape.
+    fn find(&self, shape: usize) -> Option<(usize, usize)> {
+        let after = self.bundles.partition_point(|bundle| bundle.start() <= shape);
+        let bundle = after.checked_sub(1)?;
+        Some((bundle, self.bundles[bundle].find(shape)?))
+    }
+
+    /// An error unless the host has the tensor, with this data.
+    fn require_lent(&self, (bundle, member): (usize, usize), data: u64) -> Result<()> {
+        match self.bundles[bundle].data_if_lent(member) {
+            Some(known) if known == data => Ok(()),
+            Some(_) => Err(NOT_ITS_DATA),
+            None => Err(NOT_OURS),
+        }
+    }
+
+    fn take_entry(&mut self, shape: usize, data: u64) -> Result<Option<Entry>> {
+        match self.entries.get(&shape) {
+            None => return Ok(None),
+            Some(entry) if entry.data == data => (),
+            Some(_) => return Err(NOT_ITS_DATA),
+        }
+        let entry = self.entries.remove(&shape).ok_or(NOT_OURS)?;
+        READ_ONLY.fetch_sub(usize::from(entry.read_only), Ordering::Relaxed);
+        if self.entries.is_empty() {
+            // So that nothing is left of it at the end.
+            self.entries = Entries::default();
+        }
+        Ok(Some(entry))
+    }
+
+    fn end_member(&mut self, (index, member): (usize, usize)) -> Taken {
+        let bundle = &mut self.bundles[index];
+        READ_ONLY.fetch_sub(usize::from(bundle.is_read_only(member)), Ordering::Relaxed);
+        let (block, is_last) = bundle.end(member);
+        let memory = if is_last { Memory::Bundle(self.remove(index)) } else { Memory::None };
+        Taken { source: block.map_or(Source::Others, Source::Block), _memory: memory }
+    }
+
+    fn remove(&mut self, index: usize) -> Bundle {
+        let bundle = self.bundles.remove(index);
+        if self.bundles.is_empty() {
+            self.bundles = Vec::new();
+        }
+        bundle
+    }
+}
+
+/// Takes the tensor with this shape and data out of the table.
+pub fn take(shape: usize, data: u64) -> Result<Taken> {
+    let mut table = TABLE.lock();
+    if let Some(Entry { source, sizes, .. }) = table.take_entry(shape, data)? {
+        return Ok(Taken { source, _memory: Memory::Sizes(sizes) });
+    }
+    let member = table.find(shape).ok_or(NOT_OURS)?;
+    table.require_lent(member, data)?;
+    Ok(table.end_member(member))
+}
+
+impl Taken {
     /// Gives back what the tensor had.
     pub fn end(self, inside: &Inside) -> Result<()> {
         match self.source {
@@ -193,14 +288,80 @@ impl Entry {
                 loan.end();
                 Ok(())
             }
+            Source::Others => Ok(()),
         }
     }
 }
 
+/// Puts tensors that were filled in together into the table, before the host has them; gives what
+/// names them. On failure it comes back.
+pub fn insert_bundle(bundle: Bundle) -> std::result::Result<usize, (Error, Bundle)> {
+    let (start, read_only) = (bundle.start(), bundle.num_read_only());
+    let mut table = TABLE.lock();
+    if table.bundles.try_reserve(1).is_err() {
+        return Err((NO_ROOM, bundle));
+    }
+    let place = table.bundles.partition_point(|other| other.start() < start);
+    table.bundles.insert(place, bundle);
+    READ_ONLY.fetch_add(read_only, Ordering::Relaxed);
+    Ok(start)
+}
+
+/// Calls `body` with each tensor of a bundle that the host does not have yet, in their order.
+pub fn for_each_of_bundle(start: usize, body: impl FnMut(Given)) {
+    let mut table = TABLE.lock();
+    if let Ok(index) = table.bundles.binary_search_by_key(&start, |bundle| bundle.start()) {
+        table.bundles[index].given().for_each(body);
+    }
+}
+
+/// Takes a bundle back that the host did not get.
+pub fn withdraw_bundle(start: usize) -> Option<Bundle> {
+    let mut table = TABLE.lock();
+    let index = table.bundles.binary_search_by_key(&start, |bundle| bundle.start()).ok()?;
+    let bundle = table.remove(index);
+    READ_ONLY.fetch_sub(bundle.num_read_only(), Ordering::Relaxed);
+    Some(bundle)
+}
+
 /// Must a tensor with this shape not be written?
 pub fn is_read_only(shape: usize) -> bool {
-    READ_ONLY.load(Ordering::Relaxed) != 0
-        && TABLE.lock().get(&shape).is_some_and(|entry| entry.read_only)
+    if READ_ONLY.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let table = TABLE.lock();
+    match table.entries.get(&shape) {
+        Some(entry) => entry.read_only,
+        None => {
+            let member = table.find(shape);
+            member.is_some_and(|(bundle, member)| table.bundles[bundle].is_read_only(member))
+        }
+    }
+}
+
+/// What a capsule has of a tensor's.
+#[derive(Clone, Copy, Debug)]
+pub enum Share {
+    /// A block for itself.
+    Block(Block),
+    /// The part of a bundle's tensor, by where its shape was.
+    Member(usize),
+}
+
+impl Share {
+    /// Gives it back, as for the tensor.
+    pub fn end(self, inside: &Inside) -> Result<()> {
+        match self {
+            Share::Block(block) => block.free(inside),
+            Share::Member(shape) => {
+                let taken = {
+                    let mut table = TABLE.lock();
+                    table.find(shape).map(|member| table.end_member(member))
+                };
+                taken.map_or(Ok(()), |taken| taken.end(inside))
+            }
+        }
+    }
 }
 
 /// What a tensor becomes when it is moved out.
@@ -208,26 +369,35 @@ pub fn is_read_only(shape: usize) -> bool {
 pub enum Moved {
     /// The loan that it came from.
     Loan(Loan),
-    /// A block of ours, with the sizes and strides of the tensor.
-    Block(Block),
+    /// Memory of ours, with the sizes and strides of the tensor.
+    Ours(Share),
 }
 
 /// Was a tensor with this shape filled in by the library?
 pub fn is_ours(shape: usize) -> bool {
-    TABLE.lock().contains_key(&shape)
+    let table = TABLE.lock();
+    table.entries.contains_key(&shape) || table.find(shape).is_some()
 }
 
 /// Moves a tensor that the library filled in out of the table.
 pub fn take_out(shape: usize, data: u64) -> Result<Moved> {
-    Ok(match take(shape, data)?.source {
-        Source::Block(block) => Moved::Block(block),
-        Source::Loan(loan) => Moved::Loan(loan),
-    })
+    let mut table = TABLE.lock();
+    if let Some(entry) = table.take_entry(shape, data)? {
+        return Ok(match entry.source {
+            Source::Loan(loan) => Moved::Loan(loan),
+            Source::Block(block) => Moved::Ours(Share::Block(block)),
+            Source::Others => return Err(NOT_OURS),
+        });
+    }
+    let (bundle, member) = table.find(shape).ok_or(NOT_OURS)?;
+    table.require_lent((bundle, member), data)?;
+    table.bundles[bundle].move_out(member);
+    Ok(Moved::Ours(Share::Member(shape)))
 }
 
 /// The block at which a tensor of the host's own begins, to be moved out with it.
 pub fn block_of(runtime: &Runtime, tensor: &Tensor) -> Result<Block> {
-    let block = Block { address: tensor.data, generation: runtime.generation };
+    let block = Block::of_device(runtime, tensor.data);
     if tensor.data != 0 {
         memory::find(tensor.data)?;
         tensor.require_on(runtime)?;

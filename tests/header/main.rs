@@ -28,6 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),
+    ("Collectives", &["comm"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

@@ -1,0 +1,201 @@
+//! Tensors that a verb fills in: their memory while it is not yet certain that all goes well, and then
+//! the host's.
+
+use super::check::Home;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::tensor::bundle::{Bundle, Given, Site};
+use crate::tensor::owned::{self, Block};
+use crate::tensor::{Dtype, Parts, Place, Tensor};
+
+/// Where an output is to be.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    /// In pinned memory.
+    Host,
+    /// On a device, in memory of a stream's.
+    Device(&'a Device, &'a Stream),
+}
+
+impl<'a> Target<'a> {
+    /// On which it is allocated and written, on a device.
+    pub fn stream(&self) -> Option<&'a Stream> {
+        match self {
+            Target::Host => None,
+            Target::Device(_, stream) => Some(stream),
+        }
+    }
+
+    /// Where what is made there is.
+    pub fn home(&self) -> Home {
+        match self {
+            Target::Host => Home::Pinned,
+            Target::Device(device, _) => Home::Device(device.ordinal()),
+        }
+    }
+
+    fn place(&self) -> Place {
+        match self {
+            Target::Host => Place::CudaHost,
+            Target::Device(device, _) => Place::Cuda(device.ordinal()),
+        }
+    }
+}
+
+/// Is a tensor where an output is to be?
+pub fn is_at(home: Home, target: Target<'_>) -> bool {
+    match target {
+        Target::Host => home.device().is_none(),
+        Target::Device(device, _) => home == Home::Device(device.ordinal()),
+    }
+}
+
+/// Outputs that are being made. Dropped, they give their memory back.
+pub struct Draft<'a> {
+    runtime: &'a Runtime,
+    bundle: Bundle,
+}
+
+impl<'a> Draft<'a> {
+    /// None yet, with host memory for so many.
+    pub fn new(
+        runtime: &'a Runtime,
+        tensors: usize,
+        sizes: usize,
+        blocks: usize,
+    ) -> Result<Draft<'a>> {
+        Ok(Draft { runtime, bundle: Bundle::with_room(tensors, sizes, blocks)? })
+    }
+
+    /// A block for outputs: its number, and where it is.
+    pub fn block(&mut self, target: Target<'_>, bytes: u64) -> Result<(u32, u64)> {
+        let runtime = self.runtime;
+        let block = match target {
+            Target::Device(device, stream) => {
+                let address = device.memory.allocate(runtime, device, stream, bytes)?;
+                Block::of_device(runtime, address)
+            }
+            Target::Host => {
+                let bytes = usize::try_from(bytes)
+                    .map_err(|_| Error::OutOfHostMemory("a tensor in pinned memory"))?;
+                Block::of_host(runtime, runtime.host.allocate(runtime, bytes)? as u64)
+            }
+        };
+        let added = self.bundle.add_block(block);
+        if added.is_err() {
+            // Nobody has used it.
+            let _ = block.free_in(runtime);
+        }
+        Ok((added?, block.address()))
+    }
+
+    /// An output in a block of its own, with strides by which its elements fill it.
+    pub fn dense(
+        &mut self,
+        target: Target<'_>,
+        dtype: Dtype,
+        shape: &[i64],
+        strides: &[i64],
+    ) -> Result<Tensor> {
+        // Any address will do to find the size.
+        let place = target.place();
+        let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: Some(strides) };
+        let (first, end) = Tensor::new(parts)?.range()?;
+        let (block, data) = match end - first {
+            0 => (None, 0),
+            bytes => self.block(target, bytes).map(|(block, address)| (Some(block), address))?,
+        };
+        let tensor = Tensor::new(Parts { data, ..parts })?;
+        self.slice(target, dtype, (shape, strides), block, data)?;
+        Ok(tensor)
+    }
+
+    /// An output in a block that was made before.
+    pub fn slice(
+        &mut self,
+        target: Target<'_>,
+        dtype: Dtype,
+        sizes: (&[i64], &[i64]),
+        block: Option<u32>,
+        address: u64,
+    ) -> Result<()> {
+        let site = Site { data: address, byte_offset: 0, place: target.place(), dtype };
+        self.bundle.add(site, sizes, block, false)
+    }
+
+    /// An output that is an input, or a part of it.
+    pub fn alias(&mut self, tensor: &Tensor) -> Result<()> {
+        // A part may begin before what its host calls the start.
+        let byte_offset = tensor.address.checked_sub(tensor.data);
+        let data = if byte_offset.is_some() { tensor.data } else { tensor.address };
+        let (byte_offset, place) = (byte_offset.unwrap_or(0), tensor.place);
+        let site = Site { data, byte_offset, place, dtype: tensor.dtype };
+        self.bundle.add(site, (tensor.shape(), tensor.strides()), None, tensor.read_only)
+    }
+
+    /// All are made.
+    pub fn finish(mut self) -> Result<Outs<'a>> {
+        let bundle = std::mem::take(&mut self.bundle);
+        let len = bundle.len();
+        if len == 0 {
+            return Ok(Outs { runtime: self.runtime, start: None, len });
+        }
+        match owned::insert_bundle(bundle) {
+            Ok(start) => Ok(Outs { runtime: self.runtime, start: Some(start), len }),
+            Err((error, bundle)) => {
+                self.bundle = bundle;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn free(runtime: &Runtime, bundle: &Bundle) {
+    for block in bundle.blocks() {
+        // What failed before is the error to tell.
+        let _ = block.free_in(runtime);
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        free(self.runtime, &self.bundle);
+    }
+}
+
+/// Outputs that are made, and not yet the host's. Dropped, they give their memory back, in the order of
+/// what was queued for them.
+pub struct Outs<'a> {
+    runtime: &'a Runtime,
+    start: Option<usize>,
+    len: usize,
+}
+
+impl Outs<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// They are the host's from now on, which gets them through `body`, one by one.
+    pub fn hand_over(mut self, body: impl FnMut(Given)) {
+        if let Some(start) = self.start.take() {
+            owned::for_each_of_bundle(start, body);
+        }
+    }
+}
+
+impl Drop for Outs<'_> {
+    fn drop(&mut self) {
+        if let Some(bundle) = self.start.take().and_then(owned::withdraw_bundle) {
+            free(self.runtime, &bundle);
+        }
+    }
+}
