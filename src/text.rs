@@ -79,7 +79,6 @@ impl<const CAPACITY: usize> fmt::Debug for Text<CAPACITY> {
 
 #[cfg(test)]
 mod tests {
-
     const CAPACITY: usize = 62;
 
     type Text = super::Text<CAPACITY>;
