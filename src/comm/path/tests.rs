@@ -15,6 +15,7 @@ use crate::thread;
 mod calls;
 mod captures;
 mod orders;
+mod sweep;
 
 /// Limits as a test wants them, until it is dropped.
 struct Limits(Vec<(&'static Limit, u64)>);
