@@ -137,18 +137,12 @@ impl<'a> Draft<'a> {
 
     /// All are made.
     pub fn finish(mut self) -> Result<Outs<'a>> {
-        let bundle = std::mem::take(&mut self.bundle);
-        let len = bundle.len();
-        if len == 0 {
-            return Ok(Outs { runtime: self.runtime, start: None, len });
-        }
-        match owned::insert_bundle(bundle) {
-            Ok(start) => Ok(Outs { runtime: self.runtime, start: Some(start), len }),
-            Err((error, bundle)) => {
-                self.bundle = bundle;
-                Err(error)
-            }
-        }
+        let len = self.bundle.len();
+        let start = match len {
+            0 => None,
+            _ => Some(owned::insert_bundle(&mut self.bundle)?),
+        };
+        Ok(Outs { runtime: self.runtime, start, len })
     }
 }
 
