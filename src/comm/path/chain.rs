@@ -6,7 +6,7 @@
 //! each other's; the root always has somebody who reads, since reading what all share takes longer than
 //! writing.
 
-use super::limits::{LANES, MOST_CHUNK, MOST_LANES, chunk};
+use super::limits::{LANES, MOST_LANES, chunk};
 use super::{NO_ROOM, Part, all_devices, in_order};
 use crate::comm::team::{Devices, Team, Worker};
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::stream::Stream;
 
 /// A lane of each of some devices, one after the other, then the next of each: their own streams where
 /// those are captured.
-pub(super) fn lanes<'a>(
+fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
     touches: Devices,
@@ -61,7 +61,7 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     in_order(team, &workers, || {
         let (mut at, mut turn) = (0, 0);
         while at < bytes {
-            let length = chunk(bytes - at, workers.len() as u64, MOST_CHUNK.get());
+            let length = chunk(bytes - at, dsts.len() as u64);
             let stream = workers[turn % workers.len()].stream;
             let owner = turn % dsts.len();
             let own = dsts[owner].address + at;
@@ -74,4 +74,45 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
         }
         Ok(())
     })
+}
+
+/// Runs `body`, which copies the same to other devices, and then to places on the root's own device, on
+/// a lane beside that. False as `body` says, with nothing queued.
+pub(super) fn beside(
+    team: &Team,
+    bytes: u64,
+    src: Part,
+    near: &[Part],
+    body: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    if near.is_empty() {
+        return body();
+    }
+    team.begin()?;
+    let runtime = team.runtime();
+    let (device, stream) = (runtime.device(src.device)?, team.stream(src.device));
+    let queue = |lane: &Stream| {
+        near.iter()
+            .filter(|dst| dst.address != src.address)
+            .try_for_each(|dst| copy(runtime, lane, dst.address, src.address, bytes))
+    };
+    if team.is_capturing() {
+        return Ok(body()? && queue(stream).map(|()| true)?);
+    }
+    let lane = device.streams.lane(device, 0)?;
+    let event = device.events.take_untimed(device)?;
+    // What was on the stream before; what `body` queues there is not waited for.
+    let done = stream.record(runtime, event).and_then(|()| body());
+    let ordered = match done {
+        Ok(true) => lane.wait(runtime, event),
+        _ => Ok(()),
+    };
+    device.events.give_untimed(event);
+    if !done? {
+        return Ok(false);
+    }
+    ordered?;
+    let queued = queue(lane);
+    let joined = team.release(lane, Devices::one(src.device));
+    queued.and(joined).map(|()| true)
 }

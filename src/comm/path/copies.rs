@@ -5,7 +5,7 @@
 //! as there are devices, and nobody waits but for the hub.
 
 use super::chain::copy;
-use super::limits::{SMALL, WIDE_ROW};
+use super::limits::{SMALL_COPIES, WIDE_ROW};
 use super::loaded::Kernel;
 use super::table::{MOST_ITEMS, Table};
 use super::{NO_ROOM, Part, Rows, in_order};
@@ -136,7 +136,7 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
     }
     let hub = hub(pairs.clone());
     let is_range = pairs.clone().count() == 1 && rows.iter().all(|rows| rows.way() == Way::Flat);
-    if bytes <= SMALL.get()
+    if bytes <= SMALL_COPIES.get()
         && !is_range
         && let Some(worker) = alone(team, hub, pairs.clone())?
     {

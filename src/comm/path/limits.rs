@@ -1,5 +1,5 @@
-//! From where on which way is taken, in one place. Each was found on H200s joined by NVLink, by timing
-//! both ways over sizes (benches of collectives), and is a number of bytes unless it says otherwise.
+//! From where on which way is taken, in one place, in bytes unless it says otherwise. They follow from
+//! what was measured on H200s joined by NVLink, which docs/collectives.md lists.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,41 +23,41 @@ impl Limit {
     }
 }
 
-/// Up to here, over links, one kernel on the leader does all: the root or the destination. Where the
-/// launches of several are more than what their links save.
-pub static SMALL: Limit = Limit::new(256 << 10);
+/// Up to here, all that goes over links together, the root alone broadcasts, by one kernel. Launches on
+/// several devices, and the waits between those, cost more than what their links save: 10 us, in which
+/// a link carries 3.7 MB.
+pub static SMALL_BROADCAST: Limit = Limit::new(4 << 20);
 
-/// From here on copy engines broadcast: they fill a link better than kernels (256 bytes in a packet
-/// instead of 128), and take longer to begin.
-pub static LARGE_BROADCAST: Limit = Limit::new(16 << 20);
+/// The same of the destination of sums.
+pub static SMALL_SUM: Limit = Limit::new(4 << 20);
 
-/// From here on they carry what is added, through scratch memory.
-pub static LARGE_SUM: Limit = Limit::new(32 << 20);
+/// Up to here several rows are one kernel's: every copy of an engine takes 2 us besides.
+pub static SMALL_COPIES: Limit = Limit::new(1 << 20);
+
+/// From here on copy engines broadcast: they fill a link better than kernels (396 GB/s against 370, since
+/// a packet has 256 bytes instead of 128), and lose 3 us between two copies.
+pub static LARGE_BROADCAST: Limit = Limit::new(128 << 20);
 
 /// The least that a copy engine is given at a time; the last chunks are of this size, because nothing
 /// hides them.
-pub static LEAST_CHUNK: Limit = Limit::new(1 << 20);
+pub static LEAST_CHUNK: Limit = Limit::new(2 << 20);
 
-/// The most of a broadcast: more would make the first wait longer, less takes more calls.
-pub static MOST_CHUNK: Limit = Limit::new(16 << 20);
+/// The most: less takes more calls, more would make the first wait longer.
+pub static MOST_CHUNK: Limit = Limit::new(64 << 20);
 
-/// The most of a sum; scratch memory is as many of these as there are lanes and sources elsewhere.
-pub static MOST_SUM_CHUNK: Limit = Limit::new(8 << 20);
-
-/// Streams of a device whose copies fill each other's gaps; 1 to [`MOST_LANES`].
+/// Streams of a device on which it copies, so that it reads and writes at a time; 1 to [`MOST_LANES`].
 pub static LANES: Limit = Limit::new(2);
 
 /// The most of those.
 pub const MOST_LANES: usize = 4;
 
-/// Rows from this width on are copied by an engine, which is slow with short ones.
-pub static WIDE_ROW: Limit = Limit::new(4 << 10);
+/// Rows from this width on are copied by an engine: 380 GB/s; of 64 bytes it copies 186, of 16 bytes 47.
+pub static WIDE_ROW: Limit = Limit::new(256);
 
-/// The next chunk of what is left, when `shares` of them are under way at a time: large while much is
-/// left. Whole cache lines, so that vectors stay aligned.
-pub(super) fn chunk(left: u64, shares: u64, most: u64) -> u64 {
-    let least = LEAST_CHUNK.get().clamp(LINE, u64::MAX / 2);
-    let wanted = (left / (2 * shares.max(1))).min(most).max(least);
+/// The next chunk of what is left, for so many owners: large while much is left. Whole lines.
+pub(super) fn chunk(left: u64, owners: u64) -> u64 {
+    let least = LEAST_CHUNK.get().max(LINE);
+    let wanted = (left / (2 * owners.max(1))).min(MOST_CHUNK.get()).max(least);
     (wanted / LINE * LINE).min(left)
 }
 

@@ -2,7 +2,7 @@
 //! device, as rows of bytes are copied.
 
 use super::copies::{alone, hub, other_of, workers};
-use super::limits::SMALL;
+use super::limits::SMALL_COPIES;
 use super::loaded::Kernel;
 use super::table::{MOST_ITEMS, Table};
 use super::{Dim, Strided, in_order};
@@ -120,7 +120,7 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
         return Ok(bytes == 0);
     }
     let (hub, is_alone) = (hub(pairs.clone()), pairs.clone().count() == 1);
-    if bytes > SMALL.get()
+    if bytes > SMALL_COPIES.get()
         && let Some(workers) = workers(team, hub, pairs.clone())?
     {
         return in_order(team, &workers, || {

@@ -2,13 +2,13 @@
 //!
 //! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut into a
 //! range for each other device, its owner, which adds that up from wherever it is and writes it to the
-//! destination: so each link carries about as much as the sum has, once. Still larger ones are carried
-//! by copy engines (`large_sum.rs`).
+//! destination: so each link carries about as much as the sum has, once. Copy engines would fill the
+//! links better, but need scratch memory and more calls, and came to no more (H200: 361 GB/s against 374).
 
-use super::limits::{LARGE_SUM, LINE, SMALL};
+use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
 use super::table::{MOST_ITEMS, Table};
-use super::{NO_ROOM, Number, Part, Sum, all_devices, in_order, large_sum};
+use super::{NO_ROOM, Number, Part, Sum, all_devices, in_order};
 use crate::comm::team::{Devices, Team, Worker};
 use crate::device::Device;
 use crate::error::Result;
@@ -45,14 +45,14 @@ pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
     let bytes = there().fold(0u64, |all, item| all.saturating_add(item.bytes()));
     let root = first.dst.device;
     let mut owners = devices.without(root);
-    // With one other the destination has all of a link for itself.
+    // With one other the destination has all of its link for itself.
     if owners.len() < 2 {
         owners = Devices::one(root);
     }
     let carried = bytes.saturating_mul(devices.len() as u64 - 1);
     let parts = || there().flat_map(Sum::parts);
     let can_root = team.can_all_use(Devices::one(root), parts())?;
-    if can_root && carried <= SMALL.get() {
+    if can_root && carried <= SMALL_SUM.get() {
         return by_owners(team, Devices::one(root), devices, items, bytes);
     }
     if !(owners == Devices::one(root) && can_root || team.can_all_use(owners, parts())?) {
@@ -61,25 +61,7 @@ pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
             false => Ok(false),
         };
     }
-    // A capture has no lanes, and scratch memory would be the graph's for as long as that lives.
-    let is_large = |item: &Sum| {
-        devices.len() > 1
-            && item.bytes() >= LARGE_SUM.get()
-            && item.dst.device == root
-            && !team.is_capturing()
-    };
-    let mut left = Vec::new();
-    left.try_reserve_exact(items.len()).map_err(|_| NO_ROOM)?;
-    for item in there() {
-        if !is_large(item) || !large_sum::sum(team, owners, devices, item)? {
-            left.push(*item);
-        }
-    }
-    let bytes = left.iter().fold(0u64, |all, item| all.saturating_add(item.bytes()));
-    match left.is_empty() {
-        true => Ok(true),
-        false => by_owners(team, owners, devices, &left, bytes),
-    }
+    by_owners(team, owners, devices, items, bytes)
 }
 
 /// A kernel on each owner, for a range each.

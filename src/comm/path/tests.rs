@@ -1,7 +1,7 @@
 //! Every way on the simulated machine: results to the bit, whatever the order in which work runs.
 
 use super::limits::{
-    LANES, LARGE_BROADCAST, LARGE_SUM, LEAST_CHUNK, Limit, MOST_CHUNK, MOST_SUM_CHUNK, SMALL,
+    LARGE_BROADCAST, LEAST_CHUNK, Limit, MOST_CHUNK, SMALL_BROADCAST, SMALL_COPIES, SMALL_SUM,
     WIDE_ROW,
 };
 use super::*;
@@ -13,7 +13,9 @@ use crate::stream::Stream;
 use crate::thread;
 
 mod calls;
+mod captures;
 mod orders;
+mod sweep;
 
 /// Limits as a test wants them, until it is dropped.
 struct Limits(Vec<(&'static Limit, u64)>);
@@ -43,14 +45,24 @@ fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
 
 /// Default streams of even devices, pooled ones of the others.
 fn streams(runtime: &Runtime) -> Vec<&Stream> {
-    let stream = |device: &'_ crate::device::Device| -> *const Stream {
-        match device.ordinal() % 2 {
-            0 => device.streams.default(),
-            _ => device.streams.next(device, 0).unwrap(),
-        }
-    };
-    // SAFETY: streams live as long as the runtime.
-    runtime.devices.iter().map(|device| unsafe { &*stream(device) }).collect()
+    let stream = |device: &crate::device::Device| device.ordinal() % 2 == 0;
+    chosen(runtime, stream)
+}
+
+/// Pooled streams of all devices.
+fn pooled(runtime: &Runtime) -> Vec<&Stream> {
+    chosen(runtime, |_| false)
+}
+
+fn chosen(runtime: &Runtime, is_default: impl Fn(&crate::device::Device) -> bool) -> Vec<&Stream> {
+    let mut streams = Vec::new();
+    for device in &runtime.devices {
+        streams.push(match is_default(device) {
+            true => device.streams.default(),
+            false => device.streams.next(device, 0).unwrap(),
+        });
+    }
+    streams
 }
 
 /// Bytes that nobody takes for others.
@@ -149,4 +161,15 @@ fn call(buffers: &[Buffer], body: impl FnOnce() -> Result<bool>) -> bool {
     let done = body().unwrap();
     buffers.iter().for_each(Buffer::after);
     done
+}
+
+/// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
+fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
+    let with = |small, large| {
+        let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
+        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
+        let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
+        all.collect::<Vec<_>>()
+    };
+    [with(u64::MAX, u64::MAX), with(0, u64::MAX), with(0, 1)]
 }

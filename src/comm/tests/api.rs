@@ -62,6 +62,10 @@ pub fn device_set(device: i32) -> Outcome<()> {
     call!(tcuda_device_set(device))
 }
 
+pub fn enable_peer(device: i32, peer: i32) -> Outcome<()> {
+    call!(tcuda_device_enable_peer_access(device, peer))
+}
+
 pub fn synchronize(device: i32) -> Outcome<()> {
     call!(tcuda_device_synchronize(device))
 }

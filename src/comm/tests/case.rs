@@ -62,8 +62,8 @@ pub struct Case {
     pub schedule: String,
     /// Only what is right everywhere, without the fast paths.
     pub plain: bool,
-    /// With limits at which little is much.
-    pub small_limits: bool,
+    /// Which of the limits between ways.
+    pub limits: usize,
     pub kind: Kind,
     pub shape: Vec<i64>,
     pub dim: usize,
@@ -146,13 +146,13 @@ fn place(number: u32, devices: i32, hosts: bool) -> Place {
 
 prop_compose! {
     fn machine()(
-        devices in prop_oneof![1 => Just(1), 6 => 2..=4i32, 2 => 5..=8i32, 1 => 9..=16i32],
+        devices in prop_oneof![2 => Just(1), 14 => 2..=4i32, 3 => 5..=8i32, 1 => 9..=16i32],
         peers in select(vec!["full", "full", "none", "pairs"]),
         schedule in schedule(),
         plain in prop::bool::weighted(0.3),
-        small_limits in any::<bool>(),
-    ) -> (i32, &'static str, String, bool, bool) {
-        (devices, peers, schedule, plain, small_limits)
+        limits in 0..3usize,
+    ) -> (i32, &'static str, String, bool, usize) {
+        (devices, peers, schedule, plain, limits)
     }
 }
 
@@ -165,7 +165,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
     let rest = (any::<[bool; 6]>(), any::<u64>());
     (select(verbs), machine(), tensors, places, rest).prop_map(
         |(verb, machine, tensors, places, rest)| {
-            let (devices, peers, schedule, plain, small_limits) = machine;
+            let (devices, peers, schedule, plain, limits) = machine;
             let (mut kind, mut shape, dim, mut count, buffer_bytes) = tensors;
             let (root, list, each, hosts) = places;
             let ([own_streams, foreign, odd, any_sizes, with_streams, captured], seed) = rest;
@@ -193,7 +193,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 root = list[0];
             }
             let is_there = list.iter().any(|place| place.number() == root.number());
-            if verb.adds() && verb != Verb::ReduceAddInto && !is_there {
+            if verb.adds() && !is_there {
                 let index = seed as usize % list.len();
                 list[index] = root;
             }
@@ -212,7 +212,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 peers,
                 schedule,
                 plain,
-                small_limits,
+                limits,
                 kind,
                 shape,
                 dim,

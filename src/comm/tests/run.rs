@@ -259,10 +259,6 @@ impl<'a> World<'a> {
         self.facts.waits = count(Call::cuStreamWaitEvent) - before.0;
         self.facts.records = count(Call::cuEventRecord) - before.1;
         self.facts.was_missing = inject::fired() > before.2;
-        // Pageable memory has been read when the call is over.
-        for source in self.sources.iter_mut().filter(|source| source.place == Place::Pageable) {
-            source.host().fill(0x22);
-        }
         outcome
     }
 
@@ -334,7 +330,11 @@ impl<'a> World<'a> {
             let (address, bytes) = (self.sources[index].address, self.sources[index].bytes);
             let device = match self.sources[index].place {
                 Place::Device(device) => device,
-                Place::Pageable => continue,
+                Place::Pageable => {
+                    // It was read before the call was over.
+                    self.sources[index].host().fill(0x22);
+                    continue;
+                }
                 Place::Pinned => {
                     // It is given out again only when nobody reads it any more.
                     api::host_free(address)?;

@@ -10,7 +10,7 @@ use crate::ffi::tensor::tcuda_tensor;
 
 /// Makes the call of a case on a machine of its own; an error says what was wrong.
 pub fn run(case: &Case, missing: Option<Missing>) -> Outcome<Facts> {
-    switches::set(case.plain, case.small_limits);
+    let _switches = switches::set(case.plain, case.limits);
     let outcome = World::new(case, missing).and_then(|mut world| {
         match case.verb {
             Verb::Broadcast | Verb::BroadcastInto => broadcast(&mut world),
@@ -24,7 +24,6 @@ pub fn run(case: &Case, missing: Option<Missing>) -> Outcome<Facts> {
     });
     crate::driver::inject::clear();
     let left = api::shutdown();
-    switches::set(false, false);
     let facts = outcome?;
     match left? {
         0 => switches::left_in_driver().map(|()| facts),
