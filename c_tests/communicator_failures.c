@@ -1,5 +1,5 @@
-/* Communicators where something goes wrong: no NCCL, wrong arguments, ranks that never come, failures of
- * NCCL's, and ends in the middle of it all. Each case is a process, since NCCL is opened once. */
+/* Communicators where something goes wrong: wrong arguments, ranks that never come, failures of NCCL's, and
+ * ends in the middle of it all. Each case is a process, with an environment of its own. */
 #include "communicator.h"
 
 static int n;
@@ -18,54 +18,6 @@ static void done(void)
 static bool mentions(const char *text)
 {
     return strstr(tcuda_last_error(), text) != NULL;
-}
-
-/* ---- Without NCCL ---- */
-
-static void there_is_none(const char *path, bool has_version, const char *text)
-{
-    int32_t major = -1, minor = -1, patch = -1, device = 0;
-    tcuda_unique_id id = { { 7 } };
-    tcuda_communicator *none = NULL;
-    setenv("TCUDA_NCCL_PATH", path, 1);
-    if (has_version) {
-        CHECK_OK(tcuda_nccl_version(&major, &minor, &patch));
-        CHECK_EQ(major, 2);
-    } else {
-        CHECK_STATUS(TCUDA_STATUS_NO_LIBRARY, tcuda_nccl_version(&major, &minor, &patch));
-        CHECK(mentions(text));
-        CHECK_EQ(major + minor + patch, -3);
-    }
-    CHECK_STATUS(TCUDA_STATUS_NO_LIBRARY, tcuda_communicator_unique_id(&id));
-    CHECK(mentions(text));
-    CHECK_EQ(id.bytes[0], 7);
-    CHECK_STATUS(TCUDA_STATUS_NO_LIBRARY, tcuda_communicator_init_rank(&id, 1, 0, 0, &none));
-    CHECK_STATUS(TCUDA_STATUS_NO_LIBRARY, tcuda_communicator_init_all(&device, 1, &none));
-    CHECK(none == NULL);
-    done();
-}
-
-static void nothing_is_there(void)
-{
-    there_is_none("/nonexistent/libnccl.so.2", false, "/nonexistent/libnccl.so.2");
-}
-
-static void it_is_too_old(void)
-{
-    setenv("TCUDA_FAKE_NCCL_VERSION", "2804", 1);
-    there_is_none(getenv("TCUDA_NCCL_PATH"), false, "NCCL is too old: it is 2.8");
-}
-
-static void it_works_on_gpus_only(void)
-{
-    const char *path = getenv("TCUDA_TEST_NCCL_OF_GPUS");
-    if (path != NULL) there_is_none(path, true, "the simulated machine is in use");
-}
-
-static void it_lacks_a_function(void)
-{
-    const char *path = getenv("TCUDA_TEST_NCCL_WITHOUT_RECV");
-    if (path != NULL) there_is_none(path, false, "no ncclRecv");
 }
 
 /* ---- Arguments ---- */
@@ -486,24 +438,8 @@ static void what_is_forgotten_is_counted(void)
 
 int main(void)
 {
-    RUNS(nothing_is_there);
-    /* Not asked here: the parent of processes that use CUDA must not. */
-    const char *backend = getenv("TCUDA_BACKEND"), *path = getenv("TCUDA_NCCL_PATH");
-    if (backend != NULL && strcmp(backend, "sim") == 0) {
-        if (path == NULL) {
-            printf("skipped: TCUDA_NCCL_PATH names no stand-in for NCCL\n");
-            return CHECK_SKIPPED;
-        }
-        RUNS(it_is_too_old);
-        RUNS(it_works_on_gpus_only);
-        RUNS(it_lacks_a_function);
-    } else {
-        int32_t major, minor, patch;
-        if (tcuda_nccl_version(&major, &minor, &patch) != TCUDA_STATUS_OK) {
-            printf("skipped: %s\n", tcuda_last_error());
-            return CHECK_SKIPPED;
-        }
-    }
+    /* Asked for without CUDA: the parent of processes that use it must not. */
+    skip_without_nccl();
     RUNS(arguments_are_checked);
     RUNS(groups_are_closed_whatever_happens);
     RUNS(work_that_hangs_is_aborted);

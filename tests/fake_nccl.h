@@ -21,7 +21,6 @@ typedef struct message message;
 typedef struct room room;
 
 room *room_open(const unique_id *id, int ranks);
-room *room_make(int ranks);
 void room_name(unique_id *id);
 /* Takes a place in it; a result of NCCL's. */
 int room_enter(room *room, int rank, int device);
