@@ -1,5 +1,5 @@
 //! SONAME, no unloading, the thread block in C (stable Rust has no initial-exec TLS), and the
-//! images of the random kernels, compressed: a tenth of the library instead of half of it.
+//! images of the kernels, compressed: a tenth of the library instead of half of it.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -16,18 +16,36 @@ const IMAGES: [&str; 8] = [
     "bernoulli",
 ];
 
-/// Writes each image with its NUL to OUT_DIR: its length as 8 bytes, then deflated.
+/// Files of kernels that are images of their own, so that a driver compiles none that is not used.
+const SPLIT: [&str; 3] = ["comm_copy", "comm_sum_floats", "comm_sum_integers"];
+
+/// Writes the images to OUT_DIR.
 fn compress() -> io::Result<()> {
     println!("cargo::rerun-if-changed=kernels");
-    let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
     for name in IMAGES {
-        let mut text = fs::read(format!("kernels/random_{name}.ptx"))?;
-        text.push(0);
-        let mut stored = (text.len() as u64).to_le_bytes().to_vec();
-        stored.extend(miniz_oxide::deflate::compress_to_vec(&text, 9));
-        fs::write(Path::new(&out).join(format!("random_{name}")), stored)?;
+        let text = fs::read_to_string(format!("kernels/random_{name}.ptx"))?;
+        store(&format!("random_{name}"), &text)?;
+    }
+    for name in SPLIT {
+        let text = fs::read_to_string(format!("kernels/{name}.ptx"))?;
+        let mut kernels = text.split(".visible .entry");
+        let head = kernels.next().unwrap_or_default();
+        for kernel in kernels {
+            let name = kernel.split('(').next().unwrap_or_default().trim();
+            // What stands before the next one are comments.
+            store(name, &format!("{head}.visible .entry{kernel}"))?;
+        }
     }
     Ok(())
+}
+
+/// Writes an image with its NUL: its length as 8 bytes, then deflated.
+fn store(name: &str, text: &str) -> io::Result<()> {
+    let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
+    let text = format!("{text}\0");
+    let mut stored = (text.len() as u64).to_le_bytes().to_vec();
+    stored.extend(miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 9));
+    fs::write(Path::new(&out).join(name), stored)
 }
 
 fn main() -> io::Result<()> {

@@ -55,12 +55,12 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
             "torch_streams", "nvtx_suballocations", "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
-            "graphed_callable", "random_order", "tensor"}
+            "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
-TWO = ["device", "memory"]
+TWO = ["device", "memory", "comm"]
 OPTIONS = "leaks=report"
 
 

@@ -218,7 +218,8 @@ pub fn copy_2d(
     Ok(())
 }
 
-fn copy_2d_plain(
+/// The same where the stream's device reaches both sides; its context is current.
+pub(crate) fn copy_2d_plain(
     runtime: &Runtime,
     dst: Rows,
     src: Rows,

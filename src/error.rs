@@ -53,6 +53,36 @@ pub struct Users {
     pub num_others: u32,
 }
 
+/// An argument, or an element of one that is a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Which {
+    /// The parameter.
+    pub name: &'static str,
+    /// The element.
+    pub index: Option<usize>,
+}
+
+impl Which {
+    /// All of an argument.
+    pub fn all(name: &'static str) -> Which {
+        Which { name, index: None }
+    }
+
+    /// An element of a list.
+    pub fn of(name: &'static str, index: usize) -> Which {
+        Which { name, index: Some(index) }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}[{index}]", self.name),
+            None => f.write_str(self.name),
+        }
+    }
+}
+
 /// A failure, with the offending value and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -186,6 +216,68 @@ pub enum Error {
         output: u64,
         /// What they should be, as the end of a sentence.
         rule: &'static str,
+    },
+    /// A tensor says that it is the host's, and its memory is on a device.
+    #[error(
+        "a tensor says that it is in memory of the host, and that memory is on device {memory}"
+    )]
+    HostTensor {
+        /// Whose memory it is.
+        memory: i32,
+    },
+    /// Tensors that do not go together.
+    #[error("{which} has {what} {got}, and {expected} was expected")]
+    TensorMismatch {
+        /// Which of the arguments.
+        which: Which,
+        /// "shape" or "type".
+        what: &'static str,
+        /// As the others have it.
+        expected: Text,
+        /// What was passed.
+        got: Text,
+    },
+    /// The sizes of pieces are not those of the whole.
+    #[error("{name} are {sum} together along dim, and the tensor has {size} there")]
+    Sizes {
+        /// The parameter.
+        name: &'static str,
+        /// What they are together.
+        sum: i64,
+        /// What they should be.
+        size: i64,
+    },
+    /// A stream for a piece is of another device than that.
+    #[error(
+        "streams[{index}] is of device {stream}, and that piece goes to device {piece} \
+         (-2: to the host); pass a stream of that device, or NULL"
+    )]
+    PieceDevice {
+        /// Which of the pieces.
+        index: usize,
+        /// The stream's device.
+        stream: i32,
+        /// Where the piece goes.
+        piece: i32,
+    },
+    /// A tensor is not where it must be.
+    #[error("{which} is on device {place}, and {expected} was expected (-2: the host)")]
+    Elsewhere {
+        /// Which of the arguments.
+        which: Which,
+        /// Where it is.
+        place: i32,
+        /// Where it should be.
+        expected: i32,
+    },
+    /// No input is where the sum is to be.
+    #[error(
+        "none of the tensors is on device {device}, where the sum is to be; destination must be a \
+         device that has one"
+    )]
+    NotThere {
+        /// The destination.
+        device: i32,
     },
     /// Timing of events that have not completed.
     #[error("{0}")]

@@ -281,6 +281,7 @@ fn power_on() -> Result<Table> {
     let table = sim::power_on(options).map_err(Error::Simulator)?;
     crate::fill::register_simulated();
     crate::random::kernels::register_simulated();
+    crate::comm::kernels::register_simulated();
     Ok(table)
 }
 

@@ -1,5 +1,6 @@
 //! Streams of the library's own, beside those that hosts use.
 
+use crate::comm::path::limits::MOST_LANES;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::once::Once;
@@ -14,6 +15,8 @@ pub(crate) struct Sides {
     work: Once<Box<Stream>>,
     /// On which the driver frees what several streams used.
     unifying: Once<Box<Stream>>,
+    /// On which collective calls copy; see `comm/path/chain.rs`.
+    lanes: [Once<Box<Stream>>; MOST_LANES],
     /// A pooled stream, on which graphs are captured; NULL until the first.
     capture: AtomicPtr<Stream>,
 }
@@ -23,13 +26,15 @@ impl Sides {
         Sides {
             work: Once::new(Rank::ONCE),
             unifying: Once::new(Rank::ONCE),
+            lanes: [const { Once::new(Rank::ONCE) }; MOST_LANES],
             capture: AtomicPtr::default(),
         }
     }
 
     /// Those that were made.
     pub(crate) fn made(&self) -> impl Iterator<Item = &Stream> {
-        [&self.work, &self.unifying].into_iter().filter_map(Once::get).map(|stream| &**stream)
+        let all = [&self.work, &self.unifying].into_iter().chain(&self.lanes);
+        all.filter_map(Once::get).map(|stream| &**stream)
     }
 }
 
@@ -52,6 +57,12 @@ impl Streams {
     /// A stream that comes after others, so that none of them waits for another.
     pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
         Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// A stream for copies of collective calls, whose number is below [`MOST_LANES`].
+    pub(crate) fn lane(&self, device: &Device, lane: usize) -> Result<&Stream> {
+        let lane = &self.sides.lanes[lane % MOST_LANES];
+        Ok(lane.get_or_try_init(|| self.create(device, 0, 0))?)
     }
 
     /// The pooled stream on which graphs are captured, the same each time.

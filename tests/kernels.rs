@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tcuda::fill::{self, BLOCK, FillPlan};
 
+#[path = "kernels/comm.rs"]
+mod comm;
 #[path = "kernels/random.rs"]
 mod random;
 

@@ -1,13 +1,14 @@
 //! Tensors that a verb fills in: their memory while it is not yet certain that all goes well, and then
 //! the host's.
 
+use super::check::Home;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::tensor::bundle::{Bundle, Given, Site};
 use crate::tensor::owned::{self, Block};
-use crate::tensor::{Dtype, Place, Tensor};
+use crate::tensor::{Dtype, Parts, Place, Tensor};
 
 /// Where an output is to be.
 #[derive(Clone, Copy)]
@@ -18,12 +19,36 @@ pub enum Target<'a> {
     Device(&'a Device, &'a Stream),
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// On which it is allocated and written, on a device.
+    pub fn stream(&self) -> Option<&'a Stream> {
+        match self {
+            Target::Host => None,
+            Target::Device(_, stream) => Some(stream),
+        }
+    }
+
+    /// Where what is made there is.
+    pub fn home(&self) -> Home {
+        match self {
+            Target::Host => Home::Pinned,
+            Target::Device(device, _) => Home::Device(device.ordinal()),
+        }
+    }
+
     fn place(&self) -> Place {
         match self {
             Target::Host => Place::CudaHost,
             Target::Device(device, _) => Place::Cuda(device.ordinal()),
         }
+    }
+}
+
+/// Is a tensor where an output is to be?
+pub fn is_at(home: Home, target: Target<'_>) -> bool {
+    match target {
+        Target::Host => home.device().is_none(),
+        Target::Device(device, _) => home == Home::Device(device.ordinal()),
     }
 }
 
@@ -66,22 +91,25 @@ impl<'a> Draft<'a> {
         Ok((added?, block.address()))
     }
 
-    /// An output in a block of its own, with these strides, of which no two elements are further apart
-    /// than their number.
+    /// An output in a block of its own, with strides by which its elements fill it.
     pub fn dense(
         &mut self,
         target: Target<'_>,
         dtype: Dtype,
-        sizes: (&[i64], &[i64]),
-        bytes: u64,
-    ) -> Result<u64> {
-        if bytes == 0 {
-            self.slice(target, dtype, sizes, None, 0)?;
-            return Ok(0);
-        }
-        let (block, address) = self.block(target, bytes)?;
-        self.slice(target, dtype, sizes, Some(block), address)?;
-        Ok(address)
+        shape: &[i64],
+        strides: &[i64],
+    ) -> Result<Tensor> {
+        // Any address will do to find the size.
+        let place = target.place();
+        let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: Some(strides) };
+        let (first, end) = Tensor::new(parts)?.range()?;
+        let (block, data) = match end - first {
+            0 => (None, 0),
+            bytes => self.block(target, bytes).map(|(block, address)| (Some(block), address))?,
+        };
+        let tensor = Tensor::new(Parts { data, ..parts })?;
+        self.slice(target, dtype, (shape, strides), block, data)?;
+        Ok(tensor)
     }
 
     /// An output in a block that was made before.

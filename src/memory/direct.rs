@@ -160,6 +160,11 @@ pub fn device_of(address: u64) -> Option<i32> {
     part(address).lock().get(&address).map(|block| block.device)
 }
 
+/// Was the block at an address allocated for a stream?
+pub(super) fn is_of(address: u64, stream: &Stream) -> bool {
+    with(address, |block| Ok(std::ptr::eq(block.stream, stream))).unwrap_or(false)
+}
+
 /// Says that a block is also used on `stream`.
 #[cold]
 pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {

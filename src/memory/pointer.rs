@@ -122,6 +122,29 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     state.add_use(block.arena, block.id, stream)
 }
 
+/// The same for the block that holds an address, or else begins at `start`; nothing where that is
+/// memory of others.
+pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
+    let cached = virtual_memory::arena_of(address);
+    let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
+        return match direct::has(start) && !direct::is_of(start, stream) {
+            true => direct::record_stream(start, stream),
+            false => Ok(()),
+        };
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
+    state.add_use(arena, id, stream)
+}
+
+/// The error of memory of ours that no block has.
+fn nobodys(address: u64) -> Error {
+    let why = "is in memory of tcuda's that nobody has allocated now";
+    Error::InvalidPointer { ptr: address as usize, why }
+}
+
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
     let block = match virtual_memory::arena_of(address) {
@@ -147,9 +170,6 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let why = "is in memory of tcuda's that nobody has allocated now";
-    let id = state
-        .find_around((offset / UNIT) as u32)
-        .ok_or(Error::InvalidPointer { ptr: address as usize, why })?;
+    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
     Ok(Some((state.address(arena.base, id), state.blocks[id].requested)))
 }

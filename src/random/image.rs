@@ -29,18 +29,7 @@ impl Image {
 
     /// Its PTX with a NUL at the end, as cuModuleLoadData wants it.
     pub fn ptx(self) -> Result<Vec<u8>> {
-        let (length, deflated) = self.stored().split_first_chunk().ok_or_else(damaged)?;
-        let length = u64::from_le_bytes(*length) as usize;
-        let mut text = Vec::new();
-        text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("a kernel's image"))?;
-        text.resize(length, 0);
-        let mut state = DecompressorOxide::new();
-        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let (status, _, written) = decompress(&mut state, deflated, &mut text, 0, flags);
-        if status != TINFLStatus::Done || written != length || text.last() != Some(&0) {
-            return Err(damaged());
-        }
-        Ok(text)
+        inflated(self.stored())
     }
 
     fn stored(self) -> &'static [u8] {
@@ -60,6 +49,22 @@ impl Image {
             Image::Bernoulli => stored!("bernoulli"),
         }
     }
+}
+
+/// An image as build.rs stored it.
+pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
+    let (length, deflated) = stored.split_first_chunk().ok_or_else(damaged)?;
+    let length = u64::from_le_bytes(*length) as usize;
+    let mut text = Vec::new();
+    text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("a kernel's image"))?;
+    text.resize(length, 0);
+    let mut state = DecompressorOxide::new();
+    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+    let (status, _, written) = decompress(&mut state, deflated, &mut text, 0, flags);
+    if status != TINFLStatus::Done || written != length || text.last() != Some(&0) {
+        return Err(damaged());
+    }
+    Ok(text)
 }
 
 fn damaged() -> Error {

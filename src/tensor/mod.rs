@@ -163,6 +163,41 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// A part of it, in the same memory: `elements` further on, and of another shape, which fits there.
+    pub fn part(&self, elements: i64, shape: &[i64]) -> Result<Tensor> {
+        let (mut part, mut bits) = (*self, 0);
+        part.numel = numel(shape)?;
+        part.shape[..self.ndim].copy_from_slice(shape);
+        if part.numel > 0 {
+            bits = i128::from(elements) * i128::from(self.dtype.element_bits());
+        }
+        if bits.rem_euclid(8) != 0 {
+            return Err(Error::Invalid(
+                "a part of the tensor would begin inside a byte; its elements are less than one",
+            ));
+        }
+        // Inside the tensor, whose range was checked.
+        part.address = self.address.wrapping_add((bits / 8) as u64);
+        Ok(part)
+    }
+
+    /// Another of its shape elsewhere, whose elements lie side by side.
+    pub fn side_by_side(&self, address: u64) -> Result<Tensor> {
+        let mut strides = [0; MAX_DIMS];
+        compact(self.shape(), &mut strides);
+        let (shape, strides) = (self.shape(), Some(&strides[..self.ndim]));
+        let (dtype, place) = (self.dtype, self.place);
+        Tensor::new(Parts { data: address, byte_offset: 0, place, dtype, shape, strides })
+    }
+
+    /// Its memory, seen in another way that was checked.
+    pub fn reshaped(&self, shape: &[i64], strides: &[i64]) -> Result<Tensor> {
+        let (dtype, place) = (self.dtype, self.place);
+        let (data, strides) = (self.address, Some(strides));
+        let view = Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })?;
+        Ok(Tensor { data: self.data, read_only: self.read_only, ..view })
+    }
+
     /// Sizes, the slowest dimension first.
     pub fn shape(&self) -> &[i64] {
         &self.shape[..self.ndim]

@@ -120,9 +120,9 @@ fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
     order
 }
 
-/// Strides of PyTorch's copy in another type: as they are where the elements lie side by side, else so
+/// Strides of PyTorch's copy on another device, or in another type: as they are where the elements lie side by side, else so
 /// that they do, in the same order, and with what repeats written out.
-fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
+pub fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
     copy.copy_from_slice(strides);
     if Dims::of(shape, strides).is_dense() {
         return;
@@ -160,10 +160,15 @@ impl Tensor {
     fn require_writable(&self) -> Result<u64> {
         let element_bytes = self.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
         self.require_rising()?;
-        if self.numel > 1 && overlaps(self.shape(), self.strides()) {
+        if self.has_overlaps() {
             return Err(OVERLAPS);
         }
         Ok(element_bytes)
+    }
+
+    /// Do two of its elements have one address, as far as that can be told?
+    pub fn has_overlaps(&self) -> bool {
+        self.numel > 1 && overlaps(self.shape(), self.strides())
     }
 
     /// Its elements in TensorIterator's order for what is written alone; the tensor has elements.

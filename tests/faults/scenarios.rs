@@ -1,6 +1,7 @@
 //! What hosts do, each ending at its first failure after destroying what it made.
 
 mod captures;
+mod comm;
 mod direct;
 mod graphs;
 mod history;
@@ -48,6 +49,7 @@ const SMALL_UNMAPPED: &str = "memory=64MiB,virtual_memory=none";
 const TWO: &str = "devices=2,memory=128MiB";
 const TWO_APART: &str = "devices=2,memory=128MiB,peers=none";
 const LATE: &str = "memory=256MiB,schedule=threads";
+const TWO_LATE: &str = "devices=2,memory=128MiB,schedule=threads";
 
 pub const SCENARIOS: &[Scenario] = &[
     on(TWO, "devices", devices),
@@ -109,6 +111,16 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "random", random::fills),
     on(LATE, "late_random", random::fills),
     on(ONE, "capsules", random::capsules),
+    on(TWO, "collectives", comm::verbs),
+    on(TWO_APART, "collectives_apart", comm::verbs),
+    on(TWO, "coalesced_collectives", comm::coalesced),
+    on(TWO_APART, "coalesced_collectives_apart", comm::coalesced),
+    on(TWO, "collectives_into", comm::into),
+    on(TWO_APART, "collectives_into_apart", comm::into),
+    on(TWO, "odd_collectives", comm::odd),
+    on(TWO_APART, "odd_collectives_apart", comm::odd),
+    on(TWO_LATE, "late_collectives", comm::verbs),
+    on(TWO, "captured_collectives", comm::captured),
 ];
 
 fn devices() -> Done {

@@ -1,6 +1,7 @@
 //! Sequences of calls of the C ABI, with right, stale and random arguments, against a model.
 
 mod callable;
+mod comm;
 mod copy;
 mod device;
 mod event;
@@ -226,6 +227,16 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
+    ("tcuda_comm_broadcast", comm::broadcast),
+    ("tcuda_comm_broadcast_into", comm::broadcast_into),
+    ("tcuda_comm_broadcast_coalesced", comm::broadcast_coalesced),
+    ("tcuda_comm_reduce_add", comm::reduce_add),
+    ("tcuda_comm_reduce_add_into", comm::reduce_add_into),
+    ("tcuda_comm_reduce_add_coalesced", comm::reduce_add_coalesced),
+    ("tcuda_comm_scatter", comm::scatter),
+    ("tcuda_comm_scatter_into", comm::scatter_into),
+    ("tcuda_comm_gather", comm::gather),
+    ("tcuda_comm_gather_into", comm::gather_into),
 ];
 
 /// More calls than this make an input slow, not better.

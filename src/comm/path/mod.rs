@@ -2,11 +2,24 @@
 //!
 //! Each function gives false where it cannot do it, with nothing queued: the caller has another way.
 
+mod chain;
+mod copies;
+pub mod limits;
 pub mod loaded;
+mod spread;
+mod strided;
+mod sum;
+pub mod table;
+#[cfg(test)]
+mod tests;
 
-use super::team::Team;
-use crate::error::Result;
+use super::team::{Devices, Team, Worker};
+use crate::error::{Error, Result};
+pub use copies::copies;
 pub use loaded::Loaded;
+pub use spread::{broadcast, broadcast_many};
+pub use strided::strided;
+pub use sum::sum;
 
 /// Memory of a device; never of the host, unless it is pinned and this is where the device has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,33 +104,23 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// Copies bytes to several places.
-pub fn broadcast(_team: &Team, _bytes: u64, _src: Part, _dsts: &[Part]) -> Result<bool> {
-    Ok(false)
+/// Whose memory it is.
+fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
+    parts.map(|part| part.device).collect()
 }
 
-/// Copies pieces of device `root` into a block of each other device, all of one layout.
-pub fn broadcast_many(
-    _team: &Team,
-    _root: i32,
-    _pieces: &[Piece],
-    _blocks: &[Part],
-    _block_bytes: u64,
+const NO_ROOM: Error = Error::OutOfHostMemory("a collective call");
+
+/// Runs `queue`, between waits of and for those who work. What was queued is in order also where the
+/// rest of it failed.
+fn in_order<'a>(
+    team: &Team<'a>,
+    workers: &[Worker<'a>],
+    queue: impl FnOnce() -> Result<()>,
 ) -> Result<bool> {
-    Ok(false)
-}
-
-/// Copies rows.
-pub fn copies(_team: &Team, _rows: &[Rows]) -> Result<bool> {
-    Ok(false)
-}
-
-/// Copies elements.
-pub fn strided(_team: &Team, _pieces: &[Strided]) -> Result<bool> {
-    Ok(false)
-}
-
-/// Adds up. Where all parts are of one device it never gives false.
-pub fn sum(_team: &Team, _items: &[Sum]) -> Result<bool> {
-    Ok(false)
+    team.begin()?;
+    team.line_up(workers)?;
+    let queued = queue();
+    let joined = team.let_go(workers);
+    queued.and(joined).map(|()| true)
 }

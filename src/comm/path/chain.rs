@@ -1,0 +1,77 @@
+//! Large broadcasts by copy engines.
+//!
+//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from the
+//! root and writes it to the rest, on one of its lanes: so what an owner does is in order by itself, and
+//! no event is needed but before and after all. The root's link carries everything once, and so does
+//! each other's; the root always has somebody who reads, since reading what all share takes longer than
+//! writing.
+
+use super::limits::{LANES, MOST_LANES, chunk};
+use super::{NO_ROOM, Part, all_devices, in_order};
+use crate::comm::team::{Devices, Team, Worker};
+use crate::error::Result;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+
+/// A lane of each of some devices, one after the other, then the next of each: their own streams where
+/// those are captured.
+fn lanes<'a>(
+    team: &Team<'a>,
+    devices: impl Iterator<Item = i32> + Clone,
+    touches: Devices,
+) -> Result<Vec<Worker<'a>>> {
+    let count = match team.is_capturing() {
+        true => 1,
+        false => LANES.get().clamp(1, MOST_LANES as u64) as usize,
+    };
+    let mut lanes = Vec::new();
+    lanes.try_reserve_exact(devices.clone().count() * count).map_err(|_| NO_ROOM)?;
+    for lane in 0..count {
+        for ordinal in devices.clone() {
+            let device = team.runtime().device(ordinal)?;
+            let stream = match team.is_capturing() {
+                true => team.stream(ordinal),
+                false => device.streams.lane(device, lane)?,
+            };
+            lanes.push(Worker { stream, touches });
+        }
+    }
+    Ok(lanes)
+}
+
+/// Copies between devices of which the stream's own reaches the others.
+pub(super) fn copy(
+    runtime: &Runtime,
+    stream: &Stream,
+    dst: u64,
+    src: u64,
+    bytes: u64,
+) -> Result<()> {
+    let _context = runtime.device(stream.device())?.enter()?;
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
+    Ok(())
+}
+
+/// Copies bytes to several devices, which reach each other and the root.
+pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
+    let touches = all_devices(dsts.iter().copied()).with(src.device);
+    let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
+    let runtime = team.runtime();
+    in_order(team, &workers, || {
+        let (mut at, mut turn) = (0, 0);
+        while at < bytes {
+            let length = chunk(bytes - at, dsts.len() as u64);
+            let stream = workers[turn % workers.len()].stream;
+            let owner = turn % dsts.len();
+            let own = dsts[owner].address + at;
+            copy(runtime, stream, own, src.address + at, length)?;
+            for other in dsts[owner + 1..].iter().chain(&dsts[..owner]) {
+                copy(runtime, stream, other.address + at, own, length)?;
+            }
+            at += length;
+            turn += 1;
+        }
+        Ok(())
+    })
+}

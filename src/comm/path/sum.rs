@@ -1,0 +1,133 @@
+//! Sums of what is on several devices: ((s0 + s1) + s2) + ..., to the bit the same on every way.
+//!
+//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut into a
+//! range for each other device, its owner, which adds that up from wherever it is and writes it to the
+//! destination: so each link carries about as much as the sum has, once. Copy engines would fill the
+//! links better, but need scratch memory and more calls, and came to no more (H200: 361 GB/s against 374).
+
+use super::limits::{LINE, SMALL_SUM};
+use super::spread::share;
+use super::table::{MOST_ITEMS, Table};
+use super::{NO_ROOM, Number, Part, Sum, all_devices, in_order};
+use crate::comm::team::{Devices, Team, Worker};
+use crate::device::Device;
+use crate::error::Result;
+use crate::stream::Stream;
+
+impl Number {
+    /// All of them.
+    pub const ALL: [Number; 9] = {
+        use Number::*;
+        [Bool, Int8, Int16, Int32, Int64, F16, BF16, F32, F64]
+    };
+}
+
+impl Sum<'_> {
+    /// Bytes of the result.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.sources.is_empty() {
+            true => 0,
+            false => self.elements.saturating_mul(self.number.bytes()),
+        }
+    }
+
+    /// Everything that it reads and writes.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        self.sources.iter().copied().chain([self.dst])
+    }
+}
+
+/// Adds up. Where all parts are of one device it never gives false.
+pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
+    let there = || items.iter().filter(|item| item.bytes() > 0);
+    let Some(first) = there().next() else { return Ok(true) };
+    let devices = all_devices(there().flat_map(Sum::parts));
+    let bytes = there().fold(0u64, |all, item| all.saturating_add(item.bytes()));
+    let root = first.dst.device;
+    let mut owners = devices.without(root);
+    // With one other the destination has all of its link for itself.
+    if owners.len() < 2 {
+        owners = Devices::one(root);
+    }
+    let carried = bytes.saturating_mul(devices.len() as u64 - 1);
+    let parts = || there().flat_map(Sum::parts);
+    let can_root = team.can_all_use(Devices::one(root), parts())?;
+    if can_root && carried <= SMALL_SUM.get() {
+        return by_owners(team, Devices::one(root), devices, items, bytes);
+    }
+    if !(owners == Devices::one(root) && can_root || team.can_all_use(owners, parts())?) {
+        return match can_root {
+            true => by_owners(team, Devices::one(root), devices, items, bytes),
+            false => Ok(false),
+        };
+    }
+    by_owners(team, owners, devices, items, bytes)
+}
+
+/// A kernel on each owner, for a range each.
+fn by_owners(
+    team: &Team,
+    owners: Devices,
+    touches: Devices,
+    items: &[Sum],
+    bytes: u64,
+) -> Result<bool> {
+    let mut workers = Vec::new();
+    workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
+    workers.extend(owners.iter().map(|owner| Worker { stream: team.stream(owner), touches }));
+    in_order(team, &workers, || {
+        workers.iter().enumerate().try_for_each(|(index, worker)| {
+            let range = share(bytes, index, workers.len());
+            let device = team.runtime().device(worker.stream.device())?;
+            Number::ALL
+                .iter()
+                .try_for_each(|number| add(device, worker.stream, *number, items, range))
+        })
+    })
+}
+
+/// Adds up what of the items of one type lies in a range of all of them.
+fn add(
+    device: &Device,
+    stream: &Stream,
+    number: Number,
+    items: &[Sum],
+    (from, to): (u64, u64),
+) -> Result<()> {
+    let mut table: Option<(Table, usize)> = None;
+    let (mut start, size) = (0, number.bytes());
+    for item in items {
+        let bytes = item.bytes();
+        // Both sides of a cut come to the same here.
+        let cut = |at: u64| match at.saturating_sub(start) {
+            inside if inside >= bytes => bytes,
+            inside => inside / LINE * LINE,
+        };
+        let (mut at, end) = (cut(from), cut(to));
+        start += bytes;
+        if item.number != number {
+            continue;
+        }
+        let count = item.sources.len();
+        while at < end {
+            let length = (end - at).min(MOST_ITEMS * size);
+            let sources = item.sources.iter().map(|source| source.address + at);
+            let dst = item.dst.address + at;
+            let is_added = match &mut table {
+                Some((table, sources_of_all)) if *sources_of_all == count => {
+                    table.add_sum(dst, length / size, sources)
+                }
+                _ => false,
+            };
+            if is_added {
+                at += length;
+                continue;
+            }
+            if let Some((full, _)) = &mut table {
+                full.launch(device, stream)?;
+            }
+            table = Some((Table::of_sums(number, to - from, count), count));
+        }
+    }
+    table.map_or(Ok(()), |(mut table, _)| table.launch(device, stream))
+}

@@ -1,0 +1,256 @@
+//! The parameters of the kernels of kernels/comm_*.cu: a table of entries, of which each block of
+//! threads takes tiles.
+
+use super::loaded::Kernel;
+use super::{Dim, Number, Rows};
+use crate::device::Device;
+use crate::driver::sys::CUfunction;
+use crate::error::Result;
+use crate::stream::Stream;
+use std::ffi::c_void;
+
+/// Words of a short table, and of a long one; as kernels/comm.cuh has them.
+pub const FEW: usize = 60;
+/// The same of a long one.
+pub const MANY: usize = 504;
+
+/// Threads of a block; the kernels are compiled for no more.
+pub const BLOCK: u32 = 256;
+
+/// Vectors of a thread, where there are many: as many loads as it has in flight.
+const VECTORS: u64 = 4;
+
+/// From so many vectors on: with fewer, a thread has one each, so that there are more blocks.
+const MANY_VECTORS: u64 = 1 << 18;
+
+/// Blocks that keep any GPU busy; with more tiles they go on.
+const MOST_BLOCKS: u32 = 1024;
+
+/// The most items of an entry: tiles are counted with 32 bits.
+pub const MOST_ITEMS: u64 = 1 << 30;
+
+/// A range of bytes in vectors, as kernels/comm.cuh has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Bytes of a vector: 16, 4 or 1.
+    pub vector: u64,
+    /// Bytes before the first whole one.
+    pub head: u64,
+    /// Whole vectors.
+    pub vectors: u64,
+    /// Bytes after the last.
+    pub tail: u64,
+}
+
+impl Span {
+    /// `differences`: everything in which addresses differ that are used alike.
+    pub fn new(dst: u64, differences: u64, bytes: u64) -> Span {
+        let vector = match differences {
+            _ if differences.is_multiple_of(16) => 16,
+            _ if differences.is_multiple_of(4) => 4,
+            _ => 1,
+        };
+        let head = (dst.wrapping_neg() % vector).min(bytes);
+        let vectors = (bytes - head) / vector;
+        Span { vector, head, vectors, tail: bytes - head - vectors * vector }
+    }
+}
+
+/// What a kernel is to do. The caller sees to it that it fits.
+pub struct Table {
+    kernel: Kernel,
+    words: [u64; MANY],
+    /// Where the next entry goes; of elements, where its number goes.
+    end: usize,
+    entries: u32,
+    tile: u64,
+    tiles: u64,
+    /// Words of entries of elements.
+    used: usize,
+}
+
+impl Table {
+    /// Nothing yet; `bytes` will be moved in all, which decides how the work is cut.
+    pub fn new(kernel: Kernel, bytes: u64) -> Table {
+        let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
+        let tile = u64::from(BLOCK) * each;
+        Table { kernel, words: [0; MANY], end: 2, entries: 0, tile, tiles: 0, used: 0 }
+    }
+
+    /// Of ranges that go to several places: the others less the first.
+    pub fn with_targets(bytes: u64, first: u64, others: impl Iterator<Item = u64>) -> Table {
+        let mut table = Table::new(Kernel::Spread, bytes);
+        let mut targets = 1;
+        for other in others {
+            table.words[1 + targets] = other.wrapping_sub(first);
+            targets += 1;
+        }
+        table.words[0] = (targets as u64) << 32;
+        table.end = 1 + targets;
+        table
+    }
+
+    /// Of sums of so many.
+    pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Table {
+        let mut table = Table::new(Kernel::Sum(number), bytes);
+        table.words[0] = (sources as u64) << 32;
+        table
+    }
+
+    /// Has it no entries?
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Is there room for an entry of so many words?
+    fn has_room(&self, words: usize) -> bool {
+        self.end + words <= MANY
+    }
+
+    fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
+        self.words[self.end..self.end + WORDS].copy_from_slice(&words);
+        self.end += WORDS;
+        self.entries += 1;
+    }
+
+    /// The first tile of so many items, as the high half of a word.
+    fn take_tiles(&mut self, items: u64) -> u64 {
+        let first = self.tiles << 32;
+        self.tiles += items.div_ceil(self.tile).max(1);
+        first
+    }
+
+    /// A range, of at most [`MOST_ITEMS`] bytes; false: there is no room.
+    pub fn add_range(&mut self, src: u64, dst: u64, bytes: u64) -> bool {
+        if !self.has_room(3) {
+            return false;
+        }
+        let targets = (self.words[0] >> 32) as usize;
+        let apart = self.words[2..1 + targets].iter().fold(0, |all, other| all | other);
+        let span = Span::new(dst, apart | (src ^ dst), bytes);
+        let first = self.take_tiles(span.vectors);
+        self.push([src, dst, bytes | first]);
+        true
+    }
+
+    /// Rows, of at most [`MOST_ITEMS`] bytes; false: there is no room.
+    pub fn add_rows(&mut self, rows: &Rows) -> bool {
+        if !self.has_room(6) {
+            return false;
+        }
+        let (src, dst) = (rows.src.address, rows.dst.address);
+        let pitches = if rows.rows > 1 { rows.src_pitch | rows.dst_pitch } else { 0 };
+        let span = Span::new(dst, pitches | (src ^ dst), rows.width);
+        let first = self.take_tiles(rows.rows * (span.vectors + span.head + span.tail));
+        self.push([src, dst, rows.width, rows.src_pitch, rows.dst_pitch, rows.rows | first]);
+        true
+    }
+
+    /// Elements, at most [`MOST_ITEMS`] of them; false: there is no room.
+    pub fn add_strided(&mut self, src: u64, dst: u64, element: u64, dims: &[Dim]) -> bool {
+        let words = 4 + 3 * dims.len();
+        if !self.has_room(1 + self.used + words) {
+            return false;
+        }
+        // Entries are of different lengths: they grow down from the end, until the table is closed.
+        let elements: u64 = dims.iter().map(|dim| dim.0).product();
+        let first = self.take_tiles(elements);
+        self.used += words;
+        let at = MANY - self.used;
+        let head =
+            [src, dst, elements | (dims.len() as u64) << 32, element.trailing_zeros().into()];
+        self.words[at..at + 4].copy_from_slice(&head);
+        for (to, (size, from, by)) in self.words[at + 4..].chunks_exact_mut(3).zip(dims) {
+            to.copy_from_slice(&[*size, *from as u64, *by as u64]);
+        }
+        self.push([at as u64 | first]);
+        true
+    }
+
+    /// A sum, of at most [`MOST_ITEMS`] elements; false: there is no room. All sums of a table have as
+    /// many sources.
+    pub fn add_sum(
+        &mut self,
+        dst: u64,
+        elements: u64,
+        sources: impl ExactSizeIterator<Item = u64> + Clone,
+    ) -> bool {
+        let Kernel::Sum(number) = self.kernel else { return false };
+        if !self.has_room(2 + sources.len()) {
+            return false;
+        }
+        let differences = sources.clone().fold(0, |all, source| all | (source ^ dst));
+        let size = number.bytes();
+        let span = Span::new(dst, differences, elements * size);
+        let vectors =
+            if span.vector == 16 && span.head.is_multiple_of(size) { span.vectors } else { 0 };
+        let first = self.take_tiles(vectors + elements - vectors * (16 / size));
+        self.push([dst, elements | first]);
+        for source in sources {
+            self.words[self.end] = source;
+            self.end += 1;
+        }
+        true
+    }
+
+    /// The table as the kernel reads it, and whether it is a long one.
+    pub fn close(&mut self) -> (&[u64], bool) {
+        self.words[0] = self.words[0] & !u64::from(u32::MAX) | u64::from(self.entries);
+        self.words[1] = self.tile | self.tiles << 32;
+        if self.used > 0 {
+            let (from, by) = (MANY - self.used, MANY - self.used - self.end);
+            self.words.copy_within(from.., self.end);
+            for entry in &mut self.words[2..self.end] {
+                *entry -= by as u64;
+            }
+            self.end += self.used;
+            self.used = 0;
+        }
+        (&self.words, self.end > FEW)
+    }
+
+    /// Blocks.
+    pub fn grid(&self) -> u32 {
+        self.tiles.clamp(1, u64::from(MOST_BLOCKS)) as u32
+    }
+
+    /// Launches the kernel on a stream of a device.
+    pub fn launch(&mut self, device: &Device, stream: &Stream) -> Result<()> {
+        let grid = self.grid();
+        let kernel = self.kernel;
+        let (words, is_long) = self.close();
+        let function: CUfunction = device.comm.function(device, kernel, is_long)?;
+        let _context = device.enter()?;
+        let mut parameters = [words.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the kernel has this one parameter, which the driver copies; the caller promises the
+        // ranges, and the stream is alive.
+        unsafe {
+            device.driver().cuLaunchKernel(
+                function,
+                grid,
+                1,
+                1,
+                BLOCK,
+                1,
+                1,
+                0,
+                stream.native(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }?;
+        Ok(())
+    }
+}
+
+impl Number {
+    /// Bytes of one.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Number::Bool | Number::Int8 => 1,
+            Number::Int16 | Number::F16 | Number::BF16 => 2,
+            Number::Int32 | Number::F32 => 4,
+            Number::Int64 | Number::F64 => 8,
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Sums of tensors of several devices.
+
+use super::check::{self, Home};
+use super::form::Form;
+use super::members::{self, Members, wait_for};
+use super::moves::Moves;
+use super::outs::{Draft, Outs, Target, is_at};
+use super::path::{Number, Part, Sum};
+use super::plain::{self, Scratch};
+use super::team::Team;
+use super::ways;
+use crate::device::CURRENT;
+use crate::error::{Error, Result, Which};
+use crate::runtime::Runtime;
+use crate::tensor::order::strides_of_copy;
+use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
+
+pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("what is added");
+/// Memory that is used at a time where what other devices have must be copied before it is added.
+const AT_A_TIME: u64 = 64 << 20;
+
+/// Numbers that can be added, and how many make an element.
+pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
+    let number = match (dtype.code, dtype.bits) {
+        (code::BOOL, 8) => Number::Bool,
+        (code::INT | code::UINT, 8) => Number::Int8,
+        (code::INT | code::UINT, 16) => Number::Int16,
+        (code::INT | code::UINT, 32) => Number::Int32,
+        (code::INT | code::UINT, 64) => Number::Int64,
+        (code::FLOAT, 16) | (code::COMPLEX, 32) => Number::F16,
+        (code::BFLOAT, 16) => Number::BF16,
+        (code::FLOAT, 32) | (code::COMPLEX, 64) => Number::F32,
+        (code::FLOAT, 64) | (code::COMPLEX, 128) => Number::F64,
+        _ => {
+            return Err(Error::Invalid(
+                "tensors of this type cannot be added; pass integers of 8 bits or more, floats of 16 \
+                 to 64 bits, bfloat16, complex numbers of these, or bools",
+            ));
+        }
+    };
+    let parts = if dtype.code == code::COMPLEX { 2 } else { 1 };
+    Ok((number, u64::from(dtype.lanes) * parts))
+}
+
+/// Which of the tensors comes first: the last of those on the destination.
+pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> Result<usize> {
+    let on_it = homes.enumerate().filter(|(_, home)| is_at(*home, target));
+    match (on_it.last(), target) {
+        (Some((root, _)), _) => Ok(root),
+        (None, Target::Host) => Ok(0),
+        (None, Target::Device(device, _)) => Err(Error::NotThere { device: device.ordinal() }),
+    }
+}
+
+/// Who adds: the destination; for the host the first device that has a tensor.
+fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32> {
+    let first = || homes.iter().find_map(|home| home.device());
+    match target.home().device().or_else(first) {
+        Some(device) => Ok(device),
+        None => Ok(runtime.device(CURRENT)?.ordinal()),
+    }
+}
+
+/// PyTorch's checks; where the tensors are.
+fn check_all(runtime: &Runtime, tensors: &[Tensor]) -> Result<Vec<Home>> {
+    check::require_some("count", tensors.len())?;
+    let mut homes = Vec::new();
+    homes.try_reserve_exact(tensors.len()).map_err(|_| NO_ROOM)?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let which = Which::of("tensors", index);
+        check::require_dtype(which, tensor, tensors[0].dtype)?;
+        check::require_shape(which, tensor, tensors[0].shape())?;
+        homes.push(Home::of(runtime, tensor)?);
+    }
+    number_of(tensors[0].dtype)?;
+    Ok(homes)
+}
+
+/// Everyone whose memory is used, and the one who adds.
+fn team_of<'a>(
+    runtime: &'a Runtime,
+    homes: &[Home],
+    target: Target<'a>,
+) -> Result<(Team<'a>, i32)> {
+    let mut members = Members::new(runtime);
+    members.add_target(target);
+    homes.iter().try_for_each(|home| members.add_home(*home))?;
+    let adder = adder_of(runtime, homes, target)?;
+    members.add_device(adder)?;
+    Ok((members.team()?, adder))
+}
+
+/// The sum of tensors.
+pub fn reduce_add<'a>(
+    runtime: &'a Runtime,
+    tensors: &[Tensor],
+    destination: i32,
+) -> Result<Outs<'a>> {
+    let homes = check_all(runtime, tensors)?;
+    let target = check::target(runtime, destination)?;
+    let root = root_of(homes.iter().copied(), target)?;
+    let (first, ndim) = (&tensors[root], tensors[root].shape().len());
+    let mut draft = Draft::new(runtime, 1, ndim, 1)?;
+    if tensors.len() == 1 && is_at(homes[root], target) {
+        draft.alias(first)?;
+        return draft.finish();
+    }
+    let (team, adder) = team_of(runtime, &homes, target)?;
+    let mut strides = [0; MAX_DIMS];
+    strides_of_copy(first.shape(), first.strides(), &mut strides[..ndim]);
+    let out = draft.dense(target, first.dtype, first.shape(), &strides[..ndim])?;
+    let outs = draft.finish()?;
+    add(&team, adder, tensors, &homes, root, (target.home(), &out))?;
+    if matches!(target, Target::Host) {
+        wait_for(&team, [adder].into_iter().collect())?;
+    }
+    Ok(outs)
+}
+
+/// The sum of tensors, in an output.
+pub fn reduce_add_into(runtime: &Runtime, tensors: &[Tensor], out: &Tensor) -> Result<()> {
+    let homes = check_all(runtime, tensors)?;
+    let which = Which::all("out");
+    check::require_dtype(which, out, tensors[0].dtype)?;
+    check::require_shape(which, out, tensors[0].shape())?;
+    check::require_apart(out)?;
+    let home = Home::of(runtime, out)?;
+    let target = match home.device() {
+        Some(device) => check::target(runtime, device)?,
+        None => Target::Host,
+    };
+    let root = root_of(homes.iter().copied(), target)?;
+    let (team, adder) = team_of(runtime, &homes, target)?;
+    members::record(&team, home, out)?;
+    add(&team, adder, tensors, &homes, root, (home, out))
+}
+
+/// Adds tensors on a device, the root first, into an output.
+fn add(
+    team: &Team,
+    adder: i32,
+    tensors: &[Tensor],
+    homes: &[Home],
+    root: usize,
+    (home, out): (Home, &Tensor),
+) -> Result<()> {
+    for (home, tensor) in homes.iter().zip(tensors) {
+        members::record(team, *home, tensor)?;
+    }
+    if tensors.len() == 1 {
+        let mut moves = Moves::with_room(1)?;
+        moves.add((homes[0], &tensors[0]), (home, out))?;
+        return moves.run(team);
+    }
+    let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
+    let mut adding = Adding::with_room(team, adder, tensors.len(), 1)?;
+    let sources = order().map(|index| (homes[index], &tensors[index]));
+    adding.item(sources, (home, out))?;
+    adding.run()
+}
+
+/// What is added up in one go, on one device.
+pub struct Adding<'t, 'a> {
+    team: &'t Team<'a>,
+    adder: i32,
+    /// Of all items, one after the other.
+    sources: Vec<Part>,
+    items: Vec<Item>,
+    scratch: Vec<Scratch<'a>>,
+    /// What has another layout, or is on the host: before and after.
+    before: Moves,
+    after: Moves,
+}
+
+/// One sum: of so many of the sources.
+struct Item {
+    number: Number,
+    elements: u64,
+    sources: usize,
+    dst: Part,
+}
+
+impl<'t, 'a> Adding<'t, 'a> {
+    /// Nothing yet, with host memory for so much.
+    pub fn with_room(
+        team: &'t Team<'a>,
+        adder: i32,
+        sources: usize,
+        items: usize,
+    ) -> Result<Adding<'t, 'a>> {
+        let (before, after) = (Moves::default(), Moves::default());
+        let scratch = Vec::new();
+        let mut adding =
+            Adding { team, adder, sources: Vec::new(), items: Vec::new(), scratch, before, after };
+        adding.sources.try_reserve_exact(sources).map_err(|_| NO_ROOM)?;
+        adding.items.try_reserve_exact(items).map_err(|_| NO_ROOM)?;
+        Ok(adding)
+    }
+
+    /// Memory on a device in which a tensor's elements have some layout.
+    fn scratch_like(&mut self, device: i32, layout: &Tensor) -> Result<Tensor> {
+        let bytes = layout.numel * layout.dtype.element_bits() / 8;
+        let scratch = Scratch::on(self.team, device, bytes)?;
+        let mut strides = [0; MAX_DIMS];
+        let strides = &mut strides[..layout.shape().len()];
+        strides_of_copy(layout.shape(), layout.strides(), strides);
+        let (data, dtype, place) = (scratch.address, layout.dtype, Place::Cuda(device));
+        let (shape, strides) = (layout.shape(), Some(&*strides));
+        let like = Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })?;
+        self.scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.scratch.push(scratch);
+        Ok(like)
+    }
+
+    /// A sum of two or more tensors of one shape and type.
+    pub fn item<'s>(
+        &mut self,
+        sources: impl Iterator<Item = (Home, &'s Tensor)> + Clone,
+        (home, out): (Home, &Tensor),
+    ) -> Result<()> {
+        if out.numel == 0 {
+            return Ok(());
+        }
+        let (number, each) = number_of(out.dtype)?;
+        // The sum lies side by side, where it is to be if that is possible.
+        let num_sources = sources.clone().count();
+        let is_aligned = |address: u64| address.is_multiple_of(bytes_of(number));
+        let is_in_place = home == Home::Device(self.adder)
+            && is_aligned(out.address)
+            && lies_side_by_side(out)?
+            && !meets(sources.clone(), (home, out))?;
+        let kept;
+        let sum = match is_in_place {
+            true => out,
+            false => {
+                kept = self.scratch_like(self.adder, out)?;
+                self.after.add((Home::Device(self.adder), &kept), (home, out))?;
+                &kept
+            }
+        };
+        let dst = Form::of(sum, sum)?.map_or(sum.address, |form| form.dst);
+        for (home, source) in sources {
+            let form =
+                Form::of(source, sum)?.filter(|form| form.is_range() && is_aligned(form.src));
+            let part = match (home.device(), form) {
+                (Some(device), Some(form)) => Part { device, address: form.src },
+                (device, _) => {
+                    let device = device.unwrap_or(self.adder);
+                    let like = self.scratch_like(device, sum)?;
+                    self.before.add((home, source), (Home::Device(device), &like))?;
+                    let address = Form::of(&like, sum)?.map_or(like.address, |form| form.src);
+                    Part { device, address }
+                }
+            };
+            self.sources.try_reserve(1).map_err(|_| NO_ROOM)?;
+            self.sources.push(part);
+        }
+        let dst = Part { device: self.adder, address: dst };
+        self.items.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.items.push(Item { number, elements: out.numel * each, sources: num_sources, dst });
+        Ok(())
+    }
+
+    /// Queues all of it.
+    pub fn run(&self) -> Result<()> {
+        self.before.run(self.team)?;
+        let mut sums = Vec::new();
+        sums.try_reserve_exact(self.items.len()).map_err(|_| NO_ROOM)?;
+        let mut rest = self.sources.as_slice();
+        for item in &self.items {
+            let (sources, others) = rest.split_at(item.sources);
+            rest = others;
+            let Item { number, elements, dst, .. } = *item;
+            sums.push(Sum { number, elements, sources, dst });
+        }
+        if !sums.is_empty() && !ways::sum(self.team, &sums)? {
+            sums.iter().try_for_each(|sum| add_on_one(self.team, sum))?;
+        }
+        self.after.run(self.team)
+    }
+}
+
+/// Do the elements of a tensor fill the bytes from the first to the last?
+fn lies_side_by_side(tensor: &Tensor) -> Result<bool> {
+    Ok(Form::of(tensor, tensor)?.is_none_or(|form| form.is_range()))
+}
+
+/// Is the output the memory of a source, other than just that of the first?
+fn meets<'s>(
+    sources: impl Iterator<Item = (Home, &'s Tensor)>,
+    (home, out): (Home, &Tensor),
+) -> Result<bool> {
+    let (first, end) = out.range()?;
+    for (index, (own, source)) in sources.enumerate() {
+        let (own_first, own_end) = source.range()?;
+        if own != home || own_end <= first || end <= own_first {
+            continue;
+        }
+        let is_itself = Form::of(source, out)?.is_none_or(|form| form.is_range() && form.stays());
+        if index > 0 || !is_itself {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn bytes_of(number: Number) -> u64 {
+    match number {
+        Number::Bool | Number::Int8 => 1,
+        Number::Int16 | Number::F16 | Number::BF16 => 2,
+        Number::Int32 | Number::F32 => 4,
+        Number::Int64 | Number::F64 => 8,
+    }
+}
+
+/// Adds on the device of the sum: what others have is copied there before, some at a time.
+fn add_on_one(team: &Team, sum: &Sum) -> Result<()> {
+    let device = sum.dst.device;
+    let far = sum.sources.iter().filter(|part| part.device != device).count() as u64;
+    let each = bytes_of(sum.number);
+    // Whole vectors at a time, so that all parts are aligned as the whole is.
+    let most = (AT_A_TIME / far.max(1) / each).max(1).next_multiple_of(256);
+    let elements = most.min(sum.elements);
+    let pitch = (elements * each).next_multiple_of(256);
+    let scratch = Scratch::on(team, device, pitch * far)?;
+    let mut sources = Vec::new();
+    sources.try_reserve_exact(sum.sources.len()).map_err(|_| NO_ROOM)?;
+    let mut begin = 0;
+    while begin < sum.elements {
+        let elements = elements.min(sum.elements - begin);
+        let mut next = scratch.address;
+        sources.clear();
+        for part in sum.sources {
+            let from = part.address + begin * each;
+            if part.device == device {
+                sources.push(Part { device, address: from });
+                continue;
+            }
+            plain::send_range(team, (part.device, from), (device, next), elements * each)?;
+            sources.push(Part { device, address: next });
+            next += pitch;
+        }
+        let dst = Part { device, address: sum.dst.address + begin * each };
+        let part = Sum { number: sum.number, elements, sources: &sources, dst };
+        if !ways::sum(team, &[part])? {
+            return Err(Error::NotSupported { what: "adding on a device", by: "driver" });
+        }
+        begin += elements;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "reduce_tests.rs"]
+mod tests;
