@@ -16,7 +16,7 @@ const IMAGES: [&str; 8] = [
     "bernoulli",
 ];
 
-/// Files of kernels that are images of their own, so that a driver compiles none that is not used.
+/// Files of which each kernel is an image of its own, so that a driver compiles none that is not used.
 const SPLIT: [&str; 3] = ["comm_copy", "comm_sum_floats", "comm_sum_integers"];
 
 /// Writes the images to OUT_DIR.
@@ -36,15 +36,26 @@ fn compress() -> io::Result<()> {
             store(name, &format!("{head}.visible .entry{kernel}"))?;
         }
     }
+    store("fill", &fs::read_to_string("kernels/fill.ptx")?)?;
+    for name in SPLIT.iter().chain(&["fill"]) {
+        for gpu in [80, 90] {
+            let name = format!("{name}.sm_{gpu}");
+            store_bytes(&name, fs::read(format!("kernels/{name}.cubin"))?)?;
+        }
+    }
     Ok(())
 }
 
-/// Writes an image with its NUL: its length as 8 bytes, then deflated.
 fn store(name: &str, text: &str) -> io::Result<()> {
+    store_bytes(name, text.into())
+}
+
+/// Writes an image and a NUL: their length as 8 bytes, then deflated.
+fn store_bytes(name: &str, mut image: Vec<u8>) -> io::Result<()> {
     let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
-    let text = format!("{text}\0");
-    let mut stored = (text.len() as u64).to_le_bytes().to_vec();
-    stored.extend(miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 9));
+    image.push(0);
+    let mut stored = (image.len() as u64).to_le_bytes().to_vec();
+    stored.extend(miniz_oxide::deflate::compress_to_vec(&image, 9));
     fs::write(Path::new(&out).join(name), stored)
 }
 

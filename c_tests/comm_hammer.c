@@ -57,9 +57,11 @@ static uint32_t value_of(uint32_t number, size_t i)
 
 static int64_t some_rows(hammer *h)
 {
-    static const int small[] = { 1, 2, 7, 64, 300, 2000 };
-    static const int large[] = { 1, 90, 5000, 30000, 400000, 1500000 };
-    return 1 + below(h, on_simulator() ? small[below(h, 6)] : large[below(h, 6)]);
+    static const int few[] = { 1, 2, 7, 64, 300, 2000 };
+    static const int many[] = { 30000, 100000, 400000, 1500000 };
+    if (!on_simulator() && one_in(h, 50))
+        return 1 + below(h, many[one_in(h, 10) ? 3 : below(h, 3)]);
+    return 1 + below(h, few[below(h, 6)]);
 }
 
 static tcuda_stream *stream_of(const hammer *h, int32_t device)
@@ -263,7 +265,8 @@ static void one_call(hammer *h, uint32_t number)
     }
 
     /* What the call reads is freed at once, unless an out leads there. */
-    const bool has_aliases = !into && verb != 3 && (is_one || verb == 4 || n == 1);
+    const bool has_aliases = verb == 4 || (verb == 5 && n == 1)
+        || (!into && (is_one || (verb == 1 && n == 1)));
     if (!has_aliases)
         free_views(views, num_views);
     churn(h);

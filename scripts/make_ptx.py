@@ -2,8 +2,9 @@
 """Makes kernels/*.ptx from kernels/*.cu.
 
 Always with NVRTC 11.8 for compute_52, whose PTX (7.8) every driver since R520 accepts and newer GPUs
-compile for themselves; kernels named *_sm80.cu are for compute_80. The compiler is a PyPI wheel, put
-under target/tools.
+compile for themselves; kernels named *_sm80.cu are for compute_80. A driver takes 60 ms and more to
+compile anything, so that some kernels have machine code as well, in kernels/*.cubin: of sm_80 for all
+GPUs 8.x, of sm_90 for 9.x. The compiler is a PyPI wheel, put under target/tools.
 
   make_ptx.py             writes the files
   make_ptx.py --check     compares them instead; exit status 1: one is out of date
@@ -26,6 +27,9 @@ NVRTC = ("nvidia-cuda-nvrtc-cu11==11.8.89", "nvidia/cuda_nvrtc/lib/libnvrtc.so.1
 PTXAS = ("nvidia-cuda-nvcc-cu12==12.9.86", "nvidia/cuda_nvcc/bin/ptxas")
 GPUS = (75, 80, 86, 90, 100, 120)
 HEADER = ".version 7.8\n.target sm_"
+# What has machine code, and for which GPUs.
+COMPILED = ("comm_*.cu", "fill.cu")
+MACHINES = (80, 90)
 SKIPPED = 77
 
 
@@ -59,17 +63,31 @@ class Compiler:
         if status:
             raise RuntimeError(f"{function}: NVRTC error {status}")
 
-    def text(self, program, what):
+    def bytes(self, program, what):
         size = ctypes.c_size_t()
         self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
         self.call(f"nvrtcGet{what}", program, buffer)
-        return buffer.value.decode()
+        return buffer.raw
+
+    def text(self, program, what):
+        return self.bytes(program, what).split(b"\0")[0].decode()
 
     def compile(self, source, include=None):
-        include = include or source.parent
         target = 80 if source.stem.endswith("_sm80") else 52
-        options = [f"--gpu-architecture=compute_{target}", "--std=c++17", f"-I{include}"]
+        ptx = self.build(source, include, f"compute_{target}", lambda program: self.text(program, "PTX"))
+        # Without the compiler's banner, so that the file begins with what a driver reads first.
+        ptx = ptx[ptx.index(".version"):].rstrip() + "\n"
+        if not ptx.startswith(f"{HEADER}{target}\n"):
+            sys.exit(f"{source.name}: unexpected target:\n{ptx[:80]}")
+        return ptx
+
+    def machine_code(self, source, gpu):
+        return self.build(source, None, f"sm_{gpu}", lambda program: self.bytes(program, "CUBIN"))
+
+    def build(self, source, include, target, result):
+        include = include or source.parent
+        options = [f"--gpu-architecture={target}", "--std=c++17", f"-I{include}"]
         options = [option.encode() for option in options]
         program = ctypes.c_void_p()
         name = source.name.encode()
@@ -78,16 +96,11 @@ class Compiler:
         try:
             array = (ctypes.c_char_p * len(options))(*options)
             self.call("nvrtcCompileProgram", program, len(options), array)
-            ptx = self.text(program, "PTX")
+            return result(program)
         except RuntimeError as error:
             sys.exit(f"{source.name}: {error}\n{self.text(program, 'ProgramLog')}")
         finally:
             self.nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-        # Without the compiler's banner, so that the file begins with what a driver reads first.
-        ptx = ptx[ptx.index(".version"):].rstrip() + "\n"
-        if not ptx.startswith(f"{HEADER}{target}\n"):
-            sys.exit(f"{source.name}: unexpected target:\n{ptx[:80]}")
-        return ptx
 
 
 def assemble(paths):
@@ -128,6 +141,15 @@ def main():
             )
             sys.stderr.writelines(difference)
             print(f"{path.name} is out of date: run scripts/make_ptx.py", file=sys.stderr)
+    for source in sorted(source for name in COMPILED for source in (ROOT / "kernels").glob(name)):
+        for gpu in MACHINES:
+            path = source.with_suffix(f".sm_{gpu}.cubin")
+            code = compiler.machine_code(source, gpu)
+            if not options.check:
+                path.write_bytes(code)
+            elif not path.exists() or path.read_bytes() != code:
+                stale = True
+                print(f"{path.name} is out of date: run scripts/make_ptx.py", file=sys.stderr)
     if stale:
         sys.exit(1)
     if options.assemble:

@@ -6,8 +6,8 @@
 use crate::driver::{code, sim};
 use std::ffi::CStr;
 
-/// The image that holds the kernel, as cuModuleLoadData wants it.
-pub const PTX: &str = concat!(include_str!("../kernels/fill.ptx"), "\0");
+/// The image that holds the kernel, as build.rs stored it.
+pub const STORED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fill"));
 
 /// The kernel's name in the image.
 pub const KERNEL: &CStr = c"tcuda_fill_pattern";
@@ -350,14 +350,15 @@ mod tests {
 
     #[test]
     fn the_image_declares_the_kernel_as_described() {
-        assert!(PTX.starts_with(".version 7.8\n.target sm_52\n"));
+        let text = String::from_utf8(crate::image::inflated(STORED).unwrap()).unwrap();
+        assert!(text.starts_with(".version 7.8\n.target sm_52\n"));
         let name = KERNEL.to_str().unwrap();
-        let declared: Vec<usize> = PTX
+        let declared: Vec<usize> = text
             .lines()
             .filter(|line| line.trim_start().starts_with(".param") && line.contains(name))
             .map(|line| if line.contains(".u64") { 8 } else { 4 })
             .collect();
         assert_eq!(declared, PARAMETER_SIZES);
-        assert!(PTX.contains(&format!(".maxntid {BLOCK}, 1, 1")));
+        assert!(text.contains(&format!(".maxntid {BLOCK}, 1, 1")));
     }
 }

@@ -5,10 +5,16 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::error::{Error, Result};
 use crate::fill;
+use crate::image::{self, Machine};
 use crate::once::Once;
 use crate::rank::Rank;
 use once_cell::sync::OnceCell;
-use std::ffi::c_void;
+
+/// The fill kernel as machine code.
+static FILL: Machine = Machine::new([
+    include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_80")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_90")),
+]);
 
 /// The kernels of a device.
 pub struct Kernels {
@@ -30,7 +36,7 @@ impl Kernels {
             let _context = device.enter()?;
             // It stays when its kernel cannot be found: who tries again needs it, and a driver that
             // refuses the one may refuse to unload the other.
-            let module = *self.module.get_or_try_init(|| self.load())? as CUmodule;
+            let module = *self.module.get_or_try_init(|| Self::load(device))? as CUmodule;
             let mut function: CUfunction = std::ptr::null_mut();
             let name = fill::KERNEL.as_ptr();
             // SAFETY: the module is loaded; `function` is writable.
@@ -40,12 +46,11 @@ impl Kernels {
         Ok(*function as CUfunction)
     }
 
-    fn load(&self) -> Result<usize> {
-        let mut module: CUmodule = std::ptr::null_mut();
-        let image = fill::PTX.as_ptr().cast::<c_void>();
-        // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
-        unsafe { self.driver.cuModuleLoadData(&mut module, image) }?;
-        Ok(module as usize)
+    fn load(device: &Device) -> Result<usize> {
+        match FILL.load(device)? {
+            Some(module) => Ok(module),
+            None => image::load(device, fill::STORED),
+        }
     }
 
     /// Unloads what was loaded; the device's context is current and nothing runs.

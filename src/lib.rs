@@ -21,6 +21,7 @@ mod foreign;
 pub mod graph;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
+mod image;
 pub mod kernels;
 pub mod life;
 pub mod lock;

@@ -197,19 +197,35 @@ impl<'t, 'a> Adding<'t, 'a> {
         Ok(adding)
     }
 
-    /// Memory on a device in which a tensor's elements have some layout.
-    fn scratch_like(&mut self, device: i32, layout: &Tensor) -> Result<Tensor> {
-        let bytes = layout.numel * layout.dtype.element_bits() / 8;
+    /// Memory on a device for a tensor's elements, and where it begins; kept until all is queued.
+    fn scratch(&mut self, device: i32, tensor: &Tensor) -> Result<u64> {
+        let bytes = tensor.numel * tensor.dtype.element_bits() / 8;
         let scratch = Scratch::on(self.team, device, bytes)?;
-        let mut strides = [0; MAX_DIMS];
-        let strides = &mut strides[..layout.shape().len()];
-        strides_of_copy(layout.shape(), layout.strides(), strides);
-        let (data, dtype, place) = (scratch.address, layout.dtype, Place::Cuda(device));
-        let (shape, strides) = (layout.shape(), Some(&*strides));
-        let like = Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })?;
+        let address = scratch.address;
         self.scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
         self.scratch.push(scratch);
-        Ok(like)
+        Ok(address)
+    }
+
+    /// A place for the sum in which its elements lie side by side.
+    fn place_for_sum(&mut self, out: &Tensor) -> Result<Tensor> {
+        let (data, dtype, place) =
+            (self.scratch(self.adder, out)?, out.dtype, Place::Cuda(self.adder));
+        let mut strides = [0; MAX_DIMS];
+        let strides = &mut strides[..out.shape().len()];
+        strides_of_copy(out.shape(), out.strides(), strides);
+        let (shape, strides) = (out.shape(), Some(&*strides));
+        Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })
+    }
+
+    /// A place in which the elements of another lie just as in the sum, and its lowest address.
+    fn place_like(&mut self, device: i32, sum: &Tensor) -> Result<(Tensor, u64)> {
+        let lowest = self.scratch(device, sum)?;
+        // The first element need not be the lowest.
+        let address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
+        let mut like = *sum;
+        (like.address, like.data, like.place) = (address, lowest, Place::Cuda(device));
+        Ok((like, lowest))
     }
 
     /// A sum of two or more tensors of one shape and type.
@@ -233,7 +249,7 @@ impl<'t, 'a> Adding<'t, 'a> {
         let sum = match is_in_place {
             true => out,
             false => {
-                kept = self.scratch_like(self.adder, out)?;
+                kept = self.place_for_sum(out)?;
                 self.after.add((Home::Device(self.adder), &kept), (home, out))?;
                 &kept
             }
@@ -246,9 +262,8 @@ impl<'t, 'a> Adding<'t, 'a> {
                 (Some(device), Some(form)) => Part { device, address: form.src },
                 (device, _) => {
                     let device = device.unwrap_or(self.adder);
-                    let like = self.scratch_like(device, sum)?;
+                    let (like, address) = self.place_like(device, sum)?;
                     self.before.add((home, source), (Home::Device(device), &like))?;
-                    let address = Form::of(&like, sum)?.map_or(like.address, |form| form.src);
                     Part { device, address }
                 }
             };

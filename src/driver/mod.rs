@@ -33,6 +33,7 @@ pub mod code {
     pub const INVALID_CONTEXT: i32 = 201;
     pub const INVALID_PTX: i32 = 218;
     pub const UNSUPPORTED_PTX_VERSION: i32 = 222;
+    pub const NO_BINARY_FOR_GPU: i32 = 209;
     pub const ECC_UNCORRECTABLE: i32 = 214;
     pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
     pub const OPERATING_SYSTEM: i32 = 304;

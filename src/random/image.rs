@@ -1,10 +1,7 @@
 //! The images with the random kernels, which build.rs stores compressed.
 
-use crate::error::{Error, Result};
-use crate::text::Text;
-use miniz_oxide::inflate::TINFLStatus;
-use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+use crate::error::Result;
+use crate::image::inflated;
 
 /// An image: the kernels of a distribution.
 #[allow(missing_docs, reason = "their names are their description")]
@@ -49,24 +46,4 @@ impl Image {
             Image::Bernoulli => stored!("bernoulli"),
         }
     }
-}
-
-/// An image as build.rs stored it.
-pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
-    let (length, deflated) = stored.split_first_chunk().ok_or_else(damaged)?;
-    let length = u64::from_le_bytes(*length) as usize;
-    let mut text = Vec::new();
-    text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("a kernel's image"))?;
-    text.resize(length, 0);
-    let mut state = DecompressorOxide::new();
-    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-    let (status, _, written) = decompress(&mut state, deflated, &mut text, 0, flags);
-    if status != TINFLStatus::Done || written != length || text.last() != Some(&0) {
-        return Err(damaged());
-    }
-    Ok(text)
-}
-
-fn damaged() -> Error {
-    Error::Internal(Text::new("the image of a kernel is damaged"))
 }

@@ -6,12 +6,12 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::error::{Error, Result};
+use crate::image::{self, Machine};
+use crate::lock::Lock;
 use crate::memory::Relaxed;
-use crate::once::Once;
-use crate::random::image::inflated;
 use crate::rank::Rank;
 use once_cell::sync::OnceCell;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
 
 /// A kernel; each is there twice, for short tables and for long ones.
@@ -63,7 +63,29 @@ static IMAGES: [Image; COUNT] = images![
     "sum_bf16", "sum_f32", "sum_f64"
 ];
 
+/// The files of kernels as machine code.
+static MACHINES: [Machine; 3] = {
+    macro_rules! machine {
+        ($name:literal) => {
+            Machine::new([
+                include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sm_80")),
+                include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sm_90")),
+            ])
+        };
+    }
+    [machine!("comm_copy"), machine!("comm_sum_floats"), machine!("comm_sum_integers")]
+};
+
 impl Kernel {
+    /// Its file in [`MACHINES`].
+    fn file(self) -> usize {
+        match self {
+            Kernel::Spread | Kernel::Rows | Kernel::Strided => 0,
+            Kernel::Sum(Number::F16 | Number::BF16 | Number::F32 | Number::F64) => 1,
+            Kernel::Sum(_) => 2,
+        }
+    }
+
     fn index(self) -> usize {
         match self {
             Kernel::Spread => 0,
@@ -82,9 +104,12 @@ impl Kernel {
 /// What a device has for collective calls.
 pub struct Loaded {
     driver: &'static Driver,
-    /// Loaded by whoever finds the function, so that nobody waits for it alone.
+    /// By files, where there is machine code for the device; else by kernels. Loaded by whoever finds a
+    /// function, who holds `loading`.
+    machines: [OnceCell<Option<usize>>; MACHINES.len()],
     modules: [[OnceCell<usize>; 2]; COUNT],
-    functions: [[Once<usize>; 2]; COUNT],
+    loading: Lock,
+    functions: [[OnceCell<usize>; 2]; COUNT],
     /// Other devices that it cannot reach, a bit each.
     pub(crate) refused_peers: AtomicU64,
 }
@@ -93,8 +118,10 @@ impl Loaded {
     pub(crate) fn new(driver: &'static Driver) -> Loaded {
         Loaded {
             driver,
+            machines: [const { OnceCell::new() }; MACHINES.len()],
+            loading: Lock::new(Rank::ONCE),
             modules: [const { [const { OnceCell::new() }; 2] }; COUNT],
-            functions: [const { [const { Once::new(Rank::ONCE) }; 2] }; COUNT],
+            functions: [const { [const { OnceCell::new() }; 2] }; COUNT],
             refused_peers: AtomicU64::new(0),
         }
     }
@@ -102,12 +129,23 @@ impl Loaded {
     /// A kernel.
     pub fn function(&self, device: &Device, kernel: Kernel, is_long: bool) -> Result<CUfunction> {
         let (index, long) = (kernel.index(), usize::from(is_long));
+        if let Some(function) = self.functions[index][long].get() {
+            return Ok(*function as CUfunction);
+        }
+        let _loading = self.loading.guard();
         let function = self.functions[index][long].get_or_try_init(|| {
             let _relaxed = Relaxed::enter(self.driver);
             let _context = device.enter()?;
-            // It stays when its kernel cannot be found: who tries again needs it.
-            let stored = IMAGES[index].stored[long];
-            let module = *self.modules[index][long].get_or_try_init(|| self.load(stored))?;
+            let file = kernel.file();
+            // A module stays when its kernel cannot be found: who tries again needs it.
+            let machine = self.machines[file].get_or_try_init(|| MACHINES[file].load(device))?;
+            let module = match machine {
+                Some(module) => *module,
+                None => {
+                    let stored = IMAGES[index].stored[long];
+                    *self.modules[index][long].get_or_try_init(|| image::load(device, stored))?
+                }
+            };
             let (module, name) = (module as CUmodule, kernel.name(is_long).as_ptr());
             let mut function: CUfunction = std::ptr::null_mut();
             // SAFETY: the module is loaded, the name ends with a NUL; `function` is writable.
@@ -117,17 +155,10 @@ impl Loaded {
         Ok(*function as CUfunction)
     }
 
-    fn load(&self, stored: &[u8]) -> Result<usize> {
-        let text = inflated(stored)?;
-        let mut module: CUmodule = std::ptr::null_mut();
-        // SAFETY: the image is PTX and ends with a NUL; `module` is writable.
-        unsafe { self.driver.cuModuleLoadData(&mut module, text.as_ptr().cast::<c_void>()) }?;
-        Ok(module as usize)
-    }
-
     /// Unloads what was loaded; the device's context is current and nothing runs.
     pub(crate) fn close(&self) {
-        for module in self.modules.iter().flatten().filter_map(OnceCell::get) {
+        let machines = self.machines.iter().filter_map(OnceCell::get).flatten();
+        for module in self.modules.iter().flatten().filter_map(OnceCell::get).chain(machines) {
             // SAFETY: ours, and nothing of it is in use.
             let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
         }

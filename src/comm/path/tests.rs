@@ -13,6 +13,7 @@ use crate::stream::Stream;
 use crate::thread;
 
 mod calls;
+mod captures;
 mod orders;
 
 /// Limits as a test wants them, until it is dropped.
@@ -149,4 +150,15 @@ fn call(buffers: &[Buffer], body: impl FnOnce() -> Result<bool>) -> bool {
     let done = body().unwrap();
     buffers.iter().for_each(Buffer::after);
     done
+}
+
+/// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
+fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
+    let with = |small, large| {
+        let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
+        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
+        let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
+        all.collect::<Vec<_>>()
+    };
+    [with(u64::MAX, u64::MAX), with(0, u64::MAX), with(0, 1)]
 }

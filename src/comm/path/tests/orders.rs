@@ -14,17 +14,6 @@ fn machines(devices: usize, seeds: u64, body: impl Fn(&Runtime, u64)) {
     }
 }
 
-/// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
-fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
-    let with = |small, large| {
-        let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
-        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
-        let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
-        all.collect::<Vec<_>>()
-    };
-    [with(u64::MAX, u64::MAX), with(0, u64::MAX), with(0, 1)]
-}
-
 /// An alignment that the number of a buffer gives.
 fn odd(seed: u64, index: usize) -> usize {
     match seed % 4 {
