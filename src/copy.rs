@@ -8,7 +8,7 @@ use crate::driver::sys::{
 };
 use crate::error::{Error, Result};
 use crate::fill::{self, FillPlan, Parameters};
-use crate::memory;
+use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use std::ffi::c_void;
@@ -51,6 +51,25 @@ fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     let known = pointer_attribute(runtime, &mut ordinal, attribute, address)?;
     Ok(known.then_some(ordinal))
+}
+
+/// Is this range pinned memory of the host that a device's kernels can use at the same addresses?
+pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> Result<bool> {
+    use CUpointer_attribute::*;
+    let _relaxed = Relaxed::enter(runtime.driver());
+    let _context = device.enter()?;
+    let (mut address, mut start, mut length) = (0u64, 0u64, 0usize);
+    let is_known =
+        pointer_attribute(runtime, &mut address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, first)?
+            && pointer_attribute(
+                runtime,
+                &mut start,
+                CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                first,
+            )?
+            && pointer_attribute(runtime, &mut length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, first)?;
+    let end = start.saturating_add(length as u64);
+    Ok(is_known && address == first && first >= start && first.saturating_add(bytes) <= end)
 }
 
 /// One attribute; false when the driver does not know the address.

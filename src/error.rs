@@ -59,7 +59,7 @@ pub struct Which {
     /// The parameter.
     pub name: &'static str,
     /// The element.
-    pub index: Option<usize>,
+    pub index: Option<u32>,
 }
 
 impl Which {
@@ -70,7 +70,7 @@ impl Which {
 
     /// An element of a list.
     pub fn of(name: &'static str, index: usize) -> Which {
-        Which { name, index: Some(index) }
+        Which { name, index: Some(u32::try_from(index).unwrap_or(u32::MAX)) }
     }
 }
 
@@ -80,6 +80,24 @@ impl fmt::Display for Which {
             Some(index) => write!(f, "{}[{index}]", self.name),
             None => f.write_str(self.name),
         }
+    }
+}
+
+/// In what tensors may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trait {
+    /// Their sizes.
+    Shape,
+    /// What their elements are.
+    Type,
+}
+
+impl fmt::Display for Trait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trait::Shape => "shape",
+            Trait::Type => "type",
+        })
     }
 }
 
@@ -230,12 +248,12 @@ pub enum Error {
     TensorMismatch {
         /// Which of the arguments.
         which: Which,
-        /// "shape" or "type".
-        what: &'static str,
+        /// In what.
+        what: Trait,
         /// As the others have it.
-        expected: Text,
+        expected: Text<40>,
         /// What was passed.
-        got: Text,
+        got: Text<40>,
     },
     /// The sizes of pieces are not those of the whole.
     #[error("{name} are {sum} together along dim, and the tensor has {size} there")]

@@ -2,18 +2,16 @@
 
 use std::fmt;
 
-const CAPACITY: usize = 62;
-
-/// Up to 62 bytes of UTF-8; longer ones end in "...".
+/// Up to 62 bytes of UTF-8, or so many; longer ones end in "...".
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Text {
+pub struct Text<const CAPACITY: usize = 62> {
     len: u8,
     bytes: [u8; CAPACITY],
 }
 
-impl Text {
+impl<const CAPACITY: usize> Text<CAPACITY> {
     /// Copies a text, shortened where needed.
-    pub fn new(text: &str) -> Text {
+    pub fn new(text: &str) -> Text<CAPACITY> {
         let mut short = Text { len: 0, bytes: [0; CAPACITY] };
         if text.len() <= CAPACITY {
             short.push(text);
@@ -29,11 +27,11 @@ impl Text {
     }
 
     /// A text without the blanks that C knows, shortened where needed.
-    pub fn without_blanks(text: &str) -> Text {
+    pub fn without_blanks(text: &str) -> Text<CAPACITY> {
         let mut short = Text { len: 0, bytes: [0; CAPACITY] };
         for character in text.chars().filter(|character| !is_blank(*character)) {
             let end = short.len as usize + character.len_utf8();
-            if end > CAPACITY - 3 && !fits_whole(text) {
+            if end > CAPACITY - 3 && !fits_whole(text, CAPACITY) {
                 short.push("...");
                 return short;
             }
@@ -62,18 +60,18 @@ fn is_blank(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
 }
 
-fn fits_whole(text: &str) -> bool {
+fn fits_whole(text: &str, capacity: usize) -> bool {
     let bytes = text.chars().filter(|character| !is_blank(*character)).map(char::len_utf8);
-    bytes.sum::<usize>() <= CAPACITY
+    bytes.sum::<usize>() <= capacity
 }
 
-impl fmt::Display for Text {
+impl<const CAPACITY: usize> fmt::Display for Text<CAPACITY> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl fmt::Debug for Text {
+impl<const CAPACITY: usize> fmt::Debug for Text<CAPACITY> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }
@@ -81,7 +79,9 @@ impl fmt::Debug for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    const CAPACITY: usize = 62;
+
+    type Text = super::Text<CAPACITY>;
 
     #[test]
     fn long_texts_are_cut_between_characters() {

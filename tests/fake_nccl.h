@@ -68,6 +68,9 @@ extern struct fake_driver {
 } driver;
 
 typedef struct comm {
+    struct comm *next;
+    unique_id id;
+    bool has_ended;
     room *room;
     int rank, ranks, device;
     atomic_int given_up, result, failing;

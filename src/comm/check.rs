@@ -2,7 +2,7 @@
 
 use super::outs::Target;
 use crate::device::CPU;
-use crate::error::{Error, Result, Which};
+use crate::error::{Error, Result, Trait, Which};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::tensor::{Dtype, Place, Tensor, dtype::code};
@@ -89,7 +89,7 @@ pub fn require_dtype(which: Which, tensor: &Tensor, expected: Dtype) -> Result<(
     }
     Err(Error::TensorMismatch {
         which,
-        what: "type",
+        what: Trait::Type,
         expected: written(&Type(expected)),
         got: written(&Type(tensor.dtype)),
     })
@@ -102,7 +102,7 @@ pub fn require_shape(which: Which, tensor: &Tensor, expected: &[i64]) -> Result<
     }
     Err(Error::TensorMismatch {
         which,
-        what: "shape",
+        what: Trait::Shape,
         expected: written(&Shape(expected)),
         got: written(&Shape(tensor.shape())),
     })
@@ -136,7 +136,7 @@ impl Write for Line {
     }
 }
 
-fn written(what: &dyn fmt::Display) -> Text {
+fn written(what: &dyn fmt::Display) -> Text<40> {
     let mut line = Line { bytes: [0; 128], len: 0 };
     // What does not fit is longer than a text that is shortened.
     let _ = write!(line, "{what}");

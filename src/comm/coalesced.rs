@@ -13,7 +13,8 @@ use crate::device::{CPU, CURRENT, Device};
 use crate::error::{Error, Result, Which};
 use crate::memory;
 use crate::runtime::Runtime;
-use crate::tensor::{Dtype, MAX_DIMS, Tensor, compact};
+use crate::tensor::bundle::Site;
+use crate::tensor::{MAX_DIMS, Tensor, compact};
 
 /// PyTorch's: the most bytes of a block.
 const BUFFER_BYTES: u64 = 10 << 20;
@@ -23,10 +24,13 @@ const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
 const PARTS_OF_BYTES: Error =
     Error::Invalid("a tensor is no whole number of bytes; pass one of more elements");
 
-/// A tensor, as far as its copies depend on it.
+/// A tensor, as far as its copies depend on it: all that it takes not to read it again.
 struct Laid {
-    dtype: Dtype,
-    /// Where its sizes begin among all.
+    /// Where it is itself.
+    own: Site,
+    read_only: bool,
+    is_compact: bool,
+    /// Where its sizes and strides begin among all.
     start: usize,
     ndim: usize,
     bytes: u64,
@@ -37,7 +41,7 @@ struct Laid {
 /// Where tensors lie.
 struct Layout {
     tensors: Vec<Laid>,
-    /// Of all tensors.
+    /// Of each tensor its sizes, then its strides.
     sizes: Vec<i64>,
     /// Bytes of the blocks.
     blocks: Vec<u64>,
@@ -56,8 +60,9 @@ impl Layout {
     /// The next tensor: in the last block, unless that would get too large.
     fn add(&mut self, tensor: &Tensor) -> Result<()> {
         let (start, ndim) = (self.sizes.len(), tensor.shape().len());
-        self.sizes.try_reserve(ndim).map_err(|_| NO_ROOM)?;
+        self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;
         self.sizes.extend_from_slice(tensor.shape());
+        self.sizes.extend_from_slice(tensor.strides());
         let bits = tensor.numel * tensor.dtype.element_bits();
         if !bits.is_multiple_of(8) {
             return Err(PARTS_OF_BYTES);
@@ -65,7 +70,9 @@ impl Layout {
         let bytes = bits / 8;
         let site = if bytes == 0 { None } else { Some(self.place(bytes)?) };
         self.tensors.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.tensors.push(Laid { dtype: tensor.dtype, start, ndim, bytes, site });
+        let (own, read_only) = (Site::of(tensor), tensor.read_only);
+        let is_compact = tensor.is_compact();
+        self.tensors.push(Laid { own, read_only, is_compact, start, ndim, bytes, site });
         Ok(())
     }
 
@@ -84,6 +91,15 @@ impl Layout {
 
     fn shape(&self, laid: &Laid) -> &[i64] {
         &self.sizes[laid.start..laid.start + laid.ndim]
+    }
+
+    fn strides(&self, laid: &Laid) -> &[i64] {
+        &self.sizes[laid.start + laid.ndim..laid.start + 2 * laid.ndim]
+    }
+
+    /// Sizes of all tensors.
+    fn num_sizes(&self) -> usize {
+        self.sizes.len() / 2
     }
 
     /// Blocks of this layout, as outputs of a draft: their numbers there, and where they are.
@@ -111,7 +127,7 @@ impl Layout {
             Some((block, offset)) => (Some(blocks[block].0), blocks[block].1 + offset),
             None => (None, 0),
         };
-        draft.slice(target, laid.dtype, (self.shape(laid), strides), block, address)?;
+        draft.slice(target, laid.own.dtype, (self.shape(laid), strides), block, address)?;
         Ok(address)
     }
 }
@@ -154,13 +170,14 @@ pub fn broadcast_coalesced<'a>(
     let others = targets.iter().filter(|target| !is_own(target)).count();
     let all = |each: usize| each.saturating_mul(devices.len());
     let num_blocks = layout.blocks.len().saturating_mul(others);
-    let mut draft = Draft::new(runtime, all(tensors.len), all(layout.sizes.len()), num_blocks)?;
+    let mut draft = Draft::new(runtime, all(tensors.len), all(layout.num_sizes()), num_blocks)?;
     let mut copies = Vec::new();
     copies.try_reserve_exact(others).map_err(|_| NO_ROOM)?;
     for target in &targets {
         if is_own(target) {
-            for index in 0..tensors.len {
-                draft.alias(&(tensors.read)(index)?)?;
+            for laid in &layout.tensors {
+                let sizes = (layout.shape(laid), layout.strides(laid));
+                draft.alias_of(laid.own, sizes, laid.read_only)?;
             }
             continue;
         }
@@ -238,9 +255,9 @@ fn pieces<'a>(
     pieces.try_reserve_exact(tensors.len).map_err(|_| NO_ROOM)?;
     for (index, laid) in layout.tensors.iter().enumerate() {
         let Some((_, offset)) = laid.site else { continue };
-        let tensor = (tensors.read)(index)?;
-        let mut src = tensor.address;
-        if !tensor.is_compact() {
+        let mut src = laid.own.data.wrapping_add(laid.own.byte_offset);
+        if !laid.is_compact {
+            let tensor = (tensors.read)(index)?;
             let room = Scratch::on(team, root, laid.bytes)?;
             let packed = tensor.side_by_side(room.address)?;
             packing.add((Home::Device(root), &tensor), (Home::Device(root), &packed))?;
@@ -376,7 +393,7 @@ pub fn reduce_add_coalesced<'a>(
     let adder = adder.map_or_else(|| runtime.device(CURRENT).map(Device::ordinal), Ok)?;
     members.add_device(adder)?;
     let team = members.team()?;
-    let mut draft = Draft::new(runtime, num_tensors, layout.sizes.len(), layout.blocks.len())?;
+    let mut draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
     let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
     let mut moves = Moves::default();
     let mut blocks = None;

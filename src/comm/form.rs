@@ -124,6 +124,26 @@ impl Form {
         Form { dst, ..*self }
     }
 
+    /// The first byte that is read, and how many there are up to the last.
+    pub fn read(&self) -> (u64, u64) {
+        self.reach(self.src, |dim| dim.1)
+    }
+
+    /// The same of those that are written.
+    pub fn written(&self) -> (u64, u64) {
+        self.reach(self.dst, |dim| dim.2)
+    }
+
+    fn reach(&self, start: u64, stride: impl Fn(&Dim) -> i64) -> (u64, u64) {
+        let (mut first, mut bytes) = (start, self.width);
+        for dim in self.dims() {
+            let all = stride(dim).saturating_mul(dim.0 as i64 - 1);
+            first = first.wrapping_add_signed(all.min(0));
+            bytes = bytes.saturating_add(all.unsigned_abs());
+        }
+        (first, bytes)
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> u64 {
         self.dims().iter().map(|dim| dim.0).product::<u64>() * self.width

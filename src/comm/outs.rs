@@ -127,28 +127,23 @@ impl<'a> Draft<'a> {
 
     /// An output that is an input, or a part of it.
     pub fn alias(&mut self, tensor: &Tensor) -> Result<()> {
-        // A part may begin before what its host calls the start.
-        let byte_offset = tensor.address.checked_sub(tensor.data);
-        let data = if byte_offset.is_some() { tensor.data } else { tensor.address };
-        let (byte_offset, place) = (byte_offset.unwrap_or(0), tensor.place);
-        let site = Site { data, byte_offset, place, dtype: tensor.dtype };
-        self.bundle.add(site, (tensor.shape(), tensor.strides()), None, tensor.read_only)
+        let sizes = (tensor.shape(), tensor.strides());
+        self.alias_of(Site::of(tensor), sizes, tensor.read_only)
+    }
+
+    /// The same by where it is, its sizes and its strides.
+    pub fn alias_of(&mut self, site: Site, sizes: (&[i64], &[i64]), read_only: bool) -> Result<()> {
+        self.bundle.add(site, sizes, None, read_only)
     }
 
     /// All are made.
     pub fn finish(mut self) -> Result<Outs<'a>> {
-        let bundle = std::mem::take(&mut self.bundle);
-        let len = bundle.len();
-        if len == 0 {
-            return Ok(Outs { runtime: self.runtime, start: None, len });
-        }
-        match owned::insert_bundle(bundle) {
-            Ok(start) => Ok(Outs { runtime: self.runtime, start: Some(start), len }),
-            Err((error, bundle)) => {
-                self.bundle = bundle;
-                Err(error)
-            }
-        }
+        let len = self.bundle.len();
+        let start = match len {
+            0 => None,
+            _ => Some(owned::insert_bundle(&mut self.bundle)?),
+        };
+        Ok(Outs { runtime: self.runtime, start, len })
     }
 }
 

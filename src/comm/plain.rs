@@ -146,6 +146,30 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     queued.and(released)
 }
 
+/// By a kernel of a device, where the other memory is pinned and the device has it at the same
+/// addresses; false: not so.
+fn through_kernel(
+    team: &Team,
+    device: i32,
+    (first, bytes): (u64, u64),
+    form: &Form,
+) -> Result<bool> {
+    let Some(elements) = form.elements() else { return Ok(false) };
+    let runtime = team.runtime();
+    if !copy::is_mapped(runtime, runtime.device(device)?, first, bytes)? {
+        return Ok(false);
+    }
+    let at = |address| Part { device, address };
+    let (src, dst) = (at(form.src), at(form.dst));
+    let piece = Strided { src, dst, element: elements.element, dims: elements.dims() };
+    let is_done = ways::strided(team, &[piece])?;
+    if is_done {
+        // The driver does not say that it is in use: the kernel does not name it as memory.
+        runtime.host.used(runtime, first, team.stream(device));
+    }
+    Ok(is_done)
+}
+
 /// From the host to a device.
 fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     let stream = team.stream(device);
@@ -179,6 +203,9 @@ fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
     if form.num_rows() <= FEW {
         copy_all(team, form, stream)?;
         return if is_pageable { wait(team, stream) } else { Ok(()) };
+    }
+    if host == Home::Pinned && through_kernel(team, device, form.written(), form)? {
+        return Ok(());
     }
     let bytes = form.bytes();
     let packing = form.packing(0);

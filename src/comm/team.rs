@@ -10,7 +10,7 @@ use crate::device::MAX_DEVICES;
 use crate::driver::sys::CUpointer_attribute;
 use crate::driver::{CudaError, code};
 use crate::error::{Error, Result};
-use crate::memory::{Relaxed, virtual_memory};
+use crate::memory::virtual_memory;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::text::Text;
@@ -85,6 +85,9 @@ pub struct Worker<'a> {
     /// Theirs.
     pub touches: Devices,
 }
+
+/// Pieces of memory of others that a question remembers.
+const KNOWN: usize = 8;
 
 /// From more waits than this on, streams come after the work of several devices through one of them. A
 /// wait for another device's event costs the host 1.3 us, and a device that waits for two such events,
@@ -221,6 +224,8 @@ impl<'a> Team<'a> {
     /// for its owner alone, and a kernel that touches it would cost the context.
     pub fn can_all_use(&self, by: Devices, parts: impl Iterator<Item = Part>) -> Result<bool> {
         let mut reached = Devices::default();
+        // Of tensors of others many lie in one piece of memory.
+        let (mut known, mut others) = ([(0, 0); KNOWN], 0);
         for part in parts {
             if !reached.has(part.device) {
                 for device in by.iter() {
@@ -230,11 +235,29 @@ impl<'a> Team<'a> {
                 }
                 reached.add(part.device);
             }
-            if virtual_memory::device_of(part.address).is_some() {
+            let users = by.without(part.device);
+            if users.is_empty() || virtual_memory::device_of(part.address).is_some() {
                 continue;
             }
-            for device in by.without(part.device).iter() {
-                if !self.is_mapped_for(device, part.address)? {
+            let is_within = |range: &(u64, u64)| part.address.wrapping_sub(range.0) < range.1;
+            if known.iter().any(is_within) {
+                continue;
+            }
+            let _context = self.runtime.device(part.device)?.enter()?;
+            let is_plain = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+            if self.asked::<u32>(is_plain, part.address)? == Some(1) {
+                // The driver's own: whoever reaches the device has it.
+                if others > 0 {
+                    known[others % KNOWN] = self.range_around(part.address)?;
+                }
+                others += 1;
+                continue;
+            }
+            for device in users.iter() {
+                const READ_AND_WRITE: u32 = 3;
+                let flags = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+                let _context = self.runtime.device(device)?.enter()?;
+                if self.asked::<u32>(flags, part.address)? != Some(READ_AND_WRITE) {
                     return Ok(false);
                 }
             }
@@ -242,20 +265,23 @@ impl<'a> Team<'a> {
         Ok(true)
     }
 
-    /// What the driver says of memory of others.
-    fn is_mapped_for(&self, device: i32, address: u64) -> Result<bool> {
-        const READ_AND_WRITE: u32 = 3;
-        let driver = self.runtime.driver();
-        let _relaxed = Relaxed::enter(driver);
-        let _context = self.runtime.device(device)?.enter()?;
-        let mut flags = 0u32;
-        let data = std::ptr::from_mut(&mut flags).cast::<c_void>();
-        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-        // SAFETY: the attribute is an integer of this size; the driver only looks the address up.
-        match unsafe { driver.cuPointerGetAttribute(data, attribute, address) } {
-            Ok(()) => Ok(flags == READ_AND_WRITE),
+    /// The piece of memory that an address is in, and how long it is.
+    fn range_around(&self, address: u64) -> Result<(u64, u64)> {
+        use CUpointer_attribute::*;
+        let start = self.asked::<u64>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address)?;
+        let bytes = self.asked::<u64>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)?;
+        Ok(start.zip(bytes).unwrap_or_default())
+    }
+
+    /// What the driver says of memory, in the current context; `None`: it knows nothing.
+    fn asked<T: Default>(&self, attribute: CUpointer_attribute, address: u64) -> Result<Option<T>> {
+        let mut value = T::default();
+        let data = std::ptr::from_mut(&mut value).cast::<c_void>();
+        // SAFETY: the value has the attribute's type; the driver only looks the address up.
+        match unsafe { self.runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+            Ok(()) => Ok(Some(value)),
             Err(error) if matches!(error.code, code::INVALID_VALUE | code::NOT_SUPPORTED) => {
-                Ok(false)
+                Ok(None)
             }
             Err(error) => Err(error.into()),
         }

@@ -2,7 +2,7 @@
 //! several may lie in one block.
 
 use super::owned::Block;
-use super::{Dtype, Place};
+use super::{Dtype, Place, Tensor};
 use crate::error::{Error, Result};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("tensors");
@@ -18,6 +18,17 @@ pub struct Site {
     pub place: Place,
     /// What its elements are.
     pub dtype: Dtype,
+}
+
+impl Site {
+    /// That of a tensor, or of a part of one, which may begin before what its host calls the start.
+    pub fn of(tensor: &Tensor) -> Site {
+        let (place, dtype) = (tensor.place, tensor.dtype);
+        match tensor.address.checked_sub(tensor.data) {
+            Some(byte_offset) => Site { data: tensor.data, byte_offset, place, dtype },
+            None => Site { data: tensor.address, byte_offset: 0, place, dtype },
+        }
+    }
 }
 
 /// A tensor as the host gets it.

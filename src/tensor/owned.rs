@@ -294,15 +294,13 @@ impl Taken {
 }
 
 /// Puts tensors that were filled in together into the table, before the host has them; gives what
-/// names them. On failure it comes back.
-pub fn insert_bundle(bundle: Bundle) -> std::result::Result<usize, (Error, Bundle)> {
+/// names them. On failure they stay where they are.
+pub fn insert_bundle(bundle: &mut Bundle) -> Result<usize> {
     let (start, read_only) = (bundle.start(), bundle.num_read_only());
     let mut table = TABLE.lock();
-    if table.bundles.try_reserve(1).is_err() {
-        return Err((NO_ROOM, bundle));
-    }
+    table.bundles.try_reserve(1).map_err(|_| NO_ROOM)?;
     let place = table.bundles.partition_point(|other| other.start() < start);
-    table.bundles.insert(place, bundle);
+    table.bundles.insert(place, std::mem::take(bundle));
     READ_ONLY.fetch_add(read_only, Ordering::Relaxed);
     Ok(start)
 }

@@ -75,3 +75,44 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
         Ok(())
     })
 }
+
+/// Runs `body`, which copies the same to other devices, and then to places on the root's own device, on
+/// a lane beside that. False as `body` says, with nothing queued.
+pub(super) fn beside(
+    team: &Team,
+    bytes: u64,
+    src: Part,
+    near: &[Part],
+    body: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    if near.is_empty() {
+        return body();
+    }
+    team.begin()?;
+    let runtime = team.runtime();
+    let (device, stream) = (runtime.device(src.device)?, team.stream(src.device));
+    let queue = |lane: &Stream| {
+        near.iter()
+            .filter(|dst| dst.address != src.address)
+            .try_for_each(|dst| copy(runtime, lane, dst.address, src.address, bytes))
+    };
+    if team.is_capturing() {
+        return Ok(body()? && queue(stream).map(|()| true)?);
+    }
+    let lane = device.streams.lane(device, 0)?;
+    let event = device.events.take_untimed(device)?;
+    // What was on the stream before; what `body` queues there is not waited for.
+    let done = stream.record(runtime, event).and_then(|()| body());
+    let ordered = match done {
+        Ok(true) => lane.wait(runtime, event),
+        _ => Ok(()),
+    };
+    device.events.give_untimed(event);
+    if !done? {
+        return Ok(false);
+    }
+    ordered?;
+    let queued = queue(lane);
+    let joined = team.release(lane, Devices::one(src.device));
+    queued.and(joined).map(|()| true)
+}

@@ -17,7 +17,7 @@ use super::team::{Devices, Team, Worker};
 use crate::error::{Error, Result};
 pub use copies::copies;
 pub use loaded::Loaded;
-pub use spread::{broadcast, broadcast_many};
+pub use spread::{broadcast, broadcast_blocks, broadcast_many};
 pub use strided::strided;
 pub use sum::sum;
 
@@ -100,6 +100,17 @@ pub struct Piece {
     pub src: u64,
     /// Where it goes, from the start of a block; pieces are in rising order.
     pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Pieces, and where they go: a block of one layout on each of the other devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// What it is made of.
+    pub pieces: &'a [Piece],
+    /// Where it is; of all blocks of a call, on the same devices in the same order.
+    pub parts: &'a [Part],
     /// Its length.
     pub bytes: u64,
 }

@@ -6,7 +6,7 @@
 
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
-use super::{NO_ROOM, Part, Piece, Rows, all_devices, chain, copies, in_order};
+use super::{Block, NO_ROOM, Part, Piece, Rows, all_devices, chain, copies, in_order};
 use crate::comm::team::{Devices, Team, Worker};
 use crate::error::Result;
 
@@ -15,18 +15,29 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     if bytes == 0 || dsts.is_empty() {
         return Ok(true);
     }
-    let pieces = [Piece { src: src.address, offset: 0, bytes }];
+    let block =
+        Block { pieces: &[Piece { src: src.address, offset: 0, bytes }], parts: dsts, bytes };
     // To one other an engine is as quick as a kernel.
-    if dsts.len() > 1 {
-        if is_small(team, bytes, src.device, dsts)? {
-            return by_root(team, src.device, &pieces, dsts, bytes);
-        }
-        if can_own(team, src.device, [src].into_iter(), dsts)? {
-            return match bytes < LARGE_BROADCAST.get() {
-                true => by_owners(team, src.device, &pieces, dsts, bytes),
-                false => chain::broadcast(team, bytes, src, dsts),
-            };
-        }
+    if dsts.len() > 1 && is_small(team, src.device, &[block])? {
+        return by_root(team, src.device, &[block]);
+    }
+    let (mut far, mut near) = (Vec::new(), Vec::new());
+    far.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
+    near.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
+    far.extend(dsts.iter().filter(|dst| dst.device != src.device));
+    near.extend(dsts.iter().filter(|dst| dst.device == src.device));
+    chain::beside(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
+}
+
+/// The same to other devices.
+fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
+    let block =
+        Block { pieces: &[Piece { src: src.address, offset: 0, bytes }], parts: dsts, bytes };
+    if dsts.len() > 1 && can_own(team, src.device, &[block])? {
+        return match bytes < LARGE_BROADCAST.get() {
+            true => by_owners(team, src.device, &[block]),
+            false => chain::broadcast(team, bytes, src, dsts),
+        };
     }
     let mut rows = Vec::new();
     rows.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
@@ -42,69 +53,98 @@ pub fn broadcast_many(
     blocks: &[Part],
     block_bytes: u64,
 ) -> Result<bool> {
-    if blocks.is_empty() {
+    broadcast_blocks(team, root, &[Block { pieces, parts: blocks, bytes: block_bytes }])
+}
+
+/// The same of several blocks, which go as one.
+pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    let Some(first) = blocks.first().filter(|block| !block.parts.is_empty()) else {
         return Ok(true);
-    }
-    if let [piece] = pieces {
+    };
+    if let ([Block { pieces: [piece], .. }], parts) = (blocks, first.parts) {
         let src = Part { device: root, address: piece.src };
-        let at = |block: &Part| Part { address: block.address + piece.offset, ..*block };
+        let at = |part: &Part| Part { address: part.address + piece.offset, ..*part };
         let mut dsts = Vec::new();
-        dsts.try_reserve_exact(blocks.len()).map_err(|_| NO_ROOM)?;
-        dsts.extend(blocks.iter().map(at));
+        dsts.try_reserve_exact(parts.len()).map_err(|_| NO_ROOM)?;
+        dsts.extend(parts.iter().map(at));
         return broadcast(team, piece.bytes, src, &dsts);
     }
-    let sources = || pieces.iter().map(|piece| Part { device: root, address: piece.src });
-    let is_alone = blocks.len() == 1;
-    if is_small(team, block_bytes, root, blocks)?
-        || is_alone && team.can_all_use(Devices::one(root), blocks.iter().copied())?
-    {
-        return by_root(team, root, pieces, blocks, block_bytes);
+    if first.parts.len() > 1 && !is_small(team, root, blocks)? && can_own(team, root, blocks)? {
+        return by_owners(team, root, blocks);
     }
-    if can_own(team, root, sources(), blocks)? {
-        return by_owners(team, root, pieces, blocks, block_bytes);
-    }
-    match team.can_all_use(Devices::one(root), blocks.iter().copied())? {
-        true => by_root(team, root, pieces, blocks, block_bytes),
+    match team.can_all_use(Devices::one(root), parts_of(blocks))? {
+        true => by_root(team, root, blocks),
         false => Ok(false),
     }
 }
 
+/// Where all blocks are.
+fn parts_of(blocks: &[Block]) -> impl Iterator<Item = Part> {
+    blocks.iter().flat_map(|block| block.parts.iter().copied())
+}
+
+fn bytes_of(blocks: &[Block]) -> u64 {
+    blocks.iter().fold(0, |all, block| all.saturating_add(block.bytes))
+}
+
+/// The devices that work with the memory of blocks and of their pieces.
+fn touched(root: i32, blocks: &[Block]) -> Devices {
+    all_devices(parts_of(blocks)).with(root)
+}
+
 /// Is it so little that the root does it alone, which can?
-fn is_small(team: &Team, bytes: u64, root: i32, dsts: &[Part]) -> Result<bool> {
-    Ok(bytes.saturating_mul(dsts.len() as u64) <= SMALL_BROADCAST.get()
-        && team.can_all_use(Devices::one(root), dsts.iter().copied())?)
+fn is_small(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    let targets = blocks.first().map_or(0, |block| block.parts.len() as u64);
+    Ok(bytes_of(blocks).saturating_mul(targets) <= SMALL_BROADCAST.get()
+        && team.can_all_use(Devices::one(root), parts_of(blocks))?)
 }
 
 /// Can each of the others read the root's memory, and write that of all others?
-fn can_own(
-    team: &Team,
-    root: i32,
-    sources: impl Iterator<Item = Part>,
-    dsts: &[Part],
-) -> Result<bool> {
-    let owners = all_devices(dsts.iter().copied());
-    Ok(owners.len() == dsts.len()
+fn can_own(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    let Some(first) = blocks.first() else { return Ok(false) };
+    let owners = all_devices(first.parts.iter().copied());
+    let is_alike = |block: &Block| {
+        let devices = |parts: &'_ [Part]| parts.iter().map(|part| part.device).collect::<Devices>();
+        block.parts.len() == first.parts.len() && devices(block.parts) == owners
+    };
+    let pieces = blocks.iter().flat_map(|block| block.pieces);
+    let sources = pieces.map(|piece| Part { device: root, address: piece.src });
+    Ok(owners.len() == first.parts.len()
         && !owners.has(root)
-        && team.can_all_use(owners, sources.chain(dsts.iter().copied()))?)
+        && blocks.iter().all(is_alike)
+        && team.can_all_use(owners, sources.chain(parts_of(blocks)))?)
 }
 
 /// One kernel, on the root.
-fn by_root(team: &Team, root: i32, pieces: &[Piece], dsts: &[Part], bytes: u64) -> Result<bool> {
-    let touches = all_devices(dsts.iter().copied()).with(root);
-    let workers = [Worker { stream: team.stream(root), touches }];
-    in_order(team, &workers, || spread(team, root, pieces, (dsts, 0), (0, bytes)))
+fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    let workers = [Worker { stream: team.stream(root), touches: touched(root, blocks) }];
+    in_order(team, &workers, || {
+        blocks.iter().try_for_each(|block| spread(team, root, block, 0, (0, block.bytes)))
+    })
 }
 
-/// A kernel on each of the others, for a range each.
-fn by_owners(team: &Team, root: i32, pieces: &[Piece], dsts: &[Part], bytes: u64) -> Result<bool> {
-    let touches = all_devices(dsts.iter().copied()).with(root);
+/// A kernel on each of the others, for a range each of all blocks.
+fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    let (owners, touches) = (blocks[0].parts, touched(root, blocks));
     let mut workers = Vec::new();
-    workers.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
-    workers.extend(dsts.iter().map(|dst| Worker { stream: team.stream(dst.device), touches }));
+    workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
+    workers.extend(owners.iter().map(|own| Worker { stream: team.stream(own.device), touches }));
+    let whole = bytes_of(blocks);
     in_order(team, &workers, || {
-        (0..dsts.len()).try_for_each(|owner| {
-            let range = share(bytes, owner, dsts.len());
-            spread(team, dsts[owner].device, pieces, (dsts, owner), range)
+        workers.iter().enumerate().try_for_each(|(index, worker)| {
+            let (from, to) = share(whole, index, workers.len());
+            let (mut start, device) = (0, worker.stream.device());
+            for block in blocks {
+                let inside = |at: u64| at.saturating_sub(start).min(block.bytes);
+                let range = (inside(from), inside(to));
+                if range.0 < range.1 {
+                    let own = |part: &Part| part.device == device;
+                    let first = block.parts.iter().position(own).unwrap_or(0);
+                    spread(team, device, block, first, range)?;
+                }
+                start += block.bytes;
+            }
+            Ok(())
         })
     })
 }
@@ -119,15 +159,16 @@ pub(super) fn share(whole: u64, index: usize, count: usize) -> (u64, u64) {
     (cut(index), cut(index + 1))
 }
 
-/// Writes what of the pieces lies in a range of the layout to all destinations, that of number `first`
+/// Writes what of a block's pieces lies in a range of its layout to all places, that of number `first`
 /// first, so that not all devices write to the same one at a time.
 fn spread(
     team: &Team,
     device: i32,
-    pieces: &[Piece],
-    (dsts, first): (&[Part], usize),
+    block: &Block,
+    first: usize,
     (from, to): (u64, u64),
 ) -> Result<()> {
+    let (pieces, dsts) = (block.pieces, block.parts);
     let (stream, own) = (team.stream(device), dsts[first].address);
     let device = team.runtime().device(device)?;
     let others = || dsts[first + 1..].iter().chain(&dsts[..first]).map(|dst| dst.address);

@@ -15,6 +15,7 @@ use crate::thread;
 mod calls;
 mod captures;
 mod orders;
+mod sweep;
 
 /// Limits as a test wants them, until it is dropped.
 struct Limits(Vec<(&'static Limit, u64)>);
@@ -44,14 +45,24 @@ fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
 
 /// Default streams of even devices, pooled ones of the others.
 fn streams(runtime: &Runtime) -> Vec<&Stream> {
-    let stream = |device: &'_ crate::device::Device| -> *const Stream {
-        match device.ordinal() % 2 {
-            0 => device.streams.default(),
-            _ => device.streams.next(device, 0).unwrap(),
-        }
-    };
-    // SAFETY: streams live as long as the runtime.
-    runtime.devices.iter().map(|device| unsafe { &*stream(device) }).collect()
+    let stream = |device: &crate::device::Device| device.ordinal() % 2 == 0;
+    chosen(runtime, stream)
+}
+
+/// Pooled streams of all devices.
+fn pooled(runtime: &Runtime) -> Vec<&Stream> {
+    chosen(runtime, |_| false)
+}
+
+fn chosen(runtime: &Runtime, is_default: impl Fn(&crate::device::Device) -> bool) -> Vec<&Stream> {
+    let mut streams = Vec::new();
+    for device in &runtime.devices {
+        streams.push(match is_default(device) {
+            true => device.streams.default(),
+            false => device.streams.next(device, 0).unwrap(),
+        });
+    }
+    streams
 }
 
 /// Bytes that nobody takes for others.

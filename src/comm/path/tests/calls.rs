@@ -12,19 +12,10 @@ fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
     NAMES.iter().copied().zip(made).filter(|(_, made)| *made > 0).collect()
 }
 
-/// Pooled streams, or default ones, of all devices; and a buffer on each.
-fn with_buffers(devices: usize, are_default: bool, body: impl Fn(&Runtime, &[&Stream], &[Part])) {
-    let options = format!("devices={devices},memory=64MiB");
-    on_machine(&options, |runtime| {
-        let stream = |device: &'_ crate::device::Device| -> *const Stream {
-            match are_default {
-                true => device.streams.default(),
-                false => device.streams.next(device, 0).unwrap(),
-            }
-        };
-        // SAFETY: streams live as long as the runtime.
-        let streams = runtime.devices.iter().map(|device| unsafe { &*stream(device) });
-        let streams: Vec<&Stream> = streams.collect();
+/// Pooled streams of all devices, and a buffer on each.
+fn with_buffers(devices: usize, body: impl Fn(&Runtime, &[&Stream], &[Part])) {
+    on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
+        let streams = pooled(runtime);
         let parts = streams.iter().map(|stream| Part {
             device: stream.device(),
             address: malloc(runtime, stream, 4 << 20),
@@ -35,30 +26,99 @@ fn with_buffers(devices: usize, are_default: bool, body: impl Fn(&Runtime, &[&St
     });
 }
 
-#[test]
-fn print() {
-    for are_default in [false, true] {
-        with_buffers(4, are_default, |runtime, streams, parts| {
-            for bytes in [4096, 1 << 20] {
-                for _ in 0..2 {
-                    let made = counted(runtime, || {
-                        let team = Team::new(runtime, streams).unwrap();
-                        assert!(broadcast(&team, bytes, parts[0], &parts[1..]).unwrap());
-                    });
-                    println!("{are_default} broadcast {bytes} {made:?}");
-                }
-                let made = counted(runtime, || {
-                    let team = Team::new(runtime, streams).unwrap();
-                    let item = Sum {
-                        number: Number::F32,
-                        elements: bytes / 4,
-                        sources: parts,
-                        dst: parts[0],
-                    };
-                    assert!(sum(&team, &[item]).unwrap());
-                });
-                println!("{are_default} sum {bytes} {made:?}");
-            }
-        });
+/// What a call makes from the second time on: records, waits, launches and copies.
+fn made(devices: usize, body: impl Fn(&Team, &[Part])) -> [u64; 4] {
+    made_with(&[], devices, body)
+}
+
+/// The same with other limits.
+fn made_with(
+    limits: &[(&'static Limit, u64)],
+    devices: usize,
+    body: impl Fn(&Team, &[Part]),
+) -> [u64; 4] {
+    let made = std::cell::Cell::new([0; 4]);
+    with_buffers(devices, |runtime, streams, parts| {
+        let _limits = Limits::set(limits);
+        let body = || body(&Team::new(runtime, streams).unwrap(), parts);
+        body();
+        let calls = counted(runtime, body);
+        let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
+        let found =
+            ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemcpyAsync"].map(of);
+        // Besides, each stream is asked whether it is captured, and contexts are made current.
+        let contexts = ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"].map(of);
+        let others = of("cuStreamIsCapturing") + contexts.iter().sum::<u64>();
+        assert_eq!(of("cuStreamIsCapturing"), devices as u64);
+        assert!(contexts.iter().all(|count| *count <= found[2] + found[3]));
+        assert_eq!(
+            calls.iter().map(|call| call.1).sum::<u64>(),
+            found.iter().sum::<u64>() + others
+        );
+        made.set(found);
+    });
+    made.get()
+}
+
+fn broadcasts(bytes: u64) -> impl Fn(&Team, &[Part]) {
+    move |team, parts| assert!(broadcast(team, bytes, parts[0], &parts[1..]).unwrap())
+}
+
+fn sums(bytes: u64) -> impl Fn(&Team, &[Part]) {
+    move |team, parts| {
+        let elements = bytes / 4;
+        let item = Sum { number: Number::F32, elements, sources: parts, dst: parts[0] };
+        assert!(sum(team, &[item]).unwrap());
     }
+}
+
+fn scatters(bytes: u64) -> impl Fn(&Team, &[Part]) {
+    move |team, parts| {
+        let rows = parts[1..].iter().map(|dst| Rows::flat(parts[0], *dst, bytes));
+        assert!(copies(team, &rows.collect::<Vec<_>>()).unwrap());
+    }
+}
+
+/// The floor of a call on n devices by one of them: n - 1 records and waits before, one record and
+/// n - 1 waits after.
+#[test]
+fn small_calls_take_no_more_than_they_must() {
+    for devices in [2, 3, 4, 8] {
+        let others = devices as u64 - 1;
+        let by_kernel = [others + 1, 2 * others, 1, 0];
+        let by_copy = [others + 1, 2 * others, 0, 1];
+        let expected = if devices == 2 { by_copy } else { by_kernel };
+        assert_eq!(made(devices, broadcasts(4096)), expected);
+        assert_eq!(made(devices, sums(4096)), by_kernel);
+        assert_eq!(made(devices, scatters(4096)), expected);
+    }
+}
+
+/// All work for all: through one of them before; after, each for each, or through one where they are
+/// many.
+#[test]
+fn larger_calls_are_joined_with_few_waits() {
+    let limits =
+        [(&SMALL_BROADCAST, 0), (&SMALL_SUM, 0), (&SMALL_COPIES, 0), (&LARGE_BROADCAST, 2 << 20)];
+    for (devices, records, waits) in [(3, 2 + 1 + 2, 2 + 1 + 4), (4, 3 + 1 + 3, 3 + 2 + 9)] {
+        let owners = devices as u64 - 1;
+        assert_eq!(made_with(&limits, devices, broadcasts(1 << 20)), [records, waits, owners, 0]);
+        assert_eq!(made_with(&limits, devices, sums(1 << 20)), [records, waits, owners, 0]);
+    }
+    // 7 owners: 7 + 1 + 6 + 1 records, 7 + 6 + 6 + 7 waits.
+    assert_eq!(made_with(&limits, 8, sums(1 << 20)), [15, 26, 7, 0]);
+    // Who copies waits for the hub, and the hub for him.
+    for devices in [3, 4, 8] {
+        let others = devices as u64 - 1;
+        assert_eq!(
+            made_with(&limits, devices, scatters(1 << 20)),
+            [1 + others, 2 * others, 0, others]
+        );
+    }
+    // Chunks of 2 MiB, each read by one and written to the other, on two lanes of each: what is
+    // ordered among lanes of one device costs little.
+    assert_eq!(
+        made_with(&limits, 3, broadcasts(4 << 20)),
+        [3 + 1 + 2 + 2 + 2, 3 + 1 + 2 + 2 + 6, 0, 4]
+    );
 }

@@ -12,12 +12,7 @@ fn what_is_captured_can_be_replayed() {
     for (way, schedule) in ways().iter().flat_map(|way| schedules.map(|name| (way, name))) {
         on_machine(&format!("devices=3,memory=256MiB,schedule={schedule}"), |runtime| {
             let _limits = Limits::set(way);
-            let pooled = |device: &'_ crate::device::Device| -> *const Stream {
-                device.streams.next(device, 0).unwrap()
-            };
-            // SAFETY: streams live as long as the runtime.
-            let streams = runtime.devices.iter().map(|device| unsafe { &*pooled(device) });
-            let streams: Vec<&Stream> = streams.collect();
+            let streams = pooled(runtime);
             // Of each device: what is sent, and what comes: a copy, a sum, and all parts together.
             let block = |stream: &&Stream| malloc(runtime, stream, 5 * BYTES);
             let blocks: Vec<u64> = streams.iter().map(block).collect();
