@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How fast collectives of one process are beside PyTorch's, peer copies and NCCL, in the same run.
 
-  comm.py LIBRARY [--devices N] [--out FOLDER] [--only TEXT] [--no-nccl] [--check] [--rounds N]
+  comm.py LIBRARY [--devices N[,N]] [--out FOLDER] [--only TEXT] [--no-nccl] [--foreign] [--check]
 
 LIBRARY is libtcuda.so; TCUDA_NCCL_PATH names NCCL where it is not PyTorch's. Calls of ours and of PyTorch's
-take turns, on the default streams of N devices (all). For each verb and size the table, which comes last,
+take turns, on the default streams of N devices (all), each with memory of its own library; --foreign adds
+rows in which ours work on PyTorch's memory. For each verb and size the table, which comes last,
 has the median time from a call to its end on every device, the time of a call among many with one
 wait at the end, and that of the call alone, all in microseconds. --check compares results with PyTorch's
 instead, byte for byte, and sums with those of adding one after the other.
@@ -56,10 +57,13 @@ class Ours:
     def __init__(self, library, devices):
         self.tcuda = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         self.tcuda.tcuda_last_error.restype = ctypes.c_char_p
+        self.helper = ctypes.CDLL(self.built())
+        self.begin(devices)
+
+    def begin(self, devices):
         count = ctypes.c_int32()
         self.call("tcuda_device_count", ctypes.byref(count))
         self.devices = min(devices or count.value, count.value)
-        self.helper = ctypes.CDLL(self.built())
         self.run("comm_begin", self.devices)
 
     def built(self):
@@ -104,6 +108,36 @@ class Ours:
         whole = ctypes.c_double()
         self.run("comm_batch", count, ctypes.byref(whole))
         return whole.value
+
+
+class Foreign:
+    """Ours, on memory of PyTorch's."""
+
+    def __init__(self, torch, ours):
+        self.torch, self.ours, self.kept = torch, ours, []
+        self.each, self.row = ours.each, ours.row
+
+    def prepare(self, verb, size):
+        n = self.ours.devices
+        self.ours.prepare(verb, size)
+        if verb == "coalesced":
+            places = [(index, 0, 0, count) for index, count in enumerate(SMALL * 100)]
+        else:
+            many = verb in ("reduce_add", "gather")
+            # A gather's parts are smaller than this.
+            places = [(index, 0, index, size // 4) for index in range(n if many else 1)]
+            if verb == "broadcast_out":
+                places += [(index, 1, index, size // 4) for index in range(n)]
+        for index, is_out, device, count in places:
+            tensor = self.torch.ones(count, device=device)
+            self.kept.append(tensor)
+            self.ours.helper.comm_replace(index, is_out, ctypes.c_void_p(tensor.data_ptr()))
+        self.ours.sync()
+
+    def finish(self):
+        self.ours.finish()
+        self.kept.clear()
+        self.torch.cuda.empty_cache()
 
 
 class Theirs:
@@ -210,7 +244,7 @@ def first_calls(options):
     for verb, size in FIRST:
         row = {"verb": verb, "bytes": size}
         for side in ("ours", "torch"):
-            command = [sys.executable, __file__, str(options.library), "--devices", str(options.devices),
+            command = [sys.executable, __file__, str(options.library), "--devices", options.devices,
                        "--first", side, verb, str(size)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode == 0:
@@ -228,7 +262,7 @@ def first_call(options):
         torch = torch_or_none()
         if torch is None:
             return 1
-    ours = Ours(options.library, options.devices)
+    ours = Ours(options.library, int(options.devices))
     timed = Theirs(torch, ours) if torch else ours
     timed.prepare(verb, int(size))
     print(timed.each(1)[1][0] / 1e3)
@@ -244,9 +278,9 @@ def size_text(size):
 
 
 def table(report):
-    print(f"\n{report['gpu']}, {report['devices']} devices, PyTorch {report['torch']}; microseconds: "
-          "one call to its end on every device, one of many, the call alone")
-    print(f"{'verb':15}{'size':>9} |{'ours':>9}{'of many':>9}{'host':>8}{'GB/s':>7} |"
+    print(f"\n{report['gpu']}, PyTorch {report['torch']}; microseconds: one call to its end on every device, "
+          "one of many, the call alone; (f): on PyTorch's memory")
+    print(f"{'verb':17}{'n':>3}{'size':>9} |{'ours':>9}{'of many':>9}{'host':>8}{'GB/s':>7} |"
           f"{'torch':>9}{'of many':>9}{'host':>8} | {'whole':>6}{'host':>6} ours/torch")
     for row in report["rows"]:
         ours, theirs = row.get("ours"), row.get("torch")
@@ -255,7 +289,8 @@ def table(report):
         ratios = ["", ""]
         if ours and theirs:
             ratios = [f"{ours[what] / theirs[what]:.2f}" for what in ("whole", "host")]
-        print(f"{row['verb']:15}{size_text(row['bytes']):>9} |{cell(ours, 'whole'):>9}"
+        name = row["verb"] + (" (f)" if row["foreign"] else "")
+        print(f"{name:17}{row['devices']:>3}{size_text(row['bytes']):>9} |{cell(ours, 'whole'):>9}"
               f"{cell(ours, 'row'):>9}{cell(ours, 'host', 2):>8}{speed:>7} |{cell(theirs, 'whole'):>9}"
               f"{cell(theirs, 'row'):>9}{cell(theirs, 'host', 2):>8} | {ratios[0]:>6}{ratios[1]:>6}")
     if report["first"]:
@@ -266,6 +301,41 @@ def table(report):
         print(f"NCCL's communicators: {report['nccl_init_ms']:.0f} ms")
 
 
+def bench_devices(options, torch, ours, report):
+    """The rows for as many devices as `ours` has now."""
+    n = ours.devices
+    theirs = Theirs(torch, ours) if torch else None
+    if not options.no_nccl:
+        try:
+            report["nccl_init_ms"] = ours.join()
+        except RuntimeError as error:
+            report["nccl_init_ms"] = None
+            print(error, file=sys.stderr, flush=True)
+    sets = [(False, VERBS, SIZES)]
+    if options.foreign and torch:
+        sets.append((True, VERBS[1:7], (4 * KIB, 16 * MIB, 1024 * MIB)))
+    for foreign, verbs, sizes in sets:
+        sides = {"ours": Foreign(torch, ours) if foreign else ours}
+        if theirs:
+            sides["torch"] = theirs
+        for verb in verbs:
+            if options.only not in verb:
+                continue
+            if verb.startswith("nccl") and report["nccl_init_ms"] is None:
+                continue
+            for size in (0,) if verb == "coalesced" else sizes:
+                if size > options.most << 20:
+                    continue
+                row = {"verb": verb, "devices": n, "foreign": foreign, "bytes": size,
+                       "moved": 4 * sum(SMALL) * 100}
+                row.update(measured(sides, verb, size, options.rounds))
+                report["rows"].append(row)
+                done = {name: round(times["whole"], 1) for name, times in row.items()
+                        if isinstance(times, dict)}
+                print(verb, n, size_text(size), done, flush=True)
+    ours.run("comm_end")
+
+
 def bench(options):
     start = time.monotonic()
     torch = torch_or_none()
@@ -273,43 +343,26 @@ def bench(options):
         # Before tcuda: contexts, and NCCL where PyTorch brings it along.
         for device in range(torch.cuda.device_count()):
             torch.zeros(1, device=device)
-    ours = Ours(options.library, options.devices)
-    options.devices = ours.devices
-    if ours.devices < 2:
-        print("skipped: two devices are needed")
-        return 0
-    sides = {"ours": ours}
-    if torch:
-        sides["torch"] = Theirs(torch, ours)
-    report = {"gpu": torch.cuda.get_device_name() if torch else "", "devices": ours.devices,
+    counts = [int(count) for count in options.devices.split(",")]
+    ours = Ours(options.library, counts[0])
+    report = {"gpu": torch.cuda.get_device_name() if torch else "", "devices": [],
               "torch": torch.__version__ if torch else "none", "rows": [], "first": [],
               "nccl_init_ms": None}
-    if not options.no_nccl:
-        try:
-            report["nccl_init_ms"] = ours.join()
-        except RuntimeError as error:
-            print(error, file=sys.stderr, flush=True)
-    for verb in VERBS:
-        if options.only not in verb:
-            continue
-        if verb.startswith("nccl") and report["nccl_init_ms"] is None:
-            continue
-        for size in (0,) if verb == "coalesced" else SIZES:
-            if size > options.most << 20:
-                continue
-            row = {"verb": verb, "bytes": size, "moved": 4 * sum(SMALL) * 100}
-            row.update(measured(sides, verb, size, options.rounds))
-            report["rows"].append(row)
-            done = {name: round(times["whole"], 1) for name, times in row.items()
-                    if isinstance(times, dict)}
-            print(verb, size_text(size), done, flush=True)
-    ours.run("comm_end")
-    if not options.only:
+    for count in counts:
+        ours.begin(count)
+        if ours.devices < 2:
+            print("skipped: two devices are needed")
+            return 0
+        report["devices"].append(ours.devices)
+        bench_devices(options, torch, ours, report)
+    if not options.only and not options.no_first:
+        options.devices = str(report["devices"][-1])
         report["first"] = first_calls(options)
     report["seconds"] = time.monotonic() - start
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"comm_{ours.devices}.json"
+        name = "_".join(str(count) for count in report["devices"])
+        path = options.out / f"comm_{name}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")
     table(report)
     print(f"{report['seconds']:.0f} s")
@@ -322,12 +375,13 @@ def bench(options):
 class Check:
     def __init__(self, options):
         import torch
+        import torch.cuda.comm
         import random_gpu
 
         self.torch, self.view = torch, random_gpu.Tensor
         for device in range(torch.cuda.device_count()):
             torch.zeros(1, device=device)
-        self.ours = Ours(options.library, options.devices)
+        self.ours = Ours(options.library, int(options.devices))
         self.n = self.ours.devices
         self.random = random.Random(options.seed)
         self.differences = self.compared = 0
@@ -481,12 +535,14 @@ def check(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
-    parser.add_argument("--devices", type=int, default=0)
+    parser.add_argument("--devices", default="0", help="how many, or several numbers with commas")
     parser.add_argument("--out", type=pathlib.Path, help="folder for comm_N.json")
     parser.add_argument("--only", default="", help="verbs with this in their names")
     parser.add_argument("--most", type=int, default=1024, help="largest size, in MiB")
     parser.add_argument("--rounds", type=int, default=TURNS, help="turns of each side")
     parser.add_argument("--no-nccl", action="store_true", help="without communicators")
+    parser.add_argument("--foreign", action="store_true", help="rows with PyTorch's memory as well")
+    parser.add_argument("--no-first", action="store_true", help="without first calls")
     parser.add_argument("--check", action="store_true", help="compare results instead")
     parser.add_argument("--check-rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)

@@ -55,7 +55,8 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
             "torch_streams", "nvtx_suballocations", "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
-            "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer"}
+            "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
+            "communicator_failures", "communicator_library"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
@@ -113,6 +114,7 @@ def run(directory, program, rule):
     result, start = Result(), time.monotonic()
     environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM=program.options,
                        LD_PRELOAD=preloaded(directory, rule))
+    environment.setdefault("TCUDA_NCCL_PATH", str(directory / "libfake_nccl.so"))
     environment["TCUDA_LIBC_FAULTS" if rule.startswith("libc ") else "TCUDA_FAULTS"] = \
         rule.removeprefix("libc ")
     with tempfile.TemporaryDirectory() as folder:

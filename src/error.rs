@@ -215,6 +215,26 @@ pub enum Error {
         /// Whose memory it is.
         memory: i32,
     },
+    /// A tensor or a stream of another device than the communicator's.
+    #[error("{what} is of device {device}, and the communicator of device {own}")]
+    CommunicatorDevice {
+        /// "input", "output" or "stream"
+        what: &'static str,
+        /// Its device.
+        device: i32,
+        /// The communicator's.
+        own: i32,
+    },
+    /// Two tensors whose numbers of elements do not go together.
+    #[error("input has {input} elements, and output {output}; {rule}")]
+    Elements {
+        /// Of the input.
+        input: u64,
+        /// Of the output.
+        output: u64,
+        /// What they should be, as the end of a sentence.
+        rule: &'static str,
+    },
     /// A tensor says that it is the host's, and its memory is on a device.
     #[error(
         "a tensor says that it is in memory of the host, and that memory is on device {memory}"
@@ -276,26 +296,6 @@ pub enum Error {
     NotThere {
         /// The destination.
         device: i32,
-    },
-    /// A tensor or a stream of another device than the communicator's.
-    #[error("{what} is of device {device}, and the communicator of device {own}")]
-    CommunicatorDevice {
-        /// "input", "output" or "stream"
-        what: &'static str,
-        /// Its device.
-        device: i32,
-        /// The communicator's.
-        own: i32,
-    },
-    /// Two tensors whose numbers of elements do not go together.
-    #[error("input has {input} elements, and output {output}; {rule}")]
-    Elements {
-        /// Of the input.
-        input: u64,
-        /// Of the output.
-        output: u64,
-        /// What they should be, as the end of a sentence.
-        rule: &'static str,
     },
     /// Timing of events that have not completed.
     #[error("{0}")]

@@ -114,7 +114,11 @@ EXPORT int ncclGetUniqueId(unique_id *id)
 
 /* ---- Communicators ---- */
 
-static void end(comm *comm)
+/* The communicators of this process. */
+static comm *all;
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void let_go(comm *comm)
 {
     while (comm->kept != NULL) {
         operation *next = comm->kept->next;
@@ -128,8 +132,37 @@ static void end(comm *comm)
     free(comm);
 }
 
-static comm *make(room *room, int rank, int ranks, int *result)
+/* What a group has in this process goes with its last rank here, as NCCL's does: freeing waits for all
+ * devices, on which work of the other ranks may still wait for this one. */
+static void end(comm *ended)
 {
+    comm *gone = NULL;
+    bool is_last = true;
+    pthread_mutex_lock(&all_lock);
+    ended->has_ended = true;
+    for (comm *one = all; one != NULL; one = one->next)
+        if (memcmp(&one->id, &ended->id, sizeof one->id) == 0 && !one->has_ended) is_last = false;
+    for (comm **place = &all; is_last && *place != NULL;) {
+        comm *one = *place;
+        if (memcmp(&one->id, &ended->id, sizeof one->id) != 0) {
+            place = &one->next;
+            continue;
+        }
+        *place = one->next;
+        one->next = gone;
+        gone = one;
+    }
+    pthread_mutex_unlock(&all_lock);
+    while (gone != NULL) {
+        comm *next = gone->next;
+        let_go(gone);
+        gone = next;
+    }
+}
+
+static comm *make(const unique_id *id, int rank, int ranks, int *result)
+{
+    room *room = room_open(id, ranks);
     comm *made = calloc(1, sizeof *made);
     const char *blocking = getenv("NCCL_COMM_BLOCKING");
     *result = CUDA_FAILED;
@@ -151,9 +184,14 @@ static comm *make(room *room, int rank, int ranks, int *result)
     }
     if (*result == SUCCESS) {
         made->room = room;
+        made->id = *id;
+        pthread_mutex_lock(&all_lock);
+        made->next = all;
+        all = made;
+        pthread_mutex_unlock(&all_lock);
         return made;
     }
-    end(made);
+    let_go(made);
     return NULL;
 }
 
@@ -170,7 +208,7 @@ EXPORT int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank)
     CALLED("ncclCommInitRank");
     int result = SUCCESS;
     if (ranks < 1 || ranks > MOST_RANKS) return fail(WRONG_ARGUMENT, "too many ranks");
-    comm *made = make(room_open(&id, ranks), rank, ranks, &result);
+    comm *made = make(&id, rank, ranks, &result);
     if (made == NULL) return result;
     *out = made;
     if (made->is_blocking) {
@@ -199,7 +237,7 @@ EXPORT int ncclCommInitAll(comm **out, int count, const int *devices)
             result = fail(CUDA_FAILED, "no context of a device");
             continue;
         }
-        out[i] = make(room_open(&id, count), i, count, &result);
+        out[i] = make(&id, i, count, &result);
         if (out[i] != NULL) out[i]->has_context = true;
         else driver.release(devices[i]);
     }

@@ -21,7 +21,6 @@ typedef struct message message;
 typedef struct room room;
 
 room *room_open(const unique_id *id, int ranks);
-room *room_make(int ranks);
 void room_name(unique_id *id);
 /* Takes a place in it; a result of NCCL's. */
 int room_enter(room *room, int rank, int device);
@@ -69,6 +68,9 @@ extern struct fake_driver {
 } driver;
 
 typedef struct comm {
+    struct comm *next;
+    unique_id id;
+    bool has_ended;
     room *room;
     int rank, ranks, device;
     atomic_int given_up, result, failing;

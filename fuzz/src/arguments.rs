@@ -22,7 +22,7 @@ impl World {
     }
 
     /// A value that may be a live handle or anything else.
-    fn handle(&self, input: &mut Input, live: &[usize], others: &[usize]) -> usize {
+    pub(crate) fn handle(&self, input: &mut Input, live: &[usize], others: &[usize]) -> usize {
         let of = |input: &mut Input, handles: &[usize]| match handles.len() {
             0 => 0,
             count => handles[input.below(count)],

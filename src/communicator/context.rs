@@ -41,6 +41,8 @@ impl Context {
 
     /// Runs `body` with it current, and tells whether it is: after a shutdown it may not be.
     pub(super) fn within<R>(&self, body: impl FnOnce(Result<(), CudaError>) -> R) -> R {
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::host_faults::theirs();
         // SAFETY: the driver refuses a context that is none any more.
         let result = unsafe { (self.push)(self.context as CUcontext) };
         let _pushed = (result == code::SUCCESS).then_some(Pushed(self.pop));

@@ -54,6 +54,9 @@ impl Drop for Joiner {
         if let Some(own) = own {
             joiners.swap_remove(own);
         }
+        if joiners.is_empty() {
+            *joiners = Vec::new();
+        }
     }
 }
 

@@ -225,15 +225,17 @@ impl Communicator {
             Ok(Some(event)) => self.drain(inside, generation, event),
             Err(error) => Err(error),
         };
-        let is_well = drained.is_ok();
+        // A device that is lost never gets to the end. Whatever else there was, NCCL waits by itself.
+        let lost = drained.err().filter(|error| matches!(error, Error::Cuda(e) if e.is_sticky()));
+        let is_lost = lost.is_some();
         // SAFETY: nothing of the runtime is used any more.
-        let ended = unsafe { thread::outside(inside, || self.end(is_well)) };
-        drained.and(ended)
+        let ended = unsafe { thread::outside(inside, || self.end(is_lost)) };
+        lost.map_or(ended, Err)
     }
 
     /// Ends NCCL's handle; at once if its work failed, which would be waited for in vain.
-    fn end(&self, is_well: bool) -> Result<()> {
-        if !is_well || self.query().is_err() {
+    fn end(&self, is_lost: bool) -> Result<()> {
+        if is_lost || self.query().is_err() {
             return self.end_at_once();
         }
         while !self.try_hold() {

@@ -2,6 +2,7 @@
 
 mod captures;
 mod comm;
+mod communicators;
 mod direct;
 mod graphs;
 mod history;
@@ -110,6 +111,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_torch", torch::blocks_and_graphs),
     on(ONE, "random", random::fills),
     on(LATE, "late_random", random::fills),
+    on(TWO, "communicators", communicators::communicators),
+    on(TWO_LATE, "late_communicators", communicators::communicators),
     on(ONE, "capsules", random::capsules),
     on(TWO, "collectives", comm::verbs),
     on(TWO_APART, "collectives_apart", comm::verbs),

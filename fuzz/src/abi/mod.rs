@@ -2,6 +2,7 @@
 
 mod callable;
 mod comm;
+mod communicator;
 mod copy;
 mod device;
 mod event;
@@ -237,6 +238,22 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_comm_scatter_into", comm::scatter_into),
     ("tcuda_comm_gather", comm::gather),
     ("tcuda_comm_gather_into", comm::gather_into),
+    ("tcuda_nccl_version", communicator::version),
+    ("tcuda_communicator_unique_id", communicator::unique_id),
+    ("tcuda_communicator_init_rank", communicator::init_rank),
+    ("tcuda_communicator_init_all", communicator::init_all),
+    ("tcuda_communicator_destroy", communicator::destroy),
+    ("tcuda_communicator_abort", communicator::abort),
+    ("tcuda_communicator_query", communicator::query),
+    ("tcuda_communicator_group_begin", communicator::group_begin),
+    ("tcuda_communicator_group_end", communicator::group_end),
+    ("tcuda_communicator_all_reduce", communicator::all_reduce),
+    ("tcuda_communicator_broadcast", communicator::broadcast),
+    ("tcuda_communicator_reduce", communicator::reduce),
+    ("tcuda_communicator_all_gather", communicator::all_gather),
+    ("tcuda_communicator_reduce_scatter", communicator::reduce_scatter),
+    ("tcuda_communicator_send", communicator::send),
+    ("tcuda_communicator_recv", communicator::recv),
 ];
 
 /// More calls than this make an input slow, not better.

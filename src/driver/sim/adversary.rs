@@ -142,10 +142,12 @@ impl Adversary {
     }
 
     /// The host has asked whether a point is reached, and it is not: every few questions run
-    /// something that it waits for, so that a host that asks again and again comes to an end.
+    /// something that it waits for, so that a host that asks again and again comes to an end. Where that is
+    /// a callback that sleeps, it may wait for any other stream.
     pub(super) fn poll(&self, machine: &Arc<Machine>, point: &Point) {
         let mut state = self.enter();
-        let Some(index) = state.needed(std::slice::from_ref(point)) else { return };
+        let needed = state.needed(std::slice::from_ref(point));
+        let Some(index) = needed.or_else(|| state.any()) else { return };
         let Some(front) = state.lanes[index].pending.front_mut() else { return };
         match front.plan.patience.checked_sub(1) {
             Some(patience) => front.plan.patience = patience,
