@@ -146,7 +146,7 @@ fn place(number: u32, devices: i32, hosts: bool) -> Place {
 
 prop_compose! {
     fn machine()(
-        devices in prop_oneof![1 => Just(1), 6 => 2..=4i32, 2 => 5..=8i32, 1 => 9..=16i32],
+        devices in prop_oneof![2 => Just(1), 14 => 2..=4i32, 3 => 5..=8i32, 1 => 9..=16i32],
         peers in select(vec!["full", "full", "none", "pairs"]),
         schedule in schedule(),
         plain in prop::bool::weighted(0.3),

@@ -49,32 +49,32 @@ fn agree(few: u32, verbs: &'static [Verb]) {
 
 #[test]
 fn broadcasts_agree_with_the_model() {
-    agree(400, &[Verb::Broadcast, Verb::BroadcastInto]);
+    agree(120, &[Verb::Broadcast, Verb::BroadcastInto]);
 }
 
 #[test]
 fn coalesced_broadcasts_agree_with_the_model() {
-    agree(200, &[Verb::BroadcastCoalesced]);
+    agree(60, &[Verb::BroadcastCoalesced]);
 }
 
 #[test]
 fn sums_agree_with_the_model() {
-    agree(400, &[Verb::ReduceAdd, Verb::ReduceAddInto]);
+    agree(120, &[Verb::ReduceAdd, Verb::ReduceAddInto]);
 }
 
 #[test]
 fn coalesced_sums_agree_with_the_model() {
-    agree(200, &[Verb::ReduceAddCoalesced]);
+    agree(60, &[Verb::ReduceAddCoalesced]);
 }
 
 #[test]
 fn scatters_agree_with_the_model() {
-    agree(400, &[Verb::Scatter, Verb::ScatterInto]);
+    agree(120, &[Verb::Scatter, Verb::ScatterInto]);
 }
 
 #[test]
 fn gathers_agree_with_the_model() {
-    agree(400, &[Verb::Gather, Verb::GatherInto]);
+    agree(120, &[Verb::Gather, Verb::GatherInto]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ static LEFT: Mutex<Option<LiveObjects>> = Mutex::new(None);
 /// From where on which way is taken: as it is found on GPUs; soon, so that little is much; or such that
 /// kernels do all but what is smallest.
 const LIMITS: [[u64; 8]; 2] =
-    [[256, 256, 256, 3000, 512, 2048, 3, 64], [0, 0, 0, MANY, 512, 2048, 2, MANY]];
+    [[256, 256, 256, 3000, 512, 1024, 3, 64], [0, 0, 0, MANY, 512, 1024, 2, MANY]];
 const MANY: u64 = 1 << 40;
 
 fn limits() -> [&'static Limit; 8] {

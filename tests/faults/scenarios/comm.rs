@@ -93,9 +93,30 @@ fn expect_out(out: &tcuda_tensor, value: u8, streams: &[Stream; 2]) -> Done {
     expect(start, value, (rows * COLUMNS) as usize * 4, &streams[device])
 }
 
-/// A stream of each device, made current.
-fn streams() -> Result<[Stream; 2], Failed> {
-    let streams = [Stream::new(0, 0)?, Stream::new(1, 0)?];
+/// A stream of each device, current as long as this lives.
+struct Streams([Stream; 2]);
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        // One of them may be captured for ever.
+        for device in [1, 0] {
+            let mut stream = null_mut();
+            let found = call!(tcuda_stream_default(device, &mut stream));
+            let _ = found.and_then(|()| call!(tcuda_stream_set_current(stream)));
+        }
+    }
+}
+
+impl std::ops::Deref for Streams {
+    type Target = [Stream; 2];
+
+    fn deref(&self) -> &[Stream; 2] {
+        &self.0
+    }
+}
+
+fn streams() -> Result<Streams, Failed> {
+    let streams = Streams([Stream::new(0, 0)?, Stream::new(1, 0)?]);
     call!(tcuda_stream_set_current(streams[1].0))?;
     call!(tcuda_stream_set_current(streams[0].0))?;
     Ok(streams)
