@@ -1,10 +1,10 @@
 //! Large broadcasts by copy engines.
 //!
-//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from the
-//! root and writes it to the rest, on one of its lanes: so what an owner does is in order by itself, and
-//! no event is needed but before and after all. The root's link carries everything once, and so does
-//! each other's; the root always has somebody who reads, since reading what all share takes longer than
-//! writing.
+//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from
+//! the root and writes it to the rest, on one of its lanes: so what an owner does is in order by
+//! itself, and no event is needed but before and after all. The root's link carries everything
+//! once, and so does each other's; the root always has somebody who reads, since reading what all
+//! share takes longer than writing.
 
 use super::limits::{LANES, MOST_LANES, chunk};
 use super::{NO_ROOM, Part, all_devices, in_order};
@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 
-/// A lane of each of some devices, one after the other, then the next of each: their own streams where
-/// those are captured.
+/// A lane of each of some devices, one after the other, then the next of each: their own streams
+/// where those are captured.
 fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
@@ -58,7 +58,8 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     let touches = all_devices(dsts.iter().copied()).with(src.device);
     let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
     let runtime = team.runtime();
-    in_order(team, &workers, || {
+    let parts = dsts.iter().copied().chain([src]);
+    in_order(team, &workers, parts, || {
         let (mut at, mut turn) = (0, 0);
         while at < bytes {
             let length = chunk(bytes - at, dsts.len() as u64);
@@ -76,8 +77,8 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     })
 }
 
-/// Runs `body`, which copies the same to other devices, and then to places on the root's own device, on
-/// a lane beside that. False as `body` says, with nothing queued.
+/// Runs `body`, which copies the same to other devices, and then to places on the root's own
+/// device, on a lane beside that. False as `body` says, with nothing queued.
 pub(super) fn beside(
     team: &Team,
     bytes: u64,
@@ -113,6 +114,10 @@ pub(super) fn beside(
     }
     ordered?;
     let queued = queue(lane);
-    let joined = team.release(lane, Devices::one(src.device));
+    let worker = [Worker { stream: lane, touches: Devices::one(src.device) }];
+    let joined = team.let_go(&worker);
+    if joined.is_err() {
+        team.keep(&worker, near.iter().copied().chain([src]));
+    }
     queued.and(joined).map(|()| true)
 }

@@ -1,9 +1,10 @@
 //! Sums of what is on several devices: ((s0 + s1) + s2) + ..., to the bit the same on every way.
 //!
-//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut into a
-//! range for each other device, its owner, which adds that up from wherever it is and writes it to the
-//! destination: so each link carries about as much as the sum has, once. Copy engines would fill the
-//! links better, but need scratch memory and more calls, and came to no more (H200: 361 GB/s against 374).
+//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut
+//! into a range for each other device, its owner, which adds that up from wherever it is and writes
+//! it to the destination: so each link carries about as much as the sum has, once. Copy engines
+//! would fill the links better, but need scratch memory and more calls, and came to no more (H200:
+//! 361 GB/s against 374).
 
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
@@ -32,7 +33,7 @@ impl Sum<'_> {
     }
 
     /// Everything that it reads and writes.
-    fn parts(&self) -> impl Iterator<Item = Part> {
+    fn parts(&self) -> impl Iterator<Item = Part> + Clone {
         self.sources.iter().copied().chain([self.dst])
     }
 }
@@ -75,7 +76,7 @@ fn by_owners(
     let mut workers = Vec::new();
     workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
     workers.extend(owners.iter().map(|owner| Worker { stream: team.stream(owner), touches }));
-    in_order(team, &workers, || {
+    in_order(team, &workers, items.iter().flat_map(Sum::parts), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let range = share(bytes, index, workers.len());
             let device = team.runtime().device(worker.stream.device())?;
