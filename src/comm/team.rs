@@ -10,7 +10,7 @@ use crate::device::MAX_DEVICES;
 use crate::driver::sys::CUpointer_attribute;
 use crate::driver::{CudaError, code};
 use crate::error::{Error, Result};
-use crate::memory::virtual_memory;
+use crate::memory::{self, virtual_memory};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::text::Text;
@@ -360,7 +360,39 @@ impl<'a> Team<'a> {
             }
             return self.let_members_go(first);
         }
-        leaders(workers).try_for_each(|worker| self.let_members_go(worker))
+        if leaders(workers).nth(1).is_none() {
+            return self.let_members_go(first);
+        }
+        // All are recorded before any is waited for: else they would come after each other.
+        let mut events = Vec::new();
+        let no_room = |_| Error::OutOfHostMemory("a collective call");
+        events.try_reserve_exact(workers.len()).map_err(no_room)?;
+        let outcome = leaders(workers).try_for_each(|worker| {
+            let device = self.runtime.device(worker.stream.device())?;
+            let event = device.events.take_untimed(device)?;
+            events.push((worker, device, event));
+            worker.stream.record(self.runtime, event)
+        });
+        let outcome = outcome.and_then(|()| {
+            events.iter().try_for_each(|(worker, _, event)| {
+                let members = worker.touches.iter().map(|device| self.stream(device));
+                members
+                    .filter(|member| !std::ptr::eq(*member, worker.stream))
+                    .try_for_each(|member| member.wait(self.runtime, *event))
+            })
+        });
+        events.iter().for_each(|(_, device, event)| device.events.give_untimed(*event));
+        outcome
+    }
+
+    /// Where streams could not be joined: what was queued may use these parts although the streams of
+    /// their devices do not come after it. Their blocks stay until it is over.
+    pub fn keep(&self, workers: &[Worker<'a>], parts: impl Iterator<Item = Part> + Clone) {
+        for worker in workers {
+            for part in parts.clone() {
+                let _ = memory::record_around(part.address, part.address, worker.stream);
+            }
+        }
     }
 
     fn come_after_members(&self, worker: &Worker<'a>) -> Result<()> {

@@ -58,7 +58,8 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     let touches = all_devices(dsts.iter().copied()).with(src.device);
     let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
     let runtime = team.runtime();
-    in_order(team, &workers, || {
+    let parts = dsts.iter().copied().chain([src]);
+    in_order(team, &workers, parts, || {
         let (mut at, mut turn) = (0, 0);
         while at < bytes {
             let length = chunk(bytes - at, dsts.len() as u64);
@@ -113,6 +114,10 @@ pub(super) fn beside(
     }
     ordered?;
     let queued = queue(lane);
-    let joined = team.release(lane, Devices::one(src.device));
+    let worker = [Worker { stream: lane, touches: Devices::one(src.device) }];
+    let joined = team.let_go(&worker);
+    if joined.is_err() {
+        team.keep(&worker, near.iter().copied().chain([src]));
+    }
     queued.and(joined).map(|()| true)
 }

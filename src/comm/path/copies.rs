@@ -135,16 +135,17 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
         return Ok(true);
     }
     let hub = hub(pairs.clone());
+    let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
     let is_range = pairs.clone().count() == 1 && rows.iter().all(|rows| rows.way() == Way::Flat);
     if bytes <= SMALL_COPIES.get()
         && !is_range
         && let Some(worker) = alone(team, hub, pairs.clone())?
     {
-        return in_order(team, &[worker], || by_kernel(team, worker, rows.iter(), bytes));
+        return in_order(team, &[worker], parts(), || by_kernel(team, worker, rows.iter(), bytes));
     }
     let is_alone = pairs.clone().count() == 1;
     match workers(team, hub, pairs.clone())? {
-        Some(workers) => in_order(team, &workers, || {
+        Some(workers) => in_order(team, &workers, parts(), || {
             workers.iter().try_for_each(|worker| {
                 let device = worker.stream.device();
                 let own = rows.iter().filter(|rows| {
@@ -156,8 +157,8 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
             })
         }),
         // The hub may reach them, where they do not reach it.
-        None => match alone(team, hub, pairs)? {
-            Some(worker) => in_order(team, &[worker], || {
+        None => match alone(team, hub, pairs.clone())? {
+            Some(worker) => in_order(team, &[worker], parts(), || {
                 by_engine(team, worker, rows.iter())?;
                 let left = rows.iter().filter(|rows| rows.way() == Way::Kernel);
                 by_kernel(team, worker, left, bytes)

@@ -122,16 +122,20 @@ fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a collective call");
 
-/// Runs `queue`, between waits of and for those who work. What was queued is in order also where the
-/// rest of it failed.
+/// Runs `queue`, which uses these parts, between waits of and for those who work. What was queued is in
+/// order also where the rest of it failed.
 fn in_order<'a>(
     team: &Team<'a>,
     workers: &[Worker<'a>],
+    parts: impl Iterator<Item = Part> + Clone,
     queue: impl FnOnce() -> Result<()>,
 ) -> Result<bool> {
     team.begin()?;
     team.line_up(workers)?;
     let queued = queue();
     let joined = team.let_go(workers);
+    if joined.is_err() {
+        team.keep(workers, parts);
+    }
     queued.and(joined).map(|()| true)
 }

@@ -79,8 +79,14 @@ pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool
 }
 
 /// Where all blocks are.
-fn parts_of(blocks: &[Block]) -> impl Iterator<Item = Part> {
+fn parts_of(blocks: &[Block]) -> impl Iterator<Item = Part> + Clone {
     blocks.iter().flat_map(|block| block.parts.iter().copied())
+}
+
+/// And what they are made of.
+fn all_parts(root: i32, blocks: &[Block]) -> impl Iterator<Item = Part> + Clone {
+    let pieces = blocks.iter().flat_map(|block| block.pieces);
+    pieces.map(move |piece| Part { device: root, address: piece.src }).chain(parts_of(blocks))
 }
 
 fn bytes_of(blocks: &[Block]) -> u64 {
@@ -107,18 +113,16 @@ fn can_own(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
         let devices = |parts: &'_ [Part]| parts.iter().map(|part| part.device).collect::<Devices>();
         block.parts.len() == first.parts.len() && devices(block.parts) == owners
     };
-    let pieces = blocks.iter().flat_map(|block| block.pieces);
-    let sources = pieces.map(|piece| Part { device: root, address: piece.src });
     Ok(owners.len() == first.parts.len()
         && !owners.has(root)
         && blocks.iter().all(is_alike)
-        && team.can_all_use(owners, sources.chain(parts_of(blocks)))?)
+        && team.can_all_use(owners, all_parts(root, blocks))?)
 }
 
 /// One kernel, on the root.
 fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let workers = [Worker { stream: team.stream(root), touches: touched(root, blocks) }];
-    in_order(team, &workers, || {
+    in_order(team, &workers, all_parts(root, blocks), || {
         blocks.iter().try_for_each(|block| spread(team, root, block, 0, (0, block.bytes)))
     })
 }
@@ -130,7 +134,7 @@ fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
     workers.extend(owners.iter().map(|own| Worker { stream: team.stream(own.device), touches }));
     let whole = bytes_of(blocks);
-    in_order(team, &workers, || {
+    in_order(team, &workers, all_parts(root, blocks), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let (from, to) = share(whole, index, workers.len());
             let (mut start, device) = (0, worker.stream.device());

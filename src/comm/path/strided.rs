@@ -119,11 +119,12 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     if bytes == 0 || there.clone().any(|piece| piece.dims.len() > MOST_DIMS) {
         return Ok(bytes == 0);
     }
+    let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
     let (hub, is_alone) = (hub(pairs.clone()), pairs.clone().count() == 1);
     if bytes > SMALL_COPIES.get()
         && let Some(workers) = workers(team, hub, pairs.clone())?
     {
-        return in_order(team, &workers, || {
+        return in_order(team, &workers, parts(), || {
             workers.iter().try_for_each(|worker| {
                 let device = worker.stream.device();
                 let is_own =
@@ -132,8 +133,10 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
             })
         });
     }
-    match alone(team, hub, pairs)? {
-        Some(worker) => in_order(team, &[worker], || by_kernel(team, worker, there, bytes)),
+    match alone(team, hub, pairs.clone())? {
+        Some(worker) => {
+            in_order(team, &[worker], parts(), || by_kernel(team, worker, there, bytes))
+        }
         None => Ok(false),
     }
 }

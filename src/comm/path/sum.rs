@@ -32,7 +32,7 @@ impl Sum<'_> {
     }
 
     /// Everything that it reads and writes.
-    fn parts(&self) -> impl Iterator<Item = Part> {
+    fn parts(&self) -> impl Iterator<Item = Part> + Clone {
         self.sources.iter().copied().chain([self.dst])
     }
 }
@@ -75,7 +75,7 @@ fn by_owners(
     let mut workers = Vec::new();
     workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
     workers.extend(owners.iter().map(|owner| Worker { stream: team.stream(owner), touches }));
-    in_order(team, &workers, || {
+    in_order(team, &workers, items.iter().flat_map(Sum::parts), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let range = share(bytes, index, workers.len());
             let device = team.runtime().device(worker.stream.device())?;
