@@ -80,7 +80,7 @@ pub struct Case {
     pub foreign: bool,
     /// May tensors have odd strides?
     pub odd: bool,
-    /// Scatter: chunks of any sizes; with streams.
+    /// Pieces of any sizes, not of the same; with streams.
     pub any_sizes: bool,
     pub with_streams: bool,
     /// Writes to the host's own outs: in a capture, of which the replays count.
