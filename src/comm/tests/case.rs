@@ -186,7 +186,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
             };
             if verb.is_coalesced() {
                 // Tensors of devices, of which the first has the tensors of a broadcast.
-                list = list.into_iter().filter(|place| matches!(place, Place::Device(_))).collect();
+                list.retain(|place| matches!(place, Place::Device(_)));
                 if list.is_empty() {
                     list.push(Place::Device(0));
                 }
