@@ -32,7 +32,8 @@ static inline int64_t count_of(const tcuda_tensor *tensor)
 }
 
 /* Memory for `elements` elements on a device, or on the host: pinned, or not. */
-static inline void make(owned *tensor, int32_t device, bool pinned, tcuda_dtype dtype, size_t elements)
+static inline void make(owned *tensor, int32_t device, bool pinned, tcuda_dtype dtype,
+    size_t elements)
 {
     const size_t bytes = elements * dtype.bits / 8 + 1;
     memset(tensor, 0, sizeof *tensor);
@@ -53,7 +54,8 @@ static inline void make(owned *tensor, int32_t device, bool pinned, tcuda_dtype 
     tensor->view.strides = tensor->strides;
 }
 
-static inline void shape_of(owned *tensor, int32_t ndim, const int64_t *shape, const int64_t *strides)
+static inline void shape_of(owned *tensor, int32_t ndim, const int64_t *shape,
+    const int64_t *strides)
 {
     int64_t stride = 1;
     tensor->view.ndim = ndim;

@@ -1,5 +1,5 @@
-/* Collectives: sums, pieces of tensors, and tensors that are joined, in values. With one device some of
- * it is left out. */
+/* Collectives: sums, pieces of tensors, and tensors that are joined, in values. With one device
+ * some of it is left out. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "comm.h"
