@@ -16,7 +16,8 @@ const IMAGES: [&str; 8] = [
     "bernoulli",
 ];
 
-/// Files of which each kernel is an image of its own, so that a driver compiles none that is not used.
+/// Files of which each kernel is an image of its own, so that a driver compiles none that is not
+/// used.
 const SPLIT: [&str; 3] = ["comm_copy", "comm_sum_floats", "comm_sum_integers"];
 
 /// Writes the images to OUT_DIR.

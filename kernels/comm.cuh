@@ -1,5 +1,6 @@
 // What the kernels of collective calls share: tables of entries as parameters, of which each block
-// of threads takes tiles. src/comm/path/table.rs writes them, src/comm/kernels.rs is the same in Rust.
+// of threads takes tiles. src/comm/path/table.rs writes them, src/comm/kernels.rs is the same in
+// Rust.
 #pragma once
 
 typedef unsigned char u8;
@@ -23,9 +24,9 @@ template <u32 WORDS> struct Table {
 #define FEW 60
 #define MANY 504
 
-// Word 0: entries, and in the high half a number of the kernel's own. Word 1: items of a tile, and all
-// tiles. Then BEFORE words of the kernel's own, then the entries, of `size` words each, which have
-// their first tile in the high half of word `first`.
+// Word 0: entries, and in the high half a number of the kernel's own. Word 1: items of a tile, and
+// all tiles. Then BEFORE words of the kernel's own, then the entries, of `size` words each, which
+// have their first tile in the high half of word `first`.
 static __device__ __forceinline__ u32 low(u64 word) { return (u32)word; }
 static __device__ __forceinline__ u32 high(u64 word) { return (u32)(word >> 32); }
 
@@ -45,8 +46,9 @@ static __device__ __forceinline__ u32 entry_of(const Table<WORDS> &table, u32 st
     return start + from * size;
 }
 
-// A range of bytes in vectors: those before the first whole one, and after the last. `differences` is
-// everything in which the addresses differ that are used alike: that decides how long a vector is.
+// A range of bytes in vectors: those before the first whole one, and after the last. `differences`
+// is everything in which the addresses differ that are used alike: that decides how long a vector
+// is.
 struct Span {
     u32 vector, head, tail;
     u64 vectors;

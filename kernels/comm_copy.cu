@@ -140,7 +140,8 @@ struct Places {
 };
 
 template <u32 WORDS>
-static __device__ __forceinline__ Places places_of(const Table<WORDS> &table, u32 entry, u32 element)
+static __device__ __forceinline__ Places places_of(const Table<WORDS> &table, u32 entry,
+                                                   u32 element)
 {
     Places places = {table.words[entry], table.words[entry + 1]};
     u32 dims = high(table.words[entry + 2]);

@@ -1,8 +1,8 @@
 // Sums of collective calls: (s0 + s1) + s2 and so on, rounded to the type after each step, in the
 // order of the sources wherever they are; so the result is the same to the bit however work is cut.
 //
-// Word 0: entries | sources. An entry: target, elements | first tile, the sources. The items are the
-// vectors of 16 bytes, then the elements before the first and after the last of those.
+// Word 0: entries | sources. An entry: target, elements | first tile, the sources. The items are
+// the vectors of 16 bytes, then the elements before the first and after the last of those.
 #pragma once
 
 #include "comm.cuh"

@@ -1,5 +1,5 @@
-// Sums of floating numbers. Those of 16 bits are added as floats: of two of them that is exact enough
-// to be rounded once more to what the true sum would be.
+// Sums of floating numbers. Those of 16 bits are added as floats: of two of them that is exact
+// enough to be rounded once more to what the true sum would be.
 
 #include "comm_sum.cuh"
 

@@ -1,4 +1,5 @@
-// Sums of integers, with a sign or not: several in a word, of which none carries into its neighbour.
+// Sums of integers, with a sign or not: several in a word, of which none carries into its
+// neighbour.
 
 #include "comm_sum.cuh"
 

@@ -1,5 +1,5 @@
-//! Images of kernels, which build.rs stores compressed: machine code for the GPUs of today, which a driver
-//! takes as it is, and PTX for all others, which it compiles, in 60 ms and more.
+//! Images of kernels, which build.rs stores compressed: machine code for the GPUs of today, which a
+//! driver takes as it is, and PTX for all others, which it compiles, in 60 ms and more.
 
 use crate::device::Device;
 use crate::driver::code;

@@ -1,8 +1,8 @@
 //! The devices that take part in a collective call, their streams, and who waits for whom.
 //!
-//! A device's part is ordered on one stream of it. Work that touches memory of several devices runs on
-//! some of these streams, between waits: it comes after all that matters on the others, and they come
-//! after it. Nobody asks whether a stream is idle: that takes as long as to wait for it
+//! A device's part is ordered on one stream of it. Work that touches memory of several devices runs
+//! on some of these streams, between waits: it comes after all that matters on the others, and they
+//! come after it. Nobody asks whether a stream is idle: that takes as long as to wait for it
 //! (docs/collectives.md counts the calls).
 
 use super::path::Part;
@@ -89,9 +89,9 @@ pub struct Worker<'a> {
 /// Pieces of memory of others that a question remembers.
 const KNOWN: usize = 8;
 
-/// From more waits than this on, streams come after the work of several devices through one of them. A
-/// wait for another device's event costs the host 1.3 us, and a device that waits for two such events,
-/// one after the other, about 8 us more than for one (H200).
+/// From more waits than this on, streams come after the work of several devices through one of
+/// them. A wait for another device's event costs the host 1.3 us, and a device that waits for two
+/// such events, one after the other, about 8 us more than for one (H200).
 const MOST_PAIRS: usize = 12;
 
 /// Do all of them touch the memory of the same devices?
@@ -175,8 +175,8 @@ impl<'a> Team<'a> {
         !self.captured.get().is_empty()
     }
 
-    /// Can kernels and copies of device `from` use the memory of device `to`? Lets them, where that was
-    /// not done before.
+    /// Can kernels and copies of device `from` use the memory of device `to`? Lets them, where that
+    /// was not done before.
     pub fn reaches(&self, from: i32, to: i32) -> Result<bool> {
         if from == to {
             return Ok(true);
@@ -220,8 +220,8 @@ impl<'a> Team<'a> {
         self.can_all_use(Devices::one(by), [Part { device: owner, address }].into_iter())
     }
 
-    /// Can all of some devices use all these parts? Memory that is not the library's own may be mapped
-    /// for its owner alone, and a kernel that touches it would cost the context.
+    /// Can all of some devices use all these parts? Memory that is not the library's own may be
+    /// mapped for its owner alone, and a kernel that touches it would cost the context.
     pub fn can_all_use(&self, by: Devices, parts: impl Iterator<Item = Part>) -> Result<bool> {
         let mut reached = Devices::default();
         // Of tensors of others many lie in one piece of memory.
@@ -287,8 +287,8 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// Where some of the streams are captured, the others join that capture: what is queued on them from
-    /// now on belongs to it. Comes before anything is queued.
+    /// Where some of the streams are captured, the others join that capture: what is queued on them
+    /// from now on belongs to it. Comes before anything is queued.
     pub fn begin(&self) -> Result<()> {
         let captured = self.captured.get();
         let Some(first) = captured.iter().next() else { return Ok(()) };
@@ -307,8 +307,8 @@ impl<'a> Team<'a> {
         self.line_up(&[Worker { stream, touches: devices }])
     }
 
-    /// Makes the streams of some devices come after what `stream` holds, work that was queued. Where
-    /// that fails the host waits: nobody may use the memory before.
+    /// Makes the streams of some devices come after what `stream` holds, work that was queued.
+    /// Where that fails the host waits: nobody may use the memory before.
     pub fn release(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
         self.let_go(&[Worker { stream, touches: devices }])
     }
@@ -334,8 +334,8 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Makes the streams of devices come after the work that touches their memory. Where that fails the
-    /// host waits: nobody may use the memory before.
+    /// Makes the streams of devices come after the work that touches their memory. Where that fails
+    /// the host waits: nobody may use the memory before.
     pub fn let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
         let outcome = self.try_let_go(workers);
         if outcome.is_err() && !self.is_capturing() {
@@ -385,8 +385,8 @@ impl<'a> Team<'a> {
         outcome
     }
 
-    /// Where streams could not be joined: what was queued may use these parts although the streams of
-    /// their devices do not come after it. Their blocks stay until it is over.
+    /// Where streams could not be joined: what was queued may use these parts although the streams
+    /// of their devices do not come after it. Their blocks stay until it is over.
     pub fn keep(&self, workers: &[Worker<'a>], parts: impl Iterator<Item = Part> + Clone) {
         for worker in workers {
             for part in parts.clone() {

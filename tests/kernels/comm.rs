@@ -1,5 +1,5 @@
-//! The kernels of collective calls: their source on the CPU, beside the Rust functions of the simulated
-//! machine, beside the plainest code that says what they do.
+//! The kernels of collective calls: their source on the CPU, beside the Rust functions of the
+//! simulated machine, beside the plainest code that says what they do.
 
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -177,7 +177,8 @@ proptest! {
         for (index, (log, dims)) in pieces.iter().enumerate() {
             let element = 1u64 << log;
             let (from, to) = (2 * each * index, 2 * each * index + each);
-            // The source has gaps and perhaps repeats itself or runs backwards; the target is dense.
+            // The source has gaps and perhaps repeats itself or runs backwards; the target is
+            // dense.
             let (mut step, mut dense, mut first, mut found) = (1i64, 1i64, 0i64, Vec::<Dim>::new());
             for (size, gap, backwards) in dims {
                 let stride = (if *gap == 2 { 0 } else { step + gap }) * element as i64;
@@ -307,7 +308,8 @@ fn short(a: u64, b: u64, exponent_bits: u32) -> u64 {
         let power = exponent.max(1) as i32 - bias - digits as i32;
         (rest + one) as f64 * 2f64.powi(power) * if bits & 0x8000 == 0 { 1.0 } else { -1.0 }
     };
-    // Exact: the numbers are short, and their exponents not far apart enough to matter but by rounding.
+    // Exact: the numbers are short, and their exponents not far apart enough to matter but by
+    // rounding.
     let sum = value(a) + value(b);
     if sum == 0.0 {
         return a & b & 0x8000;

@@ -1,10 +1,10 @@
 //! Large broadcasts by copy engines.
 //!
-//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from the
-//! root and writes it to the rest, on one of its lanes: so what an owner does is in order by itself, and
-//! no event is needed but before and after all. The root's link carries everything once, and so does
-//! each other's; the root always has somebody who reads, since reading what all share takes longer than
-//! writing.
+//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from
+//! the root and writes it to the rest, on one of its lanes: so what an owner does is in order by
+//! itself, and no event is needed but before and after all. The root's link carries everything
+//! once, and so does each other's; the root always has somebody who reads, since reading what all
+//! share takes longer than writing.
 
 use super::limits::{LANES, MOST_LANES, chunk};
 use super::{NO_ROOM, Part, all_devices, in_order};
@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 
-/// A lane of each of some devices, one after the other, then the next of each: their own streams where
-/// those are captured.
+/// A lane of each of some devices, one after the other, then the next of each: their own streams
+/// where those are captured.
 fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
@@ -77,8 +77,8 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     })
 }
 
-/// Runs `body`, which copies the same to other devices, and then to places on the root's own device, on
-/// a lane beside that. False as `body` says, with nothing queued.
+/// Runs `body`, which copies the same to other devices, and then to places on the root's own
+/// device, on a lane beside that. False as `body` says, with nothing queued.
 pub(super) fn beside(
     team: &Team,
     bytes: u64,

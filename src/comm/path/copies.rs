@@ -1,8 +1,8 @@
 //! Rows of bytes from part to part: scatter and gather.
 //!
 //! Most calls have a device that all rows come from, or go to: their hub. Small ones are one kernel
-//! there. Otherwise each row is copied on the stream of its other device, so that as many engines work
-//! as there are devices, and nobody waits but for the hub.
+//! there. Otherwise each row is copied on the stream of its other device, so that as many engines
+//! work as there are devices, and nobody waits but for the hub.
 
 use super::chain::copy;
 use super::limits::{SMALL_COPIES, WIDE_ROW};

@@ -1,5 +1,5 @@
-//! What a device has for collective calls: kernels, each loaded at its first use, and nothing else, so
-//! that the first call waits for no kernel but its own.
+//! What a device has for collective calls: kernels, each loaded at its first use, and nothing else,
+//! so that the first call waits for no kernel but its own.
 
 use super::Number;
 use crate::device::Device;
@@ -104,8 +104,8 @@ impl Kernel {
 /// What a device has for collective calls.
 pub struct Loaded {
     driver: &'static Driver,
-    /// By files, where there is machine code for the device; else by kernels. Loaded by whoever finds a
-    /// function, who holds `loading`.
+    /// By files, where there is machine code for the device; else by kernels. Loaded by whoever
+    /// finds a function, who holds `loading`.
     machines: [OnceCell<Option<usize>>; MACHINES.len()],
     modules: [[OnceCell<usize>; 2]; COUNT],
     loading: Lock,

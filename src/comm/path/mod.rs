@@ -1,6 +1,7 @@
 //! The fast ways of collective calls: between devices that reach each other's memory.
 //!
-//! Each function gives false where it cannot do it, with nothing queued: the caller has another way.
+//! Each function gives false where it cannot do it, with nothing queued: the caller has another
+//! way.
 
 mod chain;
 mod copies;
@@ -122,8 +123,8 @@ fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a collective call");
 
-/// Runs `queue`, which uses these parts, between waits of and for those who work. What was queued is in
-/// order also where the rest of it failed.
+/// Runs `queue`, which uses these parts, between waits of and for those who work. What was queued
+/// is in order also where the rest of it failed.
 fn in_order<'a>(
     team: &Team<'a>,
     workers: &[Worker<'a>],

@@ -1,8 +1,8 @@
 //! Broadcasts by kernels, which write what they read to several devices at once.
 //!
-//! Small ones are one kernel on the root. Larger ones are cut into a range for each other device, its
-//! owner, which reads that over its link and writes it to all the others: so every link carries about
-//! as much as is broadcast, once, in one pass and with no wait between the devices.
+//! Small ones are one kernel on the root. Larger ones are cut into a range for each other device,
+//! its owner, which reads that over its link and writes it to all the others: so every link carries
+//! about as much as is broadcast, once, in one pass and with no wait between the devices.
 
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
@@ -163,8 +163,8 @@ pub(super) fn share(whole: u64, index: usize, count: usize) -> (u64, u64) {
     (cut(index), cut(index + 1))
 }
 
-/// Writes what of a block's pieces lies in a range of its layout to all places, that of number `first`
-/// first, so that not all devices write to the same one at a time.
+/// Writes what of a block's pieces lies in a range of its layout to all places, that of number
+/// `first` first, so that not all devices write to the same one at a time.
 fn spread(
     team: &Team,
     device: i32,

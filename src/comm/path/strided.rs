@@ -1,5 +1,5 @@
-//! Elements in any order, from part to part, by kernels: in one launch on the hub, or one for each other
-//! device, as rows of bytes are copied.
+//! Elements in any order, from part to part, by kernels: in one launch on the hub, or one for each
+//! other device, as rows of bytes are copied.
 
 use super::copies::{alone, hub, other_of, workers};
 use super::limits::SMALL_COPIES;
@@ -37,8 +37,8 @@ impl Shape {
         &self.dims[..self.len]
     }
 
-    /// Everything that must be a multiple of the bytes of an element, but what leads from one to the
-    /// next in the first `skip` dimensions.
+    /// Everything that must be a multiple of the bytes of an element, but what leads from one to
+    /// the next in the first `skip` dimensions.
     fn odds(&self, piece: &Strided, skip: usize) -> u64 {
         let steps = self.dims().iter().skip(skip).fold(0, |all, dim| all | dim.1 | dim.2);
         piece.src.address | piece.dst.address | steps as u64
@@ -76,7 +76,8 @@ impl Shape {
         self.dims().iter().fold(1, |all, dim| all.saturating_mul(dim.0))
     }
 
-    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements, and how far they are from the first.
+    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements, and how far they are from the
+    /// first.
     fn for_each_part(
         mut self,
         (src, dst): (u64, u64),

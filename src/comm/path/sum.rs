@@ -1,9 +1,10 @@
 //! Sums of what is on several devices: ((s0 + s1) + s2) + ..., to the bit the same on every way.
 //!
-//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut into a
-//! range for each other device, its owner, which adds that up from wherever it is and writes it to the
-//! destination: so each link carries about as much as the sum has, once. Copy engines would fill the
-//! links better, but need scratch memory and more calls, and came to no more (H200: 361 GB/s against 374).
+//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut
+//! into a range for each other device, its owner, which adds that up from wherever it is and writes
+//! it to the destination: so each link carries about as much as the sum has, once. Copy engines
+//! would fill the links better, but need scratch memory and more calls, and came to no more (H200:
+//! 361 GB/s against 374).
 
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;

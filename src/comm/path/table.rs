@@ -167,8 +167,8 @@ impl Table {
         true
     }
 
-    /// A sum, of at most [`MOST_ITEMS`] elements; false: there is no room. All sums of a table have as
-    /// many sources.
+    /// A sum, of at most [`MOST_ITEMS`] elements; false: there is no room. All sums of a table have
+    /// as many sources.
     pub fn add_sum(
         &mut self,
         dst: u64,
@@ -222,8 +222,8 @@ impl Table {
         let function: CUfunction = device.comm.function(device, kernel, is_long)?;
         let _context = device.enter()?;
         let mut parameters = [words.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: the kernel has this one parameter, which the driver copies; the caller promises the
-        // ranges, and the stream is alive.
+        // SAFETY: the kernel has this one parameter, which the driver copies; the caller promises
+        // the ranges, and the stream is alive.
         unsafe {
             device.driver().cuLaunchKernel(
                 function,

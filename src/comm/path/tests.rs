@@ -98,8 +98,8 @@ fn get(runtime: &Runtime, stream: &Stream, address: u64, bytes: usize) -> Vec<u8
     out
 }
 
-/// Memory of a call, with work before and after it on its stream: what is in it comes late, and as soon
-/// as the call is over somebody else writes there, or has copied it away.
+/// Memory of a call, with work before and after it on its stream: what is in it comes late, and as
+/// soon as the call is over somebody else writes there, or has copied it away.
 struct Buffer<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,

@@ -94,8 +94,8 @@ fn small_calls_take_no_more_than_they_must() {
     }
 }
 
-/// All work for all: through one of them before; after, each for each, or through one where they are
-/// many.
+/// All work for all: through one of them before; after, each for each, or through one where they
+/// are many.
 #[test]
 fn larger_calls_are_joined_with_few_waits() {
     let limits =

@@ -239,8 +239,8 @@ fn elements_are_scattered_and_gathered() {
     }
 }
 
-/// Small whole numbers, whose sums depend on the order all the same: of the floating types one is so
-/// large that it swallows what comes after it.
+/// Small whole numbers, whose sums depend on the order all the same: of the floating types one is
+/// so large that it swallows what comes after it.
 fn numbers(number: Number, seed: u64, count: usize) -> Vec<u8> {
     let bytes = pattern(seed, 8 * count);
     let value = |at: usize| i64::from(bytes[8 * at] as i8) - i64::from(bytes[8 * at + 1] & 1);
