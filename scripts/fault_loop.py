@@ -61,7 +61,7 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
-TWO = ["device", "memory", "comm"]
+TWO = ["device", "memory", "comm", "comm_parts"]
 OPTIONS = "leaks=report"
 
 

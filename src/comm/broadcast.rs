@@ -7,7 +7,7 @@ use super::moves::Moves;
 use super::outs::{Draft, Outs, is_at};
 use super::path::Part;
 use super::plain::Scratch;
-use super::team::{Devices, Team};
+use super::team::Team;
 use super::ways;
 use crate::error::{Error, Result, Which};
 use crate::runtime::Runtime;
@@ -113,22 +113,19 @@ impl Copies<'_> {
 
     fn move_all(&self, team: &Team, home: Home, src: &Tensor) -> Result<()> {
         let root = home.device();
-        let (mut ranges, mut seen) = (Vec::new(), Devices::default());
+        let mut ranges = Vec::new();
         ranges.try_reserve_exact(self.dsts.len()).map_err(|_| NO_ROOM)?;
         let mut moves = Moves::with_room(self.dsts.len())?;
         let mut sent = None;
         for (to, dst) in &self.dsts {
-            match (root, to.device(), Form::of(src, dst)?) {
-                (_, _, None) => (),
-                (Some(root), Some(device), Some(form))
-                    if device != root && form.is_range() && !seen.has(device) =>
-                {
-                    seen.add(device);
+            let Some(form) = Form::of(src, dst)? else { continue };
+            match (root, to.device()) {
+                _ if *to == home && form.stays() => (),
+                (Some(root), Some(device)) if form.is_range() => {
                     ranges.push((Part { device, address: form.dst }, *to));
                     sent = Some((Part { device: root, address: form.src }, form));
                 }
-                (_, _, Some(form)) if *to == home && form.stays() => (),
-                (_, _, Some(form)) => moves.add_form(home, *to, form)?,
+                _ => moves.add_form(home, *to, form)?,
             }
         }
         if let Some((from, form)) = sent {

@@ -4,7 +4,7 @@ use super::check::{self, Home};
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::outs::{Draft, Outs, Target, is_at};
-use super::path::{Part, Piece};
+use super::path::{Block, Part, Piece};
 use super::plain::{self, Scratch};
 use super::reduce::{Adding, number_of, root_of};
 use super::team::{Devices, Team};
@@ -43,8 +43,8 @@ struct Layout {
     tensors: Vec<Laid>,
     /// Of each tensor its sizes, then its strides.
     sizes: Vec<i64>,
-    /// Bytes of the blocks.
-    blocks: Vec<u64>,
+    /// Of each block its bytes, and how many tensors lie in it.
+    blocks: Vec<(u64, usize)>,
     most: u64,
 }
 
@@ -77,15 +77,16 @@ impl Layout {
     }
 
     fn place(&mut self, bytes: u64) -> Result<(usize, u64)> {
-        if let Some(last) = self.blocks.last_mut() {
+        if let Some((last, tensors)) = self.blocks.last_mut() {
             let offset = last.next_multiple_of(ALIGNMENT);
             if offset.saturating_add(bytes) <= self.most {
                 *last = offset + bytes;
+                *tensors += 1;
                 return Ok((self.blocks.len() - 1, offset));
             }
         }
         self.blocks.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.blocks.push(bytes);
+        self.blocks.push((bytes, 1));
         Ok((self.blocks.len() - 1, 0))
     }
 
@@ -106,7 +107,7 @@ impl Layout {
     fn allocate(&self, draft: &mut Draft<'_>, target: Target<'_>) -> Result<Vec<(u32, u64)>> {
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(self.blocks.len()).map_err(|_| NO_ROOM)?;
-        for bytes in &self.blocks {
+        for (bytes, _) in &self.blocks {
             blocks.push(draft.block(target, *bytes)?);
         }
         Ok(blocks)
@@ -225,19 +226,27 @@ fn send(
     }
     if !far.is_empty() {
         let (pieces, _scratch) = pieces(team, tensors, layout, root)?;
-        let mut begin = 0;
-        for (block, bytes) in layout.blocks.iter().enumerate() {
-            let own = layout.tensors.iter().filter_map(|laid| laid.site);
-            let len = own.filter(|site| site.0 == block).count();
-            let pieces = &pieces[begin..begin + len];
-            begin += len;
-            let mut parts = Vec::new();
-            parts.try_reserve_exact(far.len()).map_err(|_| NO_ROOM)?;
-            let part = |&(device, copy): &(i32, &Copied)| Part { device, address: copy.1[block].1 };
+        let num_blocks = layout.blocks.len();
+        let (mut parts, mut blocks) = (Vec::new(), Vec::new());
+        parts.try_reserve_exact(far.len().saturating_mul(num_blocks)).map_err(|_| NO_ROOM)?;
+        blocks.try_reserve_exact(num_blocks).map_err(|_| NO_ROOM)?;
+        for block in 0..num_blocks {
+            let part = |(device, copy): &(i32, &Copied)| Part {
+                device: *device,
+                address: copy.1[block].1,
+            };
             parts.extend(far.iter().map(part));
-            if !ways::broadcast_many(team, root, pieces, &parts, *bytes)? {
-                send_block(team, root, pieces, &parts, *bytes)?;
-            }
+        }
+        // Tensors are in the order of their blocks.
+        let mut rest = pieces.as_slice();
+        for (block, (bytes, tensors)) in layout.blocks.iter().enumerate() {
+            let (own, others) = rest.split_at(*tensors);
+            rest = others;
+            let parts = &parts[block * far.len()..][..far.len()];
+            blocks.push(Block { pieces: own, parts, bytes: *bytes });
+        }
+        if !ways::broadcast_blocks(team, root, &blocks)? {
+            blocks.iter().try_for_each(|block| send_block(team, root, block))?;
         }
     }
     move_each(team, tensors, layout, rest.into_iter())
@@ -272,18 +281,12 @@ fn pieces<'a>(
 }
 
 /// A block without fast ways: packed on its device, then sent to one after the other.
-fn send_block(
-    team: &Team<'_>,
-    root: i32,
-    pieces: &[Piece],
-    parts: &[Part],
-    bytes: u64,
-) -> Result<()> {
+fn send_block(team: &Team<'_>, root: i32, block: &Block) -> Result<()> {
     let packed;
-    let src = match pieces {
+    let src = match block.pieces {
         [only] => only.src,
-        _ => {
-            packed = Scratch::on(team, root, bytes)?;
+        pieces => {
+            packed = Scratch::on(team, root, block.bytes)?;
             for piece in pieces {
                 let to = (root, packed.address + piece.offset);
                 plain::send_range(team, (root, piece.src), to, piece.bytes)?;
@@ -291,9 +294,10 @@ fn send_block(
             packed.address
         }
     };
-    let send =
-        |part: &Part| plain::send_range(team, (root, src), (part.device, part.address), bytes);
-    parts.iter().try_for_each(send)
+    let send = |part: &Part| {
+        plain::send_range(team, (root, src), (part.device, part.address), block.bytes)
+    };
+    block.parts.iter().try_for_each(send)
 }
 
 /// Tensor by tensor.

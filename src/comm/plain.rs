@@ -5,7 +5,7 @@ use super::check::Home;
 use super::form::Form;
 use super::moves::Move;
 use super::path::{Part, Strided};
-use super::team::{Devices, Team};
+use super::team::{Devices, Team, Worker};
 use super::ways;
 use crate::copy;
 use crate::error::{Error, Result};
@@ -143,6 +143,13 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     let queued = copy_all(team, form, stream);
     // What was queued is waited for also where not all of it was.
     let released = team.release(stream, other);
+    if released.is_err() {
+        let parts = [
+            Part { device: from, address: form.read().0 },
+            Part { device: to, address: form.written().0 },
+        ];
+        team.keep(&[Worker { stream, touches: other }], parts.into_iter());
+    }
     queued.and(released)
 }
 

@@ -240,7 +240,7 @@ impl<'t, 'a> Adding<'t, 'a> {
         let (number, each) = number_of(out.dtype)?;
         // The sum lies side by side, where it is to be if that is possible.
         let num_sources = sources.clone().count();
-        let is_aligned = |address: u64| address.is_multiple_of(bytes_of(number));
+        let is_aligned = |address: u64| address.is_multiple_of(number.bytes());
         let is_in_place = home == Home::Device(self.adder)
             && is_aligned(out.address)
             && lies_side_by_side(out)?
@@ -319,20 +319,11 @@ fn meets<'s>(
     Ok(false)
 }
 
-fn bytes_of(number: Number) -> u64 {
-    match number {
-        Number::Bool | Number::Int8 => 1,
-        Number::Int16 | Number::F16 | Number::BF16 => 2,
-        Number::Int32 | Number::F32 => 4,
-        Number::Int64 | Number::F64 => 8,
-    }
-}
-
 /// Adds on the device of the sum: what others have is copied there before, some at a time.
 fn add_on_one(team: &Team, sum: &Sum) -> Result<()> {
     let device = sum.dst.device;
     let far = sum.sources.iter().filter(|part| part.device != device).count() as u64;
-    let each = bytes_of(sum.number);
+    let each = sum.number.bytes();
     // Whole vectors at a time, so that all parts are aligned as the whole is.
     let most = (AT_A_TIME / far.max(1) / each).max(1).next_multiple_of(256);
     let elements = most.min(sum.elements);

@@ -1,6 +1,6 @@
 //! The fast ways, unless a test wants to see the plain one.
 
-use super::path::{self, Part, Piece, Rows, Strided, Sum};
+use super::path::{self, Block, Part, Rows, Strided, Sum};
 use super::team::Team;
 use crate::error::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,15 +22,9 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     Ok(are_open() && path::broadcast(team, bytes, src, dsts)?)
 }
 
-/// [`path::broadcast_many`].
-pub fn broadcast_many(
-    team: &Team,
-    root: i32,
-    pieces: &[Piece],
-    blocks: &[Part],
-    block_bytes: u64,
-) -> Result<bool> {
-    Ok(are_open() && path::broadcast_many(team, root, pieces, blocks, block_bytes)?)
+/// [`path::broadcast_blocks`].
+pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
+    Ok(are_open() && path::broadcast_blocks(team, root, blocks)?)
 }
 
 /// [`path::copies`].

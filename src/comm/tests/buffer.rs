@@ -229,7 +229,9 @@ impl Filled {
     pub fn of(tensor: &tcuda_tensor) -> Filled {
         let list = |from: *mut i64| -> Vec<i64> {
             // SAFETY: the library's own sizes and strides, so many of them.
-            (0..tensor.ndim as usize).map(|index| unsafe { *from.add(index) }).collect()
+            (0..tensor.ndim as usize)
+                .map(|index| unsafe { from.wrapping_add(index).read() })
+                .collect()
         };
         let (shape, strides) = (list(tensor.shape), list(tensor.strides));
         let tcuda_dtype { code, bits, lanes } = tensor.dtype;

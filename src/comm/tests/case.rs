@@ -80,7 +80,7 @@ pub struct Case {
     pub foreign: bool,
     /// May tensors have odd strides?
     pub odd: bool,
-    /// Scatter: chunks of any sizes; with streams.
+    /// Pieces of any sizes, not of the same; with streams.
     pub any_sizes: bool,
     pub with_streams: bool,
     /// Writes to the host's own outs: in a capture, of which the replays count.
@@ -186,7 +186,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
             };
             if verb.is_coalesced() {
                 // Tensors of devices, of which the first has the tensors of a broadcast.
-                list = list.into_iter().filter(|place| matches!(place, Place::Device(_))).collect();
+                list.retain(|place| matches!(place, Place::Device(_)));
                 if list.is_empty() {
                     list.push(Place::Device(0));
                 }

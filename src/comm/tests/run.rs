@@ -372,8 +372,10 @@ impl<'a> World<'a> {
         }
         self.spoil()?;
         self.churn()?;
+        // What runs late runs when it is waited for: in another order each time.
+        let first = self.random.below(self.case.devices as usize) as i32;
         for device in 0..self.case.devices {
-            api::synchronize(device)?;
+            api::synchronize((first + device) % self.case.devices)?;
         }
         for index in 0..self.pending.len() {
             self.compare(index)?;

@@ -175,8 +175,11 @@ fn scatter(world: &mut World) -> Outcome<()> {
     let source = world.source(case.root, case.kind, &case.shape)?;
     let (size, count, dim) = (case.shape[case.dim], case.list.len(), case.dim);
     let into = case.verb == Verb::ScatterInto;
-    let given = (case.any_sizes || into).then(|| any_sizes(world, size, count));
-    let sizes = given.clone().unwrap_or(equal_parts(size, count));
+    let given = case.any_sizes.then(|| any_sizes(world, size, count));
+    let mut sizes = given.clone().unwrap_or(equal_parts(size, count));
+    if into {
+        sizes.resize(count, 0);
+    }
     let mut streams = vec![Stream::CURRENT; count];
     if case.with_streams {
         for (stream, place) in streams.iter_mut().zip(&case.list) {
@@ -259,7 +262,7 @@ fn gather(world: &mut World) -> Outcome<()> {
     let mut parts = Vec::new();
     for place in &case.list {
         let mut shape = case.shape.clone();
-        if world.random.one_in(2) {
+        if case.any_sizes && world.random.one_in(2) {
             shape[case.dim] = world.random.below(6) as i64;
         }
         parts.push(world.source(*place, case.kind, &shape)?);

@@ -60,7 +60,7 @@ fn case(verb: Verb, way: Way) -> Case {
 }
 
 fn on(case: &Case, seed: u64) -> Case {
-    Case { schedule: format!("adversarial:{seed}"), ..case.clone() }
+    Case { schedule: format!("adversarial:{seed}"), seed: case.seed + seed, ..case.clone() }
 }
 
 /// The first seed that shows that a call is missing.
