@@ -27,6 +27,8 @@ fn stand_in() {
     });
 }
 
+const BYTES: usize = 3000;
+
 /// A communicator that goes when it is dropped.
 struct Communicator(*mut tcuda_communicator);
 
@@ -65,13 +67,26 @@ fn tensor(memory: &Memory, device: i32, shape: &mut [i64]) -> tcuda_tensor {
 
 /// Two devices of one thread, and a group of one.
 pub fn communicators() -> Done {
-    const BYTES: usize = 3000;
     stand_in();
     let streams = [Stream::new(0, 0)?, Stream::new(1, 0)?];
     let memory = [Memory::new(BYTES, 0, streams[0].0)?, Memory::new(BYTES, 1, streams[1].0)?];
     let mut made = [null_mut(); 2];
     call!(tcuda_communicator_init_all([0, 1].as_ptr(), 2, made.as_mut_ptr()))?;
     let ranks = made.map(Communicator);
+    let outcome = together(&ranks, &memory, &streams);
+    if outcome.is_err() {
+        // One of them may wait for what the other has not queued.
+        for rank in &ranks {
+            let _ = call!(tcuda_communicator_abort(rank.0));
+        }
+    }
+    drop(ranks);
+    outcome?;
+    let mut shape = [BYTES as i64];
+    alone(&memory[0], &tensor(&memory[0], 0, &mut shape), &streams[0])
+}
+
+fn together(ranks: &[Communicator; 2], memory: &[Memory; 2], streams: &[Stream; 2]) -> Done {
     let mut shape = [BYTES as i64];
     let tensors = [0, 1].map(|rank| tensor(&memory[rank], rank as i32, &mut shape));
     for rank in 0..2 {
@@ -97,9 +112,7 @@ pub fn communicators() -> Done {
         Ok(())
     })?;
     expect(memory[0].0, &[9], BYTES, streams[0].0)?;
-    streams[1].synchronize()?;
-    drop(ranks);
-    alone(&memory[0], &tensors[0], &streams[0])
+    streams[1].synchronize()
 }
 
 fn alone(memory: &Memory, tensor: &tcuda_tensor, stream: &Stream) -> Result<(), Failed> {
@@ -110,7 +123,7 @@ fn alone(memory: &Memory, tensor: &tcuda_tensor, stream: &Stream) -> Result<(), 
     let own = Communicator(made);
     call!(tcuda_communicator_query(own.0))?;
     call!(tcuda_communicator_all_gather(own.0, tensor, tensor, stream.0))?;
-    expect(memory.0, &[9], 3000, stream.0)?;
+    expect(memory.0, &[9], BYTES, stream.0)?;
     call!(tcuda_communicator_abort(own.0))?;
     drop(own);
     Ok(())
