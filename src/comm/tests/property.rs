@@ -49,32 +49,32 @@ fn agree(few: u32, verbs: &'static [Verb]) {
 
 #[test]
 fn broadcasts_agree_with_the_model() {
-    agree(120, &[Verb::Broadcast, Verb::BroadcastInto]);
+    agree(60, &[Verb::Broadcast, Verb::BroadcastInto]);
 }
 
 #[test]
 fn coalesced_broadcasts_agree_with_the_model() {
-    agree(60, &[Verb::BroadcastCoalesced]);
+    agree(30, &[Verb::BroadcastCoalesced]);
 }
 
 #[test]
 fn sums_agree_with_the_model() {
-    agree(120, &[Verb::ReduceAdd, Verb::ReduceAddInto]);
+    agree(60, &[Verb::ReduceAdd, Verb::ReduceAddInto]);
 }
 
 #[test]
 fn coalesced_sums_agree_with_the_model() {
-    agree(60, &[Verb::ReduceAddCoalesced]);
+    agree(30, &[Verb::ReduceAddCoalesced]);
 }
 
 #[test]
 fn scatters_agree_with_the_model() {
-    agree(120, &[Verb::Scatter, Verb::ScatterInto]);
+    agree(60, &[Verb::Scatter, Verb::ScatterInto]);
 }
 
 #[test]
 fn gathers_agree_with_the_model() {
-    agree(120, &[Verb::Gather, Verb::GatherInto]);
+    agree(60, &[Verb::Gather, Verb::GatherInto]);
 }
 
 #[test]
