@@ -152,6 +152,8 @@ pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: 
             device: event.device as u64,
             ..Words::default()
         };
+        // Another process may wait for it while this one makes no call.
+        schedule::share_memory(machine);
         put!(handle, CUipcEventHandle { reserved: words.bytes() })
     })
 }
