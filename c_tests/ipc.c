@@ -1,4 +1,6 @@
 /* Memory that several processes use. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "ipc.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
@@ -328,31 +330,19 @@ static void only_the_cache_is_shared(void)
     exit(finish());
 }
 
-static void needs_a_gpu(void)
-{
-    SKIP_WITHOUT_GPU();
-    exit(finish());
-}
-
 int main(void)
 {
-    int line;
-    const pid_t probe = fork();
-    CHECK(probe >= 0);
-    if (probe == 0)
-        needs_a_gpu();
-    CHECK_EQ(waitpid(probe, &line, 0), probe);
-    if (WEXITSTATUS(line) == CHECK_SKIPPED)
+    if (is_without_gpu())
         return CHECK_SKIPPED;
-    RUNS(both_see_the_same_bytes);
-    RUNS(work_comes_after_what_was_queued);
-    RUNS(neighbours_share_a_mapping);
-    RUNS(imports_are_counted);
-    RUNS(what_others_have_is_not_reused);
-    RUNS(changed_handles_are_refused);
-    RUNS(a_block_has_many_handles);
-    RUNS(a_hundred_times_leak_nothing);
-    RUNS(wrong_arguments_are_refused);
-    RUNS(only_the_cache_is_shared);
+    CASE(both_see_the_same_bytes);
+    CASE(work_comes_after_what_was_queued);
+    CASE(neighbours_share_a_mapping);
+    CASE(imports_are_counted);
+    CASE(what_others_have_is_not_reused);
+    CASE(changed_handles_are_refused);
+    CASE(a_block_has_many_handles);
+    CASE(a_hundred_times_leak_nothing);
+    CASE(wrong_arguments_are_refused);
+    CASE(only_the_cache_is_shared);
     return finish_cases();
 }

@@ -14,9 +14,20 @@
 /* What the partner does; `line` leads to the case. */
 typedef void partner_fn(int line);
 
+/* The other process is gone: where faults are injected one of them may be why. */
+static inline void lose_line(void)
+{
+    if (recovery_file() != NULL) {
+        recover("the line to the other process");
+        exit(CHECK_RECOVERED);
+    }
+    check_failed(__FILE__, __LINE__, "the other process is there", "");
+}
+
 static inline void tell(int line, const void *what, size_t bytes)
 {
-    CHECK_EQ(write(line, what, bytes), (ssize_t)bytes);
+    if (send(line, what, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+        lose_line();
 }
 
 static inline void hear(int line, void *what, size_t bytes)
@@ -25,7 +36,8 @@ static inline void hear(int line, void *what, size_t bytes)
         const ssize_t count = read(line, (char *)what + read_bytes, bytes - read_bytes);
         if (count < 0 && errno == EINTR)
             continue;
-        CHECK(count > 0);
+        if (count <= 0)
+            lose_line();
         read_bytes += (size_t)count;
     }
 }
@@ -141,6 +153,42 @@ static inline void collect_until(size_t bytes)
             sleep_ms(1);
     }
     CHECK_EQ(allocated_now(), bytes);
+}
+
+/* A case, in a process of its own. */
+static inline void run_case(const char *name, void (*body)(void))
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        body();
+        exit(EXIT_SUCCESS);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    if (!WIFEXITED(status) || child_status(status) != EXIT_SUCCESS) {
+        fprintf(stderr, "%s: wait status %#x\n", name, (unsigned)status);
+        ++*failed_cases();
+    }
+}
+
+#define CASE(body) run_case(#body, body)
+
+/* Asked in a process of its own, since the cases fork before they use the library. */
+static inline bool is_without_gpu(void)
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t probe = fork();
+    CHECK(probe >= 0);
+    if (probe == 0) {
+        SKIP_WITHOUT_GPU();
+        exit(finish());
+    }
+    CHECK_EQ(waitpid(probe, &status, 0), probe);
+    return WIFEXITED(status) && WEXITSTATUS(status) == CHECK_SKIPPED;
 }
 
 #endif /* IPC_H */

@@ -1,4 +1,6 @@
 /* Processes that share memory, and die. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "ipc.h"
 
 enum { MIB = 1 << 20 };
@@ -254,26 +256,18 @@ static void other_users_are_refused(void)
 
 int main(void)
 {
-    int status = 0;
-    const pid_t probe = fork();
-    CHECK(probe >= 0);
-    if (probe == 0) {
-        SKIP_WITHOUT_GPU();
-        exit(finish());
-    }
-    CHECK_EQ(waitpid(probe, &status, 0), probe);
-    if (WEXITSTATUS(status) == CHECK_SKIPPED)
+    if (is_without_gpu())
         return CHECK_SKIPPED;
-    RUNS(importer_dies_with_a_handle);
-    RUNS(importer_dies_with_a_block);
-    RUNS(importer_dies_at_work);
-    RUNS(importer_dies_after_closing);
-    RUNS(importer_leaves_a_child);
-    RUNS(exporter_dies);
-    RUNS(exporter_dies_unheard);
-    RUNS(exporter_is_shut_down);
-    RUNS(importer_is_shut_down);
+    CASE(importer_dies_with_a_handle);
+    CASE(importer_dies_with_a_block);
+    CASE(importer_dies_at_work);
+    CASE(importer_dies_after_closing);
+    CASE(importer_leaves_a_child);
+    CASE(exporter_dies);
+    CASE(exporter_dies_unheard);
+    CASE(exporter_is_shut_down);
+    CASE(importer_is_shut_down);
     if (geteuid() == 0)
-        RUNS(other_users_are_refused);
+        CASE(other_users_are_refused);
     return finish_cases();
 }

@@ -1,4 +1,6 @@
 /* Events of other processes. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "ipc.h"
 
 enum { MIB = 1 << 20 };
@@ -215,20 +217,12 @@ static void what_is_none_is_refused(void)
 
 int main(void)
 {
-    int status = 0;
-    const pid_t probe = fork();
-    CHECK(probe >= 0);
-    if (probe == 0) {
-        SKIP_WITHOUT_GPU();
-        exit(finish());
-    }
-    CHECK_EQ(waitpid(probe, &status, 0), probe);
-    if (WEXITSTATUS(status) == CHECK_SKIPPED)
+    if (is_without_gpu())
         return CHECK_SKIPPED;
-    RUNS(one_records_the_other_waits);
-    RUNS(events_order_two_processes);
-    RUNS(the_other_may_record);
-    RUNS(events_of_the_dead_hold_up_nobody);
-    RUNS(what_is_none_is_refused);
+    CASE(one_records_the_other_waits);
+    CASE(events_order_two_processes);
+    CASE(the_other_may_record);
+    CASE(events_of_the_dead_hold_up_nobody);
+    CASE(what_is_none_is_refused);
     return finish_cases();
 }

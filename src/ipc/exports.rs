@@ -264,7 +264,9 @@ mod tests {
     fn export(exports: &mut Exports, address: u64) -> (u64, Handle) {
         exports.prepare().unwrap();
         let number = exports.next_number();
-        let handle = Words { export: number, bytes: 1, range_bytes: 1, ..Words::new() }.pack();
+        let mut words = Words::new();
+        (words.export, words.bytes, words.range_bytes) = (number, 1, 1);
+        let handle = words.pack();
         let (range, event, device) = (7, std::ptr::null_mut(), 0);
         exports.add(ExportParts { number, address, device, range, event, handle });
         (number, handle)

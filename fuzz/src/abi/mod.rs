@@ -8,6 +8,7 @@ mod generator;
 mod graph;
 mod history;
 mod host;
+mod ipc;
 mod library;
 mod limits;
 mod mem_pool;
@@ -226,6 +227,12 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
+    ("tcuda_ipc_export", ipc::export),
+    ("tcuda_ipc_import", ipc::import),
+    ("tcuda_ipc_close", ipc::close),
+    ("tcuda_ipc_collect", ipc::collect),
+    ("tcuda_event_ipc_handle", ipc::event_handle),
+    ("tcuda_event_from_ipc_handle", ipc::event_from_handle),
 ];
 
 /// More calls than this make an input slow, not better.
