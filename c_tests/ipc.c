@@ -311,12 +311,19 @@ static void wrong_arguments_are_refused(void)
     CHECK_OK(tcuda_free(block));
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_export(block, NULL, &handle));
     CHECK_OK(tcuda_ipc_collect());
-    /* What never left stays here until the shutdown: a receiver may be on its way. */
+    /* What nobody has imported stays here until the shutdown: a receiver may be on its way. */
     block = allocate(small, 0, NULL);
     handle = export_block(block, NULL);
     CHECK_OK(tcuda_free(block));
     CHECK_OK(tcuda_ipc_collect());
     CHECK_EQ(allocated_now(), 3072);
+    tcuda_ipc_handle changed = handle;
+    changed.bytes[511] ^= 1;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_ipc_withdraw(&changed));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_ipc_withdraw(NULL));
+    CHECK_OK(tcuda_ipc_withdraw(&handle));
+    CHECK_EQ(allocated_now(), 0);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_ipc_withdraw(&handle));
     exit(finish());
 }
 

@@ -87,6 +87,8 @@ static void survives_an_importer(partner_fn *body, bool is_imported)
     } else {
         CHECK_OK(tcuda_ipc_collect());
         CHECK_EQ(allocated_now(), bytes);
+        CHECK_OK(tcuda_ipc_withdraw(&handle));
+        CHECK_EQ(allocated_now(), 0);
     }
     /* It goes on: the next one is answered. */
     void *other = allocate(bytes, 0, NULL);

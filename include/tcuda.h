@@ -1593,6 +1593,15 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_close(void *ptr, tcuda_stream *stream);
 
 /**
+ * Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
+ * from now on. Who has imported it keeps the block until it closes it.
+ *
+ * @param handle  what tcuda_ipc_export wrote in this process
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_withdraw(const tcuda_ipc_handle *handle);
+
+/**
  * Gives memory back to the cache that was freed here and that no receiver has any more; allocations
  * do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
  */

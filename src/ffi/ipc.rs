@@ -99,6 +99,20 @@ pub unsafe extern "C" fn tcuda_ipc_close(
     })
 }
 
+/// Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
+/// from now on. Who has imported it keeps the block until it closes it.
+///
+/// @param handle  what tcuda_ipc_export wrote in this process
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> tcuda_status {
+    boundary(|call| {
+        let handle = given(handle, "handle")?;
+        let runtime = call.runtime()?;
+        runtime.ipc.withdraw(runtime, &handle.bytes)
+    })
+}
+
 /// Gives memory back to the cache that was freed here and that no receiver has any more; allocations
 /// do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
 #[unsafe(no_mangle)]

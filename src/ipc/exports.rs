@@ -61,6 +61,8 @@ pub struct Export {
     pub handle: Handle,
     /// Processes that have it.
     holders: u32,
+    /// Nobody else may have it.
+    is_withdrawn: bool,
     /// Everyone who had it has let go.
     is_over: bool,
 }
@@ -135,8 +137,18 @@ impl Exports {
             None => self.blocks.push(Kept { address, holder: Holder::Host, exports: 1 }),
         }
         self.events += usize::from(!event.is_null());
-        let (holders, is_over) = (0, false);
-        self.list.push(Export { number, address, device, range, event, handle, holders, is_over });
+        let (holders, is_withdrawn, is_over) = (0, false, false);
+        self.list.push(Export {
+            number,
+            address,
+            device,
+            range,
+            event,
+            handle,
+            holders,
+            is_withdrawn,
+            is_over,
+        });
     }
 
     /// The export of a handle, if it is one, to the byte.
@@ -150,6 +162,9 @@ impl Exports {
     /// A process has a handle's block from now on: the export and the memory.
     pub fn hold(&mut self, handle: &Handle) -> Option<(u64, &Range)> {
         let export = self.of_handle(handle)?;
+        if export.is_withdrawn {
+            return None;
+        }
         export.holders += 1;
         let (number, range) = (export.number, export.range);
         self.ranges.iter().find(|known| known.number == range).map(|range| (number, range))
@@ -160,12 +175,27 @@ impl Exports {
         self.of_handle(handle).map(|export| export.number)
     }
 
+    /// Nobody is given a handle's block from now on; true: and nobody has it. None: it is no handle.
+    pub fn withdraw(&mut self, handle: &Handle) -> Option<bool> {
+        let export = self.of_handle(handle)?;
+        export.is_withdrawn = true;
+        let number = export.number;
+        Some(self.end(number))
+    }
+
     /// A process has let go; true: it was the last.
     pub fn let_go(&mut self, number: u64) -> bool {
+        if let Some(export) = self.list.iter_mut().find(|export| export.number == number) {
+            export.holders = export.holders.saturating_sub(1);
+        }
+        self.end(number)
+    }
+
+    /// Ends an export that nobody has; true: it did.
+    fn end(&mut self, number: u64) -> bool {
         let Some(export) = self.list.iter_mut().find(|export| export.number == number) else {
             return false;
         };
-        export.holders = export.holders.saturating_sub(1);
         if export.holders > 0 || export.is_over {
             return false;
         }
@@ -322,6 +352,21 @@ mod tests {
             handle[at] ^= 1;
         }
         assert!(exports.hold(&handle).is_some());
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_given_to_nobody() {
+        let mut exports = with_range();
+        let (number, handle) = export(&mut exports, 4096);
+        let (_, other) = export(&mut exports, 4096);
+        assert!(exports.hold(&handle).is_some());
+        assert_eq!(exports.withdraw(&handle), Some(false), "one has it");
+        assert!(exports.hold(&handle).is_none());
+        assert_eq!(exports.withdraw(&other), Some(true));
+        assert_eq!(exports.withdraw(&other), None);
+        assert_eq!(exports.freed_by_host(4096), Verdict::Wait);
+        assert!(exports.let_go(number));
+        assert_eq!(exports.take_idle(), Some((4096, true)));
     }
 
     #[test]

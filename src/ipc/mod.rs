@@ -30,7 +30,7 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use descriptor::Descriptor;
 use exports::{Export, ExportParts, Exports, Range};
-use handle::Words;
+use handle::{CHANGED, Words};
 use imports::Imports;
 use server::{Desk, Server};
 use std::ffi::{c_char, c_int};
@@ -300,6 +300,23 @@ impl Ipc {
         // Unmapping waits for nothing, nor does the other process.
         wait_for(runtime, stream)?;
         self.imports.lock().close(runtime, address)
+    }
+
+    /// Gives the block of a handle to nobody from now on.
+    pub fn withdraw(&self, runtime: &Runtime, handle: &Handle) -> Result<()> {
+        let words = Words::unpack(handle)?;
+        let own = self.server.lock().as_ref().map(|server| server.name);
+        if own != Some(words.socket) {
+            return Err(Error::Invalid(
+                "handle is not of this process, which alone can withdraw it",
+            ));
+        }
+        let ended = self.desk.exports.lock().withdraw(handle).ok_or(CHANGED)?;
+        if ended {
+            self.desk.has_news.store(true, Ordering::Release);
+            self.collect(runtime);
+        }
+        Ok(())
     }
 
     /// Is there something to collect?

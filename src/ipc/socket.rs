@@ -276,12 +276,12 @@ fn files_of(message: &libc::msghdr) -> Option<Vec<Descriptor>> {
         let libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type } = unsafe { head.read() };
         if cmsg_level == libc::SOL_SOCKET && cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: computes a length.
-            let bytes = cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
+            let bytes = cmsg_len - unsafe { libc::CMSG_LEN(0) } as usize;
             // SAFETY: the data follow the header.
             let data = unsafe { libc::CMSG_DATA(head) }.cast::<i32>();
             for index in 0..bytes / size_of::<i32>() {
                 // SAFETY: so many follow.
-                let number = unsafe { data.add(index).read_unaligned() };
+                let number = unsafe { data.wrapping_add(index).read_unaligned() };
                 // Closed again where there is no room.
                 let file = Descriptor::take(number);
                 is_whole &= files.try_reserve(1).is_ok();

@@ -52,6 +52,23 @@ pub(super) fn import(w: &mut World, i: &mut Input) {
     assert_ne!(status, status::OK);
 }
 
+/// What is exported and withdrawn leaves nothing behind.
+pub(super) fn withdraw(w: &mut World, i: &mut Input) {
+    let mut handle = tcuda_ipc_handle { bytes: [0; 512] };
+    let mut e = Expect::default();
+    e.wrong(status::INVALID_ARGUMENT);
+    let (ptr, stream) = (w.address(i, &mut Expect::default()), w.stream(i, &mut Expect::default()));
+    let exported = status_of!(tcuda_ipc_export(ptr, stream, &mut handle)) == status::OK;
+    if !exported || i.rarely(4) {
+        let bytes = made_up(i, b"tcudaipc\x01");
+        w.judge(status_of!(tcuda_ipc_withdraw(&tcuda_ipc_handle { bytes })), &e);
+    }
+    if exported {
+        w.judge(status_of!(tcuda_ipc_withdraw(&handle)), &Expect::default());
+        w.judge(status_of!(tcuda_ipc_withdraw(&handle)), &e);
+    }
+}
+
 pub(super) fn close(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let (ptr, stream) = (w.address(i, &mut e), w.stream(i, &mut e));

@@ -231,6 +231,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_ipc_import", ipc::import),
     ("tcuda_ipc_close", ipc::close),
     ("tcuda_ipc_collect", ipc::collect),
+    ("tcuda_ipc_withdraw", ipc::withdraw),
     ("tcuda_event_ipc_handle", ipc::event_handle),
     ("tcuda_event_from_ipc_handle", ipc::event_from_handle),
 ];
