@@ -418,6 +418,7 @@ fn give_event_back(runtime: &Runtime, export: &Export) {
 
 /// The driver's handle of an event.
 pub(crate) fn handle_of(device: &Device, event: CUevent) -> Result<[u8; 64]> {
+    let _context = device.enter()?;
     let mut handle = CUipcEventHandle { reserved: [0; 64] };
     // SAFETY: `handle` is writable, the event is alive.
     unsafe { device.driver().cuIpcGetEventHandle(&mut handle, event) }?;
