@@ -30,10 +30,13 @@ pub(super) fn export(w: &mut World, i: &mut Input) {
     // The stream may be captured.
     e.wrong(if ptr == 0 { status::INVALID_ARGUMENT } else { status::INVALID_POINTER });
     e.wrong(status::CAPTURING);
-    let mut out = Out::<tcuda_ipc_handle>::required(i, &mut e);
-    let status = status_of!(tcuda_ipc_export(ptr as *mut c_void, stream, out.ptr()));
+    let mut handle = tcuda_ipc_handle { bytes: [0xC5; 512] };
+    let out = if i.rarely(16) { std::ptr::null_mut() } else { &raw mut handle };
+    e.wrong(if out.is_null() { status::INVALID_ARGUMENT } else { status::INVALID_POINTER });
+    let status = status_of!(tcuda_ipc_export(ptr as *mut c_void, stream, out));
     w.judge(status, &e);
     assert_ne!(status, status::OK);
+    assert!(handle.bytes.iter().all(|byte| *byte == 0xC5), "an output of a call that failed");
 }
 
 pub(super) fn import(w: &mut World, i: &mut Input) {
@@ -87,9 +90,12 @@ pub(super) fn event_handle(w: &mut World, i: &mut Input) {
     let event = w.event(i, &mut e);
     // Most have none.
     e.also(&[status::INVALID_ARGUMENT]);
-    let mut out = Out::<tcuda_ipc_event_handle>::required(i, &mut e);
-    let status = status_of!(tcuda_event_ipc_handle(event, out.ptr()));
-    if let Some(handle) = out.check(w.judge(status, &e)) {
+    let mut handle = tcuda_ipc_event_handle { bytes: [0xC5; 64] };
+    let out = if i.rarely(16) { std::ptr::null_mut() } else { &raw mut handle };
+    if out.is_null() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if w.judge(status_of!(tcuda_event_ipc_handle(event, out)), &e) {
         let mut opened = std::ptr::null_mut();
         let status = status_of!(tcuda_event_from_ipc_handle(-1, &handle, &mut opened));
         assert!(status != status::OK && opened.is_null(), "it is this process's own");
