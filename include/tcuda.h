@@ -415,7 +415,7 @@ tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
 #define TCUDA_EVENT_TIMING 1 /**< Flag of tcuda_event_create: can be timed. */
 /** Flag of tcuda_event_create: synchronising sleeps instead of spinning. */
 #define TCUDA_EVENT_BLOCKING 2
-/** Flag of tcuda_event_create: can be shared with other processes; excludes TIMING. */
+/** Flag of tcuda_event_create: has a handle for other processes; excludes TIMING. */
 #define TCUDA_EVENT_INTERPROCESS 4
 /** Flag of tcuda_event_create: a node of its own when recorded or waited on in a capture. */
 #define TCUDA_EVENT_EXTERNAL 8
@@ -425,6 +425,11 @@ typedef struct tcuda_stream tcuda_stream; /**< An ordered queue of device work. 
 
 /** Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. */
 typedef void (*tcuda_host_fn)(void *user_data);
+
+/** Another process's way to an event: plain data, to be sent. */
+typedef struct tcuda_ipc_event_handle {
+    uint8_t bytes[64]; /**< They say nothing to a host. */
+} tcuda_ipc_event_handle;
 
 /**
  * One of 32 pooled streams per priority, in turn: the 33rd is the first again.
@@ -589,6 +594,25 @@ tcuda_status tcuda_event_device(tcuda_event *event, int32_t *device);
 /** The CUevent, NULL before the first record; borrowed. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event);
+
+/**
+ * Handle of an INTERPROCESS event for other processes, which open it with
+ * tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
+ * device. Destroy the event when the others have done with it. (Event.ipc_handle)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_ipc_handle(tcuda_event *event, tcuda_ipc_event_handle *handle);
+
+/**
+ * Opens another process's event: to be waited for, asked, and recorded. (Event.from_ipc_handle)
+ *
+ * @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE
+ * @param handle      what tcuda_event_ipc_handle wrote in the other process
+ * @param[out] event  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_handle *handle,
+    tcuda_event **event);
 
 /**
  * Copies bytes between any two places, of the host or of any device; only pageable host memory
@@ -1522,6 +1546,67 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
+
+/* ---- Sharing with other processes ---- */
+
+/** Another process's way to a block: plain data, to be sent. */
+typedef struct tcuda_ipc_handle {
+    uint8_t bytes[512]; /**< They say nothing to a host; all of them count. */
+} tcuda_ipc_handle;
+
+/**
+ * A handle of the block around an address, for one receiver: send it by whatever way. Work that
+ * the receiver queues comes after what `stream` holds now. The block is not used for anything else
+ * until the receiver has closed it or has ended, also where it is freed here. Receivers are
+ * processes of the same user on this machine; they see what else is mapped with the block, too.
+ * (torch.multiprocessing)
+ *
+ * @param ptr          in a block of tcuda_malloc's, from the cache
+ * @param stream       NULL: the current stream of ptr's device
+ * @param[out] handle  good until the receiver, or all who imported it, have closed it
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_export(void *ptr, tcuda_stream *stream, tcuda_ipc_handle *handle);
+
+/**
+ * Maps another process's block; `stream` waits for what its owner had queued. The same handle again
+ * gives the same pointer, to be closed once more. Fails with TCUDA_STATUS_PEER_GONE where the owner
+ * has ended. (torch.multiprocessing)
+ *
+ * @param handle      what tcuda_ipc_export wrote in the other process
+ * @param stream      of the device that the block is on; NULL: the current one of that device
+ * @param[out] ptr    to be closed, not freed
+ * @param[out] bytes  size of the block as it was asked for; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_import(const tcuda_ipc_handle *handle, tcuda_stream *stream, void **ptr,
+    size_t *bytes);
+
+/**
+ * Lets go of an imported block once, after the work that `stream` holds now; the host waits for
+ * that. What other streams use the block for must be over, or come before that work.
+ *
+ * @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
+ * @param stream  NULL: the current stream of ptr's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_close(void *ptr, tcuda_stream *stream);
+
+/**
+ * Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
+ * from now on. Who has imported it keeps the block until it closes it.
+ *
+ * @param handle  what tcuda_ipc_export wrote in this process
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_withdraw(const tcuda_ipc_handle *handle);
+
+/**
+ * Gives memory back to the cache that was freed here and that no receiver has any more; allocations
+ * do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_ipc_collect(void);
 
 /* ===================================== Tensors ================================================ */
 

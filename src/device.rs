@@ -184,14 +184,15 @@ impl Device {
         let mut name = [0; 256];
         // SAFETY: the buffer has the length that is passed.
         unsafe { self.driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.handle) }?;
+        Ok(Properties { name, uuid: self.uuid()?, total_memory_bytes: self.memory.total() })
+    }
+
+    /// What tells it from every other device of the machine.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is writable.
         unsafe { self.driver.cuDeviceGetUuid(&mut uuid, self.handle) }?;
-        Ok(Properties {
-            name,
-            uuid: uuid.bytes.map(|byte| byte as u8),
-            total_memory_bytes: self.memory.total(),
-        })
+        Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
     /// Compute capability.

@@ -347,6 +347,9 @@ pub enum Error {
     /// A child of a process that had initialised.
     #[error("{}", FORKED.to_str().unwrap_or(""))]
     Forked,
+    /// Another process is gone, or does not answer.
+    #[error("{0}")]
+    PeerGone(&'static str),
     /// A file could not be written.
     #[error(
         "{path} cannot be written (errno {code}); name a directory that exists, with room in it"

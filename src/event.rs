@@ -1,15 +1,17 @@
 //! Events: points in streams, created in the driver at their first record and recycled.
 
-use crate::device::Device;
+use crate::device::{CURRENT, Device};
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::ipc;
 use crate::lock::{Held, Mutex};
 use crate::once::Once;
 use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Can be timed.
 pub const TIMING: u32 = 1;
@@ -24,6 +26,7 @@ pub const EXTERNAL: u32 = 8;
 const CU_BLOCKING_SYNC: u32 = 1;
 const CU_DISABLE_TIMING: u32 = 2;
 const CU_INTERPROCESS: u32 = 4;
+const SHARED: u32 = CU_DISABLE_TIMING | CU_INTERPROCESS;
 const CU_RECORD_EXTERNAL: u32 = 1;
 const CU_WAIT_EXTERNAL: u32 = 1;
 
@@ -89,6 +92,39 @@ impl EventPool {
         self.give(CU_DISABLE_TIMING, event);
     }
 
+    /// An event without timing that other processes may be given.
+    pub(crate) fn take_shared(&self, device: &Device) -> Result<CUevent> {
+        self.take(device, SHARED)
+    }
+
+    /// Gives it back, once no other process can still be told to wait for it.
+    pub(crate) fn give_shared(&self, event: CUevent) {
+        self.give(SHARED, event);
+    }
+
+    /// Closes another process's event.
+    fn close_opened(&self, event: CUevent) {
+        for _ in 0..2 {
+            // SAFETY: opened by us, once.
+            if unsafe { self.driver.cuEventDestroy(event) }.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Destroys an event that is out: another process has its handle, and may record it.
+    fn destroy(&self, flags: u32, event: CUevent) {
+        for _ in 0..2 {
+            // SAFETY: ours, and at its end.
+            if unsafe { self.driver.cuEventDestroy(event) }.is_ok() {
+                self.free(flags).out -= 1;
+                return;
+            }
+        }
+        // Destroyed at shutdown.
+        self.give(flags, event);
+    }
+
     /// Destroys what is in the pool; the device's context is current.
     pub(crate) fn close(&self) {
         for free in &self.free {
@@ -107,6 +143,8 @@ struct Created {
     device: i32,
     native: usize,
     pool: *const EventPool,
+    /// Another process made it.
+    is_opened: bool,
 }
 
 // SAFETY: the pool is shared by all threads and outlives every event.
@@ -118,6 +156,8 @@ unsafe impl Sync for Created {}
 pub struct Event {
     flags: u32,
     created: Once<Created>,
+    /// Another process may have its handle.
+    is_known: AtomicBool,
 }
 
 impl Event {
@@ -136,7 +176,47 @@ impl Event {
                  time events that are shared: leave one out",
             ));
         }
-        Ok(Event { flags, created: Once::new(Rank::ONCE) })
+        Ok(Event::of(flags))
+    }
+
+    fn of(flags: u32) -> Event {
+        Event { flags, created: Once::new(Rank::ONCE), is_known: AtomicBool::new(false) }
+    }
+
+    /// An event of another process, by the handle that it gave.
+    pub fn open(runtime: &Runtime, device: i32, handle: &[u8; 64]) -> Result<Event> {
+        let device = runtime.device(device)?;
+        let event = Event::of(INTERPROCESS);
+        event.created.get_or_try_init(|| {
+            let native = ipc::open_event(device, handle)? as usize;
+            let (device, pool) = (device.ordinal(), &raw const device.events);
+            Ok::<_, Error>(Created { device, native, pool, is_opened: true })
+        })?;
+        Ok(event)
+    }
+
+    /// A handle for other processes. One that was never recorded is the current device's from now on.
+    pub fn ipc_handle(&self, runtime: &Runtime) -> Result<[u8; 64]> {
+        if self.flags & INTERPROCESS == 0 {
+            return Err(Error::Invalid(
+                "the event has no handle for other processes: pass TCUDA_EVENT_INTERPROCESS to \
+                 tcuda_event_create",
+            ));
+        }
+        let created = self.created.get_or_try_init(|| {
+            let device = runtime.device(CURRENT)?;
+            let native = device.events.take(device, self.driver_flags())? as usize;
+            let (device, pool) = (device.ordinal(), &raw const device.events);
+            Ok::<_, Error>(Created { device, native, pool, is_opened: false })
+        })?;
+        if created.is_opened {
+            return Err(Error::InvalidState(
+                "the event is another process's, which alone can give its handle",
+            ));
+        }
+        let handle = ipc::handle_of(runtime.device(created.device)?, created.native as CUevent)?;
+        self.is_known.store(true, Ordering::Relaxed);
+        Ok(handle)
     }
 
     fn driver_flags(&self) -> u32 {
@@ -175,7 +255,8 @@ impl Event {
             }
             is_recorded = true;
             let native = event as usize;
-            Ok::<_, Error>(Created { device: stream.device(), native, pool: &device.events })
+            let (pool, is_opened) = (&raw const device.events, false);
+            Ok::<_, Error>(Created { device: stream.device(), native, pool, is_opened })
         })?;
         if created.device != stream.device() {
             return Err(Error::EventDevice { event: created.device, stream: stream.device() });
@@ -275,7 +356,12 @@ impl Drop for Event {
         if let Some(created) = self.created.get() {
             // SAFETY: events are dropped before the runtime that holds the pool.
             let pool = unsafe { &*created.pool };
-            pool.give(self.driver_flags(), created.native as CUevent);
+            let event = created.native as CUevent;
+            match (created.is_opened, self.is_known.load(Ordering::Relaxed)) {
+                (true, _) => pool.close_opened(event),
+                (false, true) => pool.destroy(self.driver_flags(), event),
+                (false, false) => pool.give(self.driver_flags(), event),
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod graph;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 mod image;
+pub mod ipc;
 pub mod kernels;
 pub mod life;
 pub mod lock;

@@ -36,6 +36,8 @@ ranks! {
     GRAPH,
     /// A private pool that falls asleep or wakes.
     POOL,
+    /// What is shared with other processes, while it is added or collected.
+    IPC,
     /// What is made at its first use; making one may need a context, and locks further down.
     ONCE,
     /// What was recorded of the allocators, as a whole.

@@ -6,6 +6,7 @@ use crate::driver::{Driver, Table, code, cuda, inject, sim};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::graph::underway::Captures;
+use crate::ipc::Ipc;
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
 use crate::memory::backend;
@@ -65,6 +66,8 @@ pub struct Runtime {
     pub torch: Pools,
     /// Captures of ours.
     pub captures: Captures,
+    /// What is shared with other processes.
+    pub ipc: Ipc,
     /// Counts initialisations, so that what threads remember of an earlier one is not believed.
     pub generation: u64,
     driver: &'static Driver,
@@ -139,7 +142,8 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     let host = HostMemory::new(driver, generation);
     host.set_settings(&settings.host);
     let torch = Pools::new();
-    let runtime = Runtime { devices, host, torch, captures: Captures::new(), generation, driver };
+    let (captures, ipc) = (Captures::new(), Ipc::new()?);
+    let runtime = Runtime { devices, host, torch, captures, ipc, generation, driver };
     let runtime = try_box(runtime, "the runtime")?;
     pending::apply(&runtime);
     settings::choose(settings);
@@ -397,6 +401,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
 fn close(runtime: &Runtime) {
     // All of them before any gives memory back: another device may be about to use it.
     runtime.devices.iter().for_each(Device::settle);
+    runtime.ipc.end(runtime);
     direct::close(runtime);
     runtime.devices.iter().for_each(Device::close);
     runtime.host.close(&runtime.devices);

@@ -346,6 +346,7 @@ unsafe extern "C" fn after_fork() {
 /// In the child only the forking thread exists.
 unsafe extern "C" fn in_child() {
     let _held = held_for_fork();
+    crate::ipc::close_in_child();
     MEMBERS.keep_only(&block().presence);
     if runtime::is_lost_by_fork() {
         MODE.store(MODE_FORKED, Ordering::Relaxed);

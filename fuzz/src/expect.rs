@@ -13,12 +13,14 @@ pub mod status {
     pub const OUT_OF_MEMORY: i32 = 20;
     pub const OUT_OF_HOST_MEMORY: i32 = 21;
     pub const NO_DRIVER: i32 = 22;
+    pub const NO_DEVICE: i32 = 23;
     pub const NO_LIBRARY: i32 = 24;
     pub const NOT_SUPPORTED: i32 = 25;
     pub const FILE_ERROR: i32 = 27;
     pub const CUDA_ERROR: i32 = 40;
     pub const DEVICE_LOST: i32 = 41;
     pub const CALLBACK_FAILED: i32 = 47;
+    pub const CAPTURING: i32 = 60;
     pub const INTERNAL: i32 = 99;
 }
 

@@ -11,7 +11,7 @@ use crate::rank::Rank;
 macro_rules! first_uses_and {
     ($($rank:ident),*) => {
         &[
-            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::ONCE,
+            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::IPC, Rank::ONCE,
             $(Rank::$rank),*
         ]
     };
@@ -30,6 +30,7 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuGraphLaunch
         | cuGraphExecDestroy
         | cuMemFree
+        | cuIpcCloseMemHandle
         | cuMemFreeHost
         | cuMemHostUnregister
         | cuModuleLoadData

@@ -230,6 +230,20 @@ driver_calls! {
     cuMemGetAccess = cuMemGetAccess(
         flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
 
+    // Sharing with other processes
+    cuIpcGetMemHandle = cuIpcGetMemHandle(handle: *mut CUipcMemHandle, ptr: CUdeviceptr);
+    cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2(
+        ptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+    cuIpcCloseMemHandle = cuIpcCloseMemHandle(ptr: CUdeviceptr);
+    cuIpcGetEventHandle = cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
+    cuIpcOpenEventHandle = cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
+    cuMemExportToShareableHandle = cuMemExportToShareableHandle(
+        shareable: *mut c_void, handle: CUmemGenericAllocationHandle,
+        kind: CUmemAllocationHandleType, flags: c_ulonglong);
+    cuMemImportFromShareableHandle = cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void,
+        kind: CUmemAllocationHandleType);
+
     // Stream-ordered pools
     cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool(
         pool: *mut CUmemoryPool, device: CUdevice);

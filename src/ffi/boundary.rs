@@ -109,6 +109,17 @@ pub fn out<T>(ptr: *mut T, name: &'static str) -> Result<Out<T>> {
     if ptr.is_null() { Err(Error::Null { name }) } else { Ok(Out(ptr)) }
 }
 
+/// A required input, copied.
+#[inline]
+pub fn given<T: Copy>(ptr: *const T, name: &'static str) -> Result<T> {
+    if ptr.is_null() {
+        return Err(Error::Null { name });
+    }
+    // Unaligned, as in a message that was received.
+    // SAFETY: not NULL, and readable by the caller's promise.
+    Ok(unsafe { ptr.read_unaligned() })
+}
+
 /// A required list; NULL is fine when it is empty.
 pub fn bytes<'a>(ptr: *const u8, len: usize, name: &'static str) -> Result<&'a [u8]> {
     if len == 0 {

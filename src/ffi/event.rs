@@ -1,6 +1,6 @@
 //! Section "Streams and events" of the header: events.
 
-use super::boundary::{boundary, out};
+use super::boundary::{boundary, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
@@ -16,10 +16,18 @@ pub struct tcuda_event {
 pub const TCUDA_EVENT_TIMING: u32 = 1;
 /// Flag of tcuda_event_create: synchronising sleeps instead of spinning.
 pub const TCUDA_EVENT_BLOCKING: u32 = 2;
-/// Flag of tcuda_event_create: can be shared with other processes; excludes TIMING.
+/// Flag of tcuda_event_create: has a handle for other processes; excludes TIMING.
 pub const TCUDA_EVENT_INTERPROCESS: u32 = 4;
 /// Flag of tcuda_event_create: a node of its own when recorded or waited on in a capture.
 pub const TCUDA_EVENT_EXTERNAL: u32 = 8;
+
+/// Another process's way to an event: plain data, to be sent.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_ipc_event_handle {
+    /// They say nothing to a host.
+    pub bytes: [u8; 64],
+}
 
 pub(super) static EVENTS: Table<Event> = Table::new(2, "event");
 
@@ -137,6 +145,44 @@ pub unsafe extern "C" fn tcuda_event_native(
     boundary(|call| {
         let cu_event = out(cu_event, "cu_event")?;
         cu_event.set(EVENTS.get(event as usize, "event", call)?.native());
+        Ok(())
+    })
+}
+
+/// Handle of an INTERPROCESS event for other processes, which open it with
+/// tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
+/// device. Destroy the event when the others have done with it. (Event.ipc_handle)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_ipc_handle(
+    event: *mut tcuda_event,
+    handle: *mut tcuda_ipc_event_handle,
+) -> tcuda_status {
+    boundary(|call| {
+        let handle = out(handle, "handle")?;
+        let event = EVENTS.get(event as usize, "event", call)?;
+        let bytes = event.ipc_handle(call.runtime()?)?;
+        handle.set(tcuda_ipc_event_handle { bytes });
+        Ok(())
+    })
+}
+
+/// Opens another process's event: to be waited for, asked, and recorded. (Event.from_ipc_handle)
+///
+/// @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE
+/// @param handle      what tcuda_event_ipc_handle wrote in the other process
+/// @param[out] event  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_event_from_ipc_handle(
+    device: i32,
+    handle: *const tcuda_ipc_event_handle,
+    event: *mut *mut tcuda_event,
+) -> tcuda_status {
+    boundary(|call| {
+        let (event, handle) = (out(event, "event")?, given(handle, "handle")?);
+        let opened = Event::open(call.runtime()?, device, &handle.bytes)?;
+        event.set(EVENTS.insert(opened)? as *mut tcuda_event);
         Ok(())
     })
 }

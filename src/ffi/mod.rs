@@ -16,6 +16,7 @@ pub mod graph;
 mod handle;
 pub mod history;
 pub mod host;
+pub mod ipc;
 pub mod library;
 pub mod limits;
 pub mod mem_pool;

@@ -105,6 +105,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::NotSupported { .. } => S::NotSupported,
         Error::Library { .. } => S::NoLibrary,
         Error::Forked => S::Forked,
+        Error::PeerGone(_) => S::PeerGone,
         Error::File { .. } => S::FileError,
         Error::Nvml(Failure::Library(_) | Failure::Missing(_)) => S::NoLibrary,
         Error::Nvml(_) => S::NvmlError,

@@ -95,6 +95,8 @@ pub struct ArenaState {
     pub(super) uses: Uses,
     /// Freed blocks that other streams may still use.
     pub(super) limbo: Limbo,
+    /// Blocks that other processes may have.
+    pub(super) exported: u32,
     /// Other streams that use memory of this one.
     pub(super) guests: Guests,
     pub(super) free_blocks: i64,
@@ -146,6 +148,7 @@ impl Arena {
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
+                exported: 0,
                 guests: Guests::new(),
                 free_blocks: 0,
                 free_bytes: 0,

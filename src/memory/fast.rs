@@ -78,8 +78,7 @@ fn free_used(runtime: &Runtime, arena: &Arena, offset: u64) -> Option<()> {
     let id = state.find_quickly(offset)?;
     let is_used = state.blocks[id].uses != 0;
     let device = runtime.device(arena.device).ok().filter(|_| is_used)?;
-    device.memory.free_used(runtime, arena, id);
-    Some(())
+    device.memory.free_used(runtime, arena, id).ok()
 }
 
 impl DeviceMemory {

@@ -28,6 +28,14 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
+        // What other processes have let go of goes first.
+        if runtime.ipc.has_news() {
+            runtime.ipc.collect_quickly(runtime);
+            let _guard = arena.lock.guard();
+            if let Some(address) = self.take_of_any(arena, request, WHOLE_WALK)? {
+                return Ok(address);
+            }
+        }
         if let Some(address) = self.share_again(arena, request)? {
             return Ok(address);
         }

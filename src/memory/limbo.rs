@@ -40,8 +40,8 @@ impl Uses {
 
     /// Adds a stream to the list `head` of a block, once, and gives the new head.
     #[inline]
-    pub(super) fn add(&mut self, head: u32, block: u32, stream: &Stream) -> Result<u32> {
-        let wanted = std::ptr::from_ref(stream);
+    pub(super) fn add(&mut self, head: u32, block: u32, stream: *const Stream) -> Result<u32> {
+        let wanted = stream;
         let mut next = head;
         while let Some(node) = self.node(next) {
             if std::ptr::eq(node.stream, wanted) {
@@ -70,6 +70,33 @@ impl Uses {
         if let Some(node) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
             node.next = next;
         }
+    }
+
+    /// Is this stream in a list?
+    pub(super) fn lists(&self, head: u32, stream: *const Stream) -> bool {
+        let mut next = head;
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, stream) {
+                return true;
+            }
+            next = node.next;
+        }
+        false
+    }
+
+    /// Takes a stream out of a list, and gives the new head.
+    pub(super) fn remove(&mut self, head: u32, stream: *const Stream) -> u32 {
+        let (mut before, mut next) = (0, head);
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, stream) {
+                self.set_next(before, node.next);
+                self.set_next(next, self.vacant);
+                self.vacant = next;
+                return if before == 0 { node.next } else { head };
+            }
+            (before, next) = (next, node.next);
+        }
+        head
     }
 
     /// Is there a stream in a list?

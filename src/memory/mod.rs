@@ -15,6 +15,7 @@ mod by_pool;
 pub mod dictionary;
 pub mod direct;
 mod driver_pool;
+pub mod exported;
 pub mod fast;
 mod figures;
 mod follow;
@@ -411,6 +412,7 @@ impl DeviceMemory {
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
     runtime.captures.tidy(runtime);
+    runtime.ipc.collect(runtime);
     if let Some(allocator) = backend::pluggable() {
         allocator.reset();
     }

@@ -82,8 +82,7 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     if state.blocks[id].uses != 0 {
-        memory_of(runtime, arena)?.free_used(runtime, arena, id);
-        return Ok(());
+        return memory_of(runtime, arena)?.free_used(runtime, arena, id);
     }
     if WATCHED {
         history::freed(arena, state, id);

@@ -200,9 +200,19 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    /// Frees a block that other streams use, or that is in an alias; freeing does not fail. The caller
-    /// holds the arena's lock.
-    pub(super) fn free_used(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    /// Frees a block that other streams or processes use, or that is in an alias; fails only where the
+    /// host has freed it before. The caller holds the arena's lock.
+    pub(super) fn free_used(&self, runtime: &Runtime, arena: &Arena, id: u32) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        if unsafe { arena.state() }.is_exported(id) {
+            return self.free_exported(runtime, arena, id);
+        }
+        self.free_used_here(runtime, arena, id);
+        Ok(())
+    }
+
+    /// The same for a block that no other process has.
+    pub(super) fn free_used_here(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if state.blocks[id].uses == BORROWED {

@@ -171,6 +171,26 @@ impl Segment {
         (start..end).contains(&unit).then_some((start, end - start))
     }
 
+    /// The mappings behind some units, each with its handle and length, from the first unit that is
+    /// given: whole ones, as only those can be shared.
+    pub(super) fn behind(&self, start: u32, end: u32) -> (u32, impl Iterator<Item = (u64, u64)>) {
+        let alias = self.aliases.live().find(|alias| alias.holds(start));
+        let first = self.mappings.partition_point(|mapping| mapping.end() <= start);
+        let own = self.mappings[first..].iter().take_while(move |mapping| mapping.start < end);
+        let begin = match alias {
+            Some(alias) => alias.start,
+            None => self.mappings.get(first).map_or(start, |mapping| mapping.start),
+        };
+        let homes = alias.into_iter().flat_map(|alias| alias.home_starts());
+        let lent = homes.filter_map(|start| {
+            let found = self.mappings.binary_search_by_key(&start, |mapping| mapping.start);
+            found.ok().map(|index| &self.mappings[index])
+        });
+        let chosen = lent.chain(own.filter(move |_| alias.is_none()));
+        let bytes = |mapping: &Mapping| u64::from(mapping.units) * UNIT;
+        (begin, chosen.map(move |mapping| (mapping.handle, bytes(mapping))))
+    }
+
     /// The mappings, in address order.
     pub(super) fn mappings(&self) -> &[Mapping] {
         &self.mappings

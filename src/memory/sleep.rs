@@ -32,6 +32,7 @@ pub(super) fn put_to_sleep(runtime: &Runtime, pool: PoolId, keep: bool) -> Resul
     kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
     for device in runtime.devices.iter().filter(|device| device.memory.has_arena_of(pool)) {
         device.memory.require_mapped(pool)?;
+        device.memory.require_unshared(pool)?;
         device.synchronize()?;
         kept.push((
             device,
@@ -68,6 +69,20 @@ impl DeviceMemory {
              their addresses without memory; use expandable_segments:True and a pool without \
              TCUDA_MEM_POOL_NO_SPLIT",
         ))
+    }
+
+    /// An error where other processes may have memory of a pool.
+    fn require_unshared(&self, pool: PoolId) -> Result<()> {
+        self.each_arena(|arena| {
+            // SAFETY: `each_arena` holds the lock.
+            if arena.pool() == pool && unsafe { arena.state() }.exported > 0 {
+                return Err(Error::InvalidState(
+                    "other processes may have memory of the private pool, which would keep it; \
+                     have them close what they imported, and call tcuda_ipc_collect",
+                ));
+            }
+            Ok(())
+        })
     }
 
     fn back_up(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<Vec<Contents>> {

@@ -21,6 +21,7 @@ mod errors;
 mod events;
 mod graph_updates;
 mod graphs;
+mod ipc;
 mod kernels;
 mod launches;
 mod memory;
@@ -82,6 +83,8 @@ pub const TOPICS: &[&[Row]] = &[
     capture_nodes::ROWS,
     graphs::ROWS,
     graph_updates::ROWS,
+    ipc::ROWS,
+    arguments::ipc::ROWS,
 ];
 
 fn main() {

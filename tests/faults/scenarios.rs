@@ -6,6 +6,7 @@ mod communicators;
 mod direct;
 mod graphs;
 mod history;
+mod ipc;
 mod limits;
 mod memory;
 mod random;
@@ -79,6 +80,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "random_in_graphs", graphs::random),
     on(ONE, "graphed_callables", graphs::callables),
     on(LATE, "late_graphed_callables", graphs::callables),
+    on(ONE, "exports", ipc::exports),
+    on(UNMAPPED, "exports_of_segments", ipc::exports),
     on(ONE, "threads", work::threads),
     on(ONE, "threads_at_once", work::threads_at_once),
     on(LATE, "late_threads_at_once", work::threads_at_once),

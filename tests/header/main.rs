@@ -25,6 +25,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Private pools", &["mem_pool"]),
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
+    ("- Sharing with other processes", &["ipc"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),

@@ -10,6 +10,7 @@ mod generator;
 mod graph;
 mod history;
 mod host;
+mod ipc;
 mod library;
 mod limits;
 mod mem_pool;
@@ -254,6 +255,13 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_communicator_reduce_scatter", communicator::reduce_scatter),
     ("tcuda_communicator_send", communicator::send),
     ("tcuda_communicator_recv", communicator::recv),
+    ("tcuda_ipc_export", ipc::export),
+    ("tcuda_ipc_import", ipc::import),
+    ("tcuda_ipc_close", ipc::close),
+    ("tcuda_ipc_collect", ipc::collect),
+    ("tcuda_ipc_withdraw", ipc::withdraw),
+    ("tcuda_event_ipc_handle", ipc::event_handle),
+    ("tcuda_event_from_ipc_handle", ipc::event_from_handle),
 ];
 
 /// More calls than this make an input slow, not better.

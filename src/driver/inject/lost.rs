@@ -132,16 +132,17 @@ impl Seen {
                 seen.devices = of_stream(table, argument("stream"), current);
                 seen.objects[0] = argument("event");
             }
-            cuEventQuery | cuEventSynchronize | cuEventDestroy => {
+            cuEventQuery | cuEventSynchronize | cuEventDestroy | cuIpcGetEventHandle => {
                 seen.objects[0] = argument("event");
             }
             cuEventElapsedTime => seen.objects = [argument("start"), argument("end")],
-            cuMemRelease => seen.objects[0] = argument("handle"),
+            cuMemRelease | cuMemExportToShareableHandle => seen.objects[0] = argument("handle"),
             cuMemMap => {
                 seen.devices = current;
                 seen.bound = argument("handle");
             }
-            cuMemUnmap | cuMemSetAccess | cuMemGetAccess | cuMemFree => {
+            cuMemUnmap | cuMemSetAccess | cuMemGetAccess | cuMemFree | cuIpcGetMemHandle
+            | cuIpcCloseMemHandle => {
                 seen.devices = of_address(table, argument("ptr"), current);
             }
             cuMemCreate => seen.devices = of_properties(argument("properties")),

@@ -45,6 +45,9 @@ pub(super) enum Purpose {
     Allocation(usize),
     /// A segment of a pool.
     Pool,
+    /// What another process gave by `cuIpcGetMemHandle`, in a device's context: first address and
+    /// bytes of the block.
+    Imported(usize, usize, usize),
 }
 
 /// A range of addresses.
@@ -187,6 +190,13 @@ impl AddressSpace {
         }
         self.reservations.insert(at, Reservation { bytes, purpose });
         Ok(at)
+    }
+
+    /// Says what a reservation is for.
+    pub(super) fn rename(&mut self, address: usize, purpose: Purpose) {
+        if let Some(found) = self.reservations.get_mut(&address) {
+            found.purpose = purpose;
+        }
     }
 
     /// Gives a reservation back; it must match exactly, and nothing may be mapped in it.
@@ -334,10 +344,12 @@ impl AddressSpace {
     /// Removes what `cuMemAlloc` gave on a device; the memory is to be dropped outside the lock.
     pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
-        let purpose = Purpose::Allocation(device);
+        let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
+            Purpose::Allocation(owner) | Purpose::Imported(owner, ..) => owner == device,
+            Purpose::Virtual | Purpose::Pool => false,
+        };
         self.blocks.forget(device);
-        for (start, found) in self.reservations.extract_if(.., |_, found| found.purpose == purpose)
-        {
+        for (start, found) in self.reservations.extract_if(.., is_of_device) {
             let range = start..start + found.bytes;
             removed.extend(self.mappings.extract_if(range, |_, _| true).map(|(_, old)| old));
             insert_merged(&mut self.free, start, found.bytes);

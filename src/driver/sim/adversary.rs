@@ -129,6 +129,12 @@ impl Adversary {
         }
     }
 
+    /// Another process has done what a wait may need.
+    pub(super) fn passed_elsewhere(&self) {
+        lock(&self.state).finished += 1;
+        self.progress.notify_all();
+    }
+
     /// What a wait needs is running on another thread.
     fn await_progress<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let finished = state.finished;

@@ -266,8 +266,12 @@ pub(super) fn mark(machine: &Machine, stream: &Stream, event: &Arc<Event>) -> Re
 }
 
 /// A stream is to wait for an event; true if that was dealt with here.
-pub(super) fn wait(machine: &Machine, stream: &Arc<Stream>, event: &Event) -> Result<bool, i32> {
-    let recorded = event.recorded();
+pub(super) fn wait(
+    machine: &Arc<Machine>,
+    stream: &Arc<Stream>,
+    event: &Event,
+) -> Result<bool, i32> {
+    let recorded = event.recorded(machine);
     if !machine.captures.any() && !matches!(recorded, Recorded::Captured(_)) {
         return Ok(false);
     }

@@ -185,7 +185,7 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         121 => 0,
         122 | 123 => 0,
         124 => 0,
-        125 => 0,
+        125 => 1, // interprocess events
         126 => 4,
         127 => 1,
         128..=130 => 0,

@@ -2,6 +2,7 @@
 
 use super::graph::Work;
 use super::queue::{Action, Mark, Point, Stream};
+use super::shared_event::SharedEvent;
 use super::{
     Machine, capture, code, entry, entry_checked, lock, put, read, require, schedule, stream, write,
 };
@@ -22,6 +23,8 @@ pub(super) struct Event {
     pub(super) device: usize,
     flags: c_uint,
     recorded: Mutex<Recorded>,
+    /// Where other processes see it.
+    pub(super) shared: Option<Arc<SharedEvent>>,
 }
 
 /// What an event stands for.
@@ -41,8 +44,31 @@ pub(super) struct Captured {
 }
 
 impl Event {
-    pub(super) fn recorded(&self) -> Recorded {
-        lock(&self.recorded).clone()
+    pub(super) fn of_another(device: usize, shared: SharedEvent) -> Event {
+        let (flags, recorded) = (DISABLE_TIMING | INTERPROCESS, Mutex::default());
+        Event { device, flags, recorded, shared: Some(Arc::new(shared)) }
+    }
+
+    pub(super) fn recorded(&self, machine: &Arc<Machine>) -> Recorded {
+        let own = lock(&self.recorded).clone();
+        let Some(shared) = &self.shared else { return own };
+        let number = match &own {
+            Recorded::Captured(_) => return own,
+            Recorded::At(mark) => mark.shared.as_ref().map_or(0, |(_, number)| *number),
+            Recorded::Never => 0,
+        };
+        let last = shared.recorded();
+        if last <= number {
+            return own;
+        }
+        // Another process was the last to record it.
+        Recorded::At(Arc::new(Mark {
+            stream: shared.follow(machine, last),
+            position: AtomicU64::new(last),
+            time: AtomicU64::new(0),
+            timed: false,
+            shared: None,
+        }))
     }
 
     pub(super) fn set(&self, recorded: Recorded) {
@@ -69,6 +95,7 @@ impl Event {
             position: AtomicU64::new(u64::MAX),
             time: AtomicU64::new(0),
             timed: self.flags & DISABLE_TIMING == 0,
+            shared: self.shared.as_ref().map(|shared| (Arc::clone(shared), shared.record())),
         });
         let action = Action::Record(Arc::clone(&mark));
         let point = schedule::submit(machine, stream, waits, action)?;
@@ -77,8 +104,8 @@ impl Event {
     }
 
     /// The point of its record, for a question of the host about it.
-    fn asked(&self, machine: &Machine) -> Result<Option<Arc<Mark>>, i32> {
-        let mark = match self.recorded() {
+    fn asked(&self, machine: &Arc<Machine>) -> Result<Option<Arc<Mark>>, i32> {
+        let mark = match self.recorded(machine) {
             Recorded::Captured(captured) => {
                 return Err(capture::refuse_event(machine, &captured, true));
             }
@@ -107,7 +134,12 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
         require(!event.is_null() && flags & !KNOWN == 0, code::INVALID_VALUE)?;
         let shareable = flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0;
         require(shareable, code::INVALID_VALUE)?;
-        let created = Event { device: context.device, flags, recorded: Mutex::default() };
+        let shared = match flags & INTERPROCESS {
+            0 => None,
+            _ => Some(SharedEvent::create(&machine.devices[context.device].physical)?),
+        };
+        let (device, recorded) = (context.device, Mutex::default());
+        let created = Event { device, flags, recorded, shared: shared.map(Arc::new) };
         let handle = write(&machine.events).insert(Arc::new(created));
         put!(event, ptr::without_provenance_mut(handle))
     })
@@ -180,7 +212,7 @@ pub(super) unsafe extern "C" fn elapsed_time(
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;
         machine.devices[start.device].context.check()?;
-        let mark = |event: &Event| match event.recorded() {
+        let mark = |event: &Event| match event.recorded(machine) {
             Recorded::At(mark) if mark.timed => Ok(mark),
             Recorded::At(_) | Recorded::Never => Err(code::INVALID_HANDLE),
             Recorded::Captured(captured) => Err(capture::refuse_event(machine, &captured, false)),

@@ -153,6 +153,7 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
             Purpose::Pool | Purpose::Virtual => pool::device_of(machine, address)?,
+            Purpose::Imported(..) => return Err(code::INVALID_VALUE),
         };
         // CUDA waits for the work of the device first.
         let context = &machine.devices[device].context;

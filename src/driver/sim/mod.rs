@@ -21,6 +21,7 @@ mod graph_memory;
 mod handles;
 mod helper;
 mod hostility;
+mod ipc;
 mod journal;
 mod kernel;
 mod lanes;
@@ -36,6 +37,8 @@ mod queue;
 mod replay;
 mod schedule;
 mod segment;
+mod shared;
+mod shared_event;
 mod stream;
 mod table;
 #[cfg(test)]

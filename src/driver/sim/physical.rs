@@ -4,6 +4,7 @@
 use super::code;
 use super::config::GRANULARITY;
 use super::lock;
+use super::shared::{self, META, Slots};
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +17,14 @@ const SPOILED_GRANULES: usize = 16;
 /// The memory of one device.
 pub(super) struct Physical {
     pub(super) device: usize,
-    file: libc::c_int,
-    bytes: usize,
+    pub(super) file: libc::c_int,
+    pub(super) bytes: usize,
+    /// Another process's memory, of which nothing is given out here.
+    is_foreign: bool,
+    /// What other processes may know of it, behind the memory.
+    pub(super) slots: Mutex<Slots>,
+    /// What was given back while other processes still had it: taken back when they have not.
+    held_elsewhere: Mutex<Vec<(usize, Vec<Extent>)>>,
     /// What fresh memory is filled with; 0: it is left as the host gives it.
     poison: u8,
     used: AtomicUsize,
@@ -39,16 +46,35 @@ impl Physical {
             device,
             file,
             bytes,
+            is_foreign: false,
+            slots: Mutex::default(),
+            held_elsewhere: Mutex::default(),
             poison,
             used: AtomicUsize::new(0),
             free: Mutex::new(BTreeMap::from([(0, bytes)])),
             alias: OnceLock::new(),
         };
         // SAFETY: the descriptor is ours.
-        if unsafe { libc::ftruncate(file, bytes as libc::off_t) } != 0 {
+        if unsafe { libc::ftruncate(file, (bytes + META) as libc::off_t) } != 0 {
             return Err(errno());
         }
         Ok(physical)
+    }
+
+    /// Another process's memory, behind a descriptor that this takes.
+    pub(super) fn foreign(device: usize, file: libc::c_int, bytes: usize) -> Physical {
+        Physical {
+            device,
+            file,
+            bytes,
+            is_foreign: true,
+            slots: Mutex::default(),
+            held_elsewhere: Mutex::default(),
+            poison: 0,
+            used: AtomicUsize::new(0),
+            free: Mutex::default(),
+            alias: OnceLock::new(),
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -56,18 +82,31 @@ impl Physical {
     }
 
     pub(super) fn used(&self) -> usize {
+        self.take_back();
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes back what no other process has any more.
+    fn take_back(&self) {
+        let mut held = lock(&self.held_elsewhere);
+        held.retain_mut(|(slot, extents)| {
+            let is_held = !shared::give_slot(self, *slot);
+            if !is_held {
+                extents.iter().for_each(|extent| self.release(extent.start, extent.bytes));
+            }
+            is_held
+        });
     }
 
     /// Where offset 0 is seen by the host.
     #[inline]
-    fn alias(&self) -> Option<usize> {
+    pub(super) fn alias(&self) -> Option<usize> {
         *self.alias.get_or_init(|| {
             // SAFETY: maps a file of ours at an address of the system's choice.
             let address = unsafe {
                 libc::mmap(
                     ptr::null_mut(),
-                    self.bytes,
+                    self.bytes + META,
                     libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_SHARED | libc::MAP_NORESERVE,
                     self.file,
@@ -79,7 +118,7 @@ impl Physical {
             }
             // A core dump would fill every hole of the file.
             // SAFETY: the range is the mapping above.
-            let _ = unsafe { libc::madvise(address, self.bytes, libc::MADV_DONTDUMP) };
+            let _ = unsafe { libc::madvise(address, self.bytes + META, libc::MADV_DONTDUMP) };
             Some(address.expose_provenance())
         })
     }
@@ -94,9 +133,10 @@ impl Physical {
         handle_types: u32,
     ) -> Result<Arc<Allocation>, i32> {
         debug_assert_eq!(bytes % GRANULARITY, 0);
+        self.take_back();
         let alias = self.alias().ok_or(code::OUT_OF_MEMORY)?;
         let mut free = lock(&self.free);
-        if bytes > self.bytes - self.used() {
+        if bytes > self.bytes - self.used.load(Ordering::Relaxed) {
             return Err(code::OUT_OF_MEMORY);
         }
         let fit = free.iter().find(|(_, room)| **room >= bytes).map(|(start, _)| *start);
@@ -122,7 +162,20 @@ impl Physical {
         }
         let physical = Arc::clone(self);
         let id = next_id();
-        Ok(Arc::new(Allocation { physical, extents, bytes, alias, id, handle_types }))
+        let slot = OnceLock::new();
+        Ok(Arc::new(Allocation { physical, extents, bytes, alias, id, handle_types, slot }))
+    }
+
+    /// Another process's allocation, in this memory of it.
+    pub(super) fn adopt(
+        self: Arc<Self>,
+        extents: Vec<Extent>,
+        handle_types: u32,
+    ) -> Result<Arc<Allocation>, i32> {
+        let alias = self.alias().ok_or(code::OUT_OF_MEMORY)?;
+        let bytes = extents.iter().map(|extent| extent.bytes).sum();
+        let (id, slot) = (next_id(), OnceLock::new());
+        Ok(Arc::new(Allocation { physical: self, extents, bytes, alias, id, handle_types, slot }))
     }
 
     /// Fills the beginning of the first granules: all of it would cost the host memory.
@@ -154,27 +207,33 @@ impl Drop for Physical {
     fn drop(&mut self) {
         if let Some(address) = self.alias.get().copied().flatten() {
             // SAFETY: the mapping is ours, and no allocation is left that reaches into it.
-            let _ = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), self.bytes) };
+            let _ = unsafe {
+                libc::munmap(ptr::with_exposed_provenance_mut(address), self.bytes + META)
+            };
         }
         // SAFETY: the descriptor is ours.
         let _ = unsafe { libc::close(self.file) };
     }
 }
 
-struct Extent {
-    start: usize,
-    bytes: usize,
+/// A contiguous piece of the memory.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
 }
 
 /// Physical memory, which lives as long as a handle or a mapping holds it.
 pub(super) struct Allocation {
-    physical: Arc<Physical>,
-    extents: Vec<Extent>,
+    pub(super) physical: Arc<Physical>,
+    pub(super) extents: Vec<Extent>,
     pub(super) bytes: usize,
     alias: usize,
     /// See [`next_id`].
     pub(super) id: u64,
     pub(super) handle_types: u32,
+    /// Where other processes read what it is, once it was shared.
+    pub(super) slot: OnceLock<usize>,
 }
 
 impl Allocation {
@@ -197,6 +256,15 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if self.physical.is_foreign {
+            return;
+        }
+        if let Some(slot) = self.slot.get()
+            && !shared::give_slot(&self.physical, *slot)
+        {
+            let extents = std::mem::take(&mut self.extents);
+            return lock(&self.physical.held_elsewhere).push((*slot, extents));
+        }
         for extent in &self.extents {
             self.physical.release(extent.start, extent.bytes);
         }

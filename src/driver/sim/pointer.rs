@@ -82,7 +82,9 @@ fn of_device(
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             // Only cuMemAlloc's memory belongs to a context.
             let context = match reservation.purpose {
-                Purpose::Allocation(device) => machine.devices[device].context.handle(),
+                Purpose::Allocation(device) | Purpose::Imported(device, ..) => {
+                    machine.devices[device].context.handle()
+                }
                 Purpose::Virtual | Purpose::Pool => ptr::null_mut(),
             };
             put!(data.cast::<CUcontext>(), context)

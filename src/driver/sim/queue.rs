@@ -4,6 +4,7 @@ use super::copy::{Copy, Fill};
 use super::journal::Write;
 use super::kernel::Launch;
 use super::lock;
+use super::shared_event::SharedEvent;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -68,6 +69,8 @@ pub(super) struct Mark {
     /// Monotonic nanoseconds; 0 where timing is disabled.
     pub(super) time: AtomicU64,
     pub(super) timed: bool,
+    /// Where other processes see it, and the number of this record there.
+    pub(super) shared: Option<(Arc<SharedEvent>, u64)>,
 }
 
 /// What an operation does once it may run.
@@ -127,6 +130,13 @@ impl Point {
 }
 
 impl Mark {
+    /// Shows other processes that it is reached.
+    pub(super) fn show(&self) {
+        if let Some((shared, number)) = &self.shared {
+            shared.reach(*number);
+        }
+    }
+
     #[inline]
     pub(super) fn is_reached(&self) -> bool {
         self.stream.completed() >= self.position.load(Ordering::Relaxed)

@@ -73,6 +73,13 @@ pub(super) fn poll(machine: &Arc<Machine>, point: &Point) {
     }
 }
 
+/// Something is reached that no stream of ours has done.
+pub(super) fn passed_elsewhere(machine: &Machine) {
+    if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+        machine.adversary.passed_elsewhere();
+    }
+}
+
 /// The host can see from now on what operations write.
 pub(super) fn share_memory(machine: &Arc<Machine>) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
@@ -138,6 +145,10 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
 pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let context = machine.context_of(stream);
     if context.error.load(Ordering::Relaxed) != 0 {
+        // Other processes wait no longer for what is never done.
+        if let Action::Record(mark) = action {
+            mark.show();
+        }
         return;
     }
     // What panics in an operation is the device's failure, not the host's; the queue goes on.
@@ -163,6 +174,7 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             if mark.timed {
                 mark.time.store(now(machine.start), Ordering::Relaxed);
             }
+            mark.show();
         }
         Action::Fill(fill) => copy::fill(machine, stream.device, &fill)?,
         Action::Copy(copy) => copy::copy(machine, stream.device, &copy)?,

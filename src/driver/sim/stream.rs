@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn wait_event(
         if capture::wait(machine, &stream, &event)? {
             return Ok(());
         }
-        match event.recorded() {
+        match event.recorded(machine) {
             Recorded::At(mark) if !mark.is_reached() => {
                 let waits = vec![mark.point()];
                 schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)

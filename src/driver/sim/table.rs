@@ -1,8 +1,8 @@
 //! The table of calls, filled with the simulated machine's.
 
 use super::{
-    capture_calls, context, device, event, graph, graph_calls, kernel, memory, module, pointer,
-    pool, replay, stream, transfer, virtual_memory,
+    capture_calls, context, device, event, graph, graph_calls, ipc, kernel, memory, module,
+    pointer, pool, replay, stream, transfer, virtual_memory,
 };
 use crate::driver::{NAMES, Table};
 use std::ffi::{CStr, c_char, c_void};
@@ -90,6 +90,14 @@ pub fn table() -> Table {
         cuMemUnmap: Some(virtual_memory::unmap),
         cuMemSetAccess: Some(virtual_memory::set_access),
         cuMemGetAccess: Some(virtual_memory::get_access),
+
+        cuIpcGetMemHandle: Some(ipc::get_memory),
+        cuIpcOpenMemHandle: Some(ipc::open_memory),
+        cuIpcCloseMemHandle: Some(ipc::close_memory),
+        cuIpcGetEventHandle: Some(ipc::get_event),
+        cuIpcOpenEventHandle: Some(ipc::open_event),
+        cuMemExportToShareableHandle: Some(ipc::export),
+        cuMemImportFromShareableHandle: Some(ipc::import),
 
         cuDeviceGetDefaultMemPool: Some(pool::get_default),
         cuMemPoolCreate: Some(pool::create),

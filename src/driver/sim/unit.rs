@@ -117,6 +117,11 @@ impl Machine {
         let block = match reservation.purpose {
             Purpose::Allocation(_) => space.blocks.around(address),
             Purpose::Virtual => None,
+            Purpose::Imported(_, start, bytes) => {
+                let (_, mapping) = space.mapping(address)?;
+                let is_inside = address.wrapping_sub(start) < bytes;
+                is_inside.then_some((start, Block { bytes, id: mapping.allocation.id }))
+            }
             Purpose::Pool => {
                 let (_, mapping) = space.mapping(address)?;
                 let Access::Pool(pool) = &mapping.access else { return None };

@@ -15,7 +15,7 @@ mod past;
 mod settle;
 mod source;
 pub mod stats;
-mod threads;
+pub(crate) mod threads;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};

@@ -13,7 +13,7 @@ const MOST_THREADS: usize = 128;
 type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// A thread that gets no signals of the host's; none if there cannot be one more.
-fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
+pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     let mut thread = MaybeUninit::uninit();
     // SAFETY: `all` is writable.
@@ -29,7 +29,8 @@ fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
     (failed == 0).then(|| unsafe { thread.assume_init() })
 }
 
-fn join(thread: libc::pthread_t) {
+/// Waits for the end of a thread.
+pub(crate) fn join(thread: libc::pthread_t) {
     // SAFETY: made by `start`, and joined once.
     unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
 }

@@ -167,6 +167,16 @@ impl Aliases {
 }
 
 impl Alias {
+    /// Is a unit in it?
+    pub(in crate::memory) fn holds(&self, unit: u32) -> bool {
+        unit.wrapping_sub(self.start) < self.units
+    }
+
+    /// Where its handles begin at home, in the order of its addresses.
+    pub(in crate::memory) fn home_starts(&self) -> impl Iterator<Item = u32> {
+        self.homes.iter().map(|home| home.start)
+    }
+
     /// Address and length.
     fn range(&self, base: u64) -> (u64, u64) {
         (base + u64::from(self.start) * UNIT, u64::from(self.units) * UNIT)

@@ -16,12 +16,12 @@ pub use ladder::{Keeper, Leaving};
 pub use rules::Rules;
 pub use table::{arena_of, device_of, segment_of};
 
-use super::arena::{ArenaState, Request};
+use super::arena::{Arena, ArenaState, Request};
 use super::block::{Block, NONE, State, UNIT};
-use super::history;
 use super::pluggable::Pluggable;
 use super::pointer::{Locked, unknown_pointer};
 use super::stats::{Lanes, change_of};
+use super::{DeviceMemory, history};
 use crate::error::{Error, Result};
 use crate::nvtx::Heap;
 use crate::runtime::Runtime;
@@ -126,18 +126,25 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     if state.blocks[id].uses != 0 {
-        memory.free_used(runtime, arena, id);
-        return Ok(());
+        return memory.free_used(runtime, arena, id);
     }
-    history::freed(arena, state, id);
-    memory.end_block(runtime, arena, id);
-    // SAFETY: as above; poisoning has kept no reference.
-    let state = unsafe { arena.state() };
-    let mut change = state.free_in_segment(id, memory.now());
-    // SAFETY: the lock is held and we are not parked.
-    unsafe { arena.account() }.change_split(&mut change, state.split());
-    memory.count(arena, &change);
+    memory.free_in_segment(runtime, arena, id);
     Ok(())
+}
+
+impl DeviceMemory {
+    /// Frees a block that nobody uses. The caller holds the arena's lock.
+    pub(super) fn free_in_segment(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        history::freed(arena, unsafe { arena.state() }, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let mut change = state.free_in_segment(id, self.now());
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut change, state.split());
+        self.count(arena, &change);
+    }
 }
 
 /// A segment that was added: its only block, free and in no list, and its first unit.

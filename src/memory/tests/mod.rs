@@ -4,6 +4,7 @@
 mod alias;
 mod check;
 mod direct;
+mod exported;
 mod extent;
 mod growth;
 mod guarantee;

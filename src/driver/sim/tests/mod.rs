@@ -3,6 +3,7 @@
 mod contexts;
 mod events;
 mod graphs;
+mod ipc;
 mod kernels;
 mod memory;
 mod pools;
@@ -18,7 +19,7 @@ use super::config::GRANULARITY;
 use super::{LiveObjects, live_objects, lock, power_off, power_on, test_lock};
 use crate::driver::sys::*;
 use crate::driver::{Driver, code};
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Condvar, Mutex, MutexGuard};
 

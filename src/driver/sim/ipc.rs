@@ -1,0 +1,221 @@
+//! Sharing with other processes: by handles that are plain data, which name an open file of the process
+//! that gave them, and by descriptors.
+
+use super::address_space::{Access, Mapping, Purpose};
+use super::event::{self, Event};
+use super::physical::Physical;
+use super::shared_event::SharedEvent;
+use super::{Machine, code, entry, entry_checked, put, read, require, schedule, shared, write};
+use crate::driver::sys::{
+    CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAllocationHandleType,
+    CUmemGenericAllocationHandle,
+};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// How handles of memory and of events begin.
+const MEMORY: u64 = 0x7463_7564_616d_656d;
+const EVENT: u64 = 0x7463_7564_6165_7674;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEERS: c_uint = 1;
+
+/// What a handle says.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Words {
+    magic: u64,
+    process: u32,
+    file: i32,
+    /// In the file: of a slot, or of an event's place.
+    offset: u64,
+    /// Of the allocation or the event.
+    id: u64,
+    device: u64,
+    /// Of a block in its allocation, and its length.
+    start: u64,
+    bytes: u64,
+    /// Of all above: what was changed on the way is no handle.
+    sum: u64,
+}
+
+const _: () = assert!(size_of::<Words>() == 64 && size_of::<CUipcMemHandle>() == 64);
+
+impl Words {
+    fn sum(&self) -> u64 {
+        let ends = (u64::from(self.process) << 32) | u64::from(self.file as u32);
+        let all = [self.magic, ends, self.offset, self.id, self.device, self.start, self.bytes];
+        all.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| {
+            (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        })
+    }
+
+    fn bytes(mut self) -> [c_char; 64] {
+        self.sum = self.sum();
+        // SAFETY: 64 bytes without padding, either way.
+        unsafe { std::mem::transmute::<Words, [c_char; 64]>(self) }
+    }
+
+    /// What a handle of another process says; one of our own cannot be opened.
+    fn of(bytes: [c_char; 64], magic: u64) -> Result<Words, i32> {
+        // SAFETY: 64 bytes, and integers take any.
+        let words = unsafe { std::mem::transmute::<[c_char; 64], Words>(bytes) };
+        require(words.magic == magic && words.sum == words.sum(), code::INVALID_VALUE)?;
+        require(words.process != std::process::id(), code::INVALID_CONTEXT)?;
+        Ok(words)
+    }
+}
+
+pub(super) unsafe extern "C" fn get_memory(handle: *mut CUipcMemHandle, ptr: CUdeviceptr) -> c_int {
+    entry(|machine| {
+        require(!handle.is_null(), code::INVALID_VALUE)?;
+        let address = ptr as usize;
+        let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
+        let Purpose::Allocation(device) = reservation.purpose else {
+            return Err(code::INVALID_VALUE);
+        };
+        let (start, block) = block.ok_or(code::INVALID_VALUE)?;
+        let space = read(&machine.space);
+        let (base, mapping) = space.mapping(start).ok_or(code::INVALID_VALUE)?;
+        let allocation = &mapping.allocation;
+        let slot = shared::publish(allocation).ok_or(code::OUT_OF_MEMORY)?;
+        let words = Words {
+            magic: MEMORY,
+            process: std::process::id(),
+            file: allocation.physical.file,
+            offset: (allocation.physical.bytes() + slot * shared::SLOT) as u64,
+            id: allocation.id,
+            device: device as u64,
+            start: (start - base) as u64,
+            bytes: block.bytes as u64,
+            sum: 0,
+        };
+        put!(handle, CUipcMemHandle { reserved: words.bytes() })
+    })
+}
+
+pub(super) unsafe extern "C" fn open_memory(
+    ptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
+        let words = Words::of(handle.reserved, MEMORY)?;
+        require(words.device == device as u64, code::INVALID_VALUE)?;
+        let file =
+            shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
+        let devices = machine.devices.len();
+        let found = shared::adopt(file, Some(words.offset as usize), Some(words.id), devices);
+        let allocation = found.ok_or(code::INVALID_VALUE)?;
+        let (start, length, bytes) = (words.start as usize, words.bytes as usize, allocation.bytes);
+        let end = start.checked_add(length).ok_or(code::INVALID_VALUE)?;
+        require(end <= bytes, code::INVALID_VALUE)?;
+        let mut space = write(&machine.space);
+        let base = space.reserve(bytes, 0, 0, Purpose::Imported(device, 0, 0))?;
+        let purpose = Purpose::Imported(device, base + start, length);
+        space.rename(base, purpose);
+        space.map(base, Mapping { bytes, allocation, offset: 0, access: Access::Peers })?;
+        put!(ptr, (base + start) as CUdeviceptr)
+    })
+}
+
+pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
+    entry(|machine| {
+        machine.usable()?;
+        let address = ptr as usize;
+        let found = read(&machine.space).reservation(address);
+        let (base, reservation) = found.ok_or(code::INVALID_VALUE)?;
+        let Purpose::Imported(device, start, _) = reservation.purpose else {
+            return Err(code::INVALID_VALUE);
+        };
+        require(start == address, code::INVALID_VALUE)?;
+        let context = &machine.devices[device].context;
+        context.check()?;
+        schedule::drain(machine, [context]);
+        machine.free_mapped(base, reservation.bytes)
+    })
+}
+
+pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: CUevent) -> c_int {
+    entry_checked(require(!event.is_null(), code::INVALID_HANDLE), |machine| {
+        require(!handle.is_null(), code::INVALID_VALUE)?;
+        let event = event::get(machine, event)?;
+        let shared = event.shared.as_ref().ok_or(code::INVALID_HANDLE)?;
+        let words = Words {
+            magic: EVENT,
+            process: std::process::id(),
+            file: machine.devices[event.device].physical.file,
+            offset: shared.offset as u64,
+            id: shared.number(),
+            device: event.device as u64,
+            ..Words::default()
+        };
+        // Another process may wait for it while this one makes no call.
+        schedule::share_memory(machine);
+        put!(handle, CUipcEventHandle { reserved: words.bytes() })
+    })
+}
+
+pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEventHandle) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        require(!event.is_null(), code::INVALID_VALUE)?;
+        let words = Words::of(handle.reserved, EVENT)?;
+        require(words.device == device as u64, code::INVALID_VALUE)?;
+        let opened = Arc::new(open_shared(machine, device, &words)?);
+        let created = write(&machine.events).insert(opened);
+        put!(event, ptr::without_provenance_mut(created))
+    })
+}
+
+fn open_shared(_: &Machine, device: usize, words: &Words) -> Result<Event, i32> {
+    let file = shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
+    let Some(bytes) = shared::memory_of(file) else {
+        shared::close(file);
+        return Err(code::INVALID_VALUE);
+    };
+    let memory = Arc::new(Physical::foreign(device, file, bytes));
+    let offset = words.offset as usize;
+    let is_place = offset.is_multiple_of(shared::EVENT) && offset <= shared::META - shared::EVENT;
+    require(is_place, code::INVALID_VALUE)?;
+    // SAFETY: any process may be asked for.
+    let maker = unsafe { libc::syscall(libc::SYS_pidfd_open, words.process, 0) };
+    require(maker >= 0, code::INVALID_VALUE)?;
+    let shared = SharedEvent::at(&memory, offset, Some(maker as c_int))?;
+    require(shared.number() == words.id, code::INVALID_VALUE)?;
+    Ok(Event::of_another(device, shared))
+}
+
+pub(super) unsafe extern "C" fn export(
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(!shareable.is_null() && flags == 0, code::INVALID_VALUE)?;
+        let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
+        let allocation = found.ok_or(code::INVALID_VALUE)?;
+        let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // Only as what it was asked to be when it was made.
+        require(is_file && allocation.handle_types & kind.0 != 0, code::INVALID_VALUE)?;
+        let file = shared::export(&allocation).map_err(|_| code::OPERATING_SYSTEM)?;
+        put!(shareable.cast::<c_int>(), file)
+    })
+}
+
+pub(super) unsafe extern "C" fn import(
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> c_int {
+    entry(|machine| {
+        let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        require(!handle.is_null() && is_file, code::INVALID_VALUE)?;
+        let found = shared::import(shareable.addr() as c_int, machine.devices.len());
+        let imported = write(&machine.handles).insert(found.ok_or(code::INVALID_VALUE)?);
+        put!(handle, imported as CUmemGenericAllocationHandle)
+    })
+}

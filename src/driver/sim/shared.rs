@@ -1,0 +1,223 @@
+//! What other processes may know of a device's memory: *slots* behind the memory in its file, each of
+//! which says where an allocation lies. A descriptor that is exported stands at its slot; whoever has
+//! one, or what was made of it, holds a read lock on the slot's first byte, which the system takes
+//! away with the last of its descriptors, so that nobody who dies keeps memory.
+
+use super::config::GRANULARITY;
+use super::lock;
+use super::physical::{Allocation, Extent, Physical, errno};
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+
+/// Bytes of a slot, and how many there are.
+pub(super) const SLOT: usize = 4096;
+const SLOTS: usize = 4096;
+/// Bytes of an event's place, and how many there are: CUDA has room for some 22000.
+pub(super) const EVENT: usize = 64;
+const EVENTS: usize = 32_768;
+/// All that follows the memory.
+pub(super) const META: usize = SLOT * SLOTS + EVENT * EVENTS;
+/// Pieces of an allocation at most.
+const MOST_EXTENTS: usize = 250;
+/// How a slot that is in use begins.
+const MAGIC: u64 = 0x7463_7564_6173_6c74;
+
+/// Which slots and places are taken.
+#[derive(Default)]
+pub(super) struct Slots {
+    used: Vec<bool>,
+    events: Vec<bool>,
+}
+
+fn take(used: &mut Vec<bool>, most: usize) -> Option<usize> {
+    let index = used.iter().position(|used| !used).unwrap_or(used.len());
+    match used.get_mut(index) {
+        Some(place) => *place = true,
+        None if index < most => used.push(true),
+        None => return None,
+    }
+    Some(index)
+}
+
+impl Slots {
+    /// A place for an event: its offset behind the memory.
+    pub(super) fn take_event(&mut self) -> Option<usize> {
+        take(&mut self.events, EVENTS).map(|index| SLOT * SLOTS + index * EVENT)
+    }
+
+    /// Gives it back.
+    pub(super) fn give_event(&mut self, offset: usize) {
+        if let Some(used) = self.events.get_mut((offset - SLOT * SLOTS) / EVENT) {
+            *used = false;
+        }
+    }
+}
+
+/// What a slot says.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Record {
+    magic: u64,
+    /// Of the allocation, so that a slot that was given to another is not taken for it.
+    id: u64,
+    device: u64,
+    handle_types: u64,
+    count: u64,
+    extents: [(u64, u64); MOST_EXTENTS],
+}
+
+const _: () = assert!(size_of::<Record>() <= SLOT, "it fits");
+
+/// Writes where an allocation lies into a slot of its memory; gives the slot. None: there is no room.
+pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
+    let physical = &allocation.physical;
+    let mut slots = lock(&physical.slots);
+    if let Some(slot) = allocation.slot.get() {
+        return Some(*slot);
+    }
+    let alias = physical.alias().filter(|_| allocation.extents.len() <= MOST_EXTENTS)?;
+    let slot = take(&mut slots.used, SLOTS)?;
+    let mut record = Record {
+        magic: MAGIC,
+        id: allocation.id,
+        device: physical.device as u64,
+        handle_types: allocation.handle_types.into(),
+        count: allocation.extents.len() as u64,
+        extents: [(0, 0); MOST_EXTENTS],
+    };
+    for (place, extent) in record.extents.iter_mut().zip(&allocation.extents) {
+        *place = (extent.start as u64, extent.bytes as u64);
+    }
+    let place = ptr::with_exposed_provenance_mut::<Record>(alias + physical.bytes() + slot * SLOT);
+    // SAFETY: the slot lies in the file, and is this allocation's alone.
+    unsafe { place.write(record) };
+    let _ = allocation.slot.set(slot);
+    Some(slot)
+}
+
+/// A lock on a slot's first byte, by all who have this open file; false: others have it.
+fn lock_slot(file: i32, offset: usize, kind: i32) -> bool {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: offset as i64,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the lock is whole.
+    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) == 0 }
+}
+
+/// Gives a slot back, unless another process still has what it says.
+pub(super) fn give_slot(physical: &Physical, slot: usize) -> bool {
+    let mut slots = lock(&physical.slots);
+    let offset = physical.bytes() + slot * SLOT;
+    if !lock_slot(physical.file, offset, libc::F_WRLCK) {
+        return false;
+    }
+    if let Some(alias) = physical.alias() {
+        let magic = ptr::with_exposed_provenance_mut::<u64>(alias + offset);
+        // SAFETY: the slot lies in the file, and nobody else has it.
+        unsafe { magic.write(0) };
+    }
+    lock_slot(physical.file, offset, libc::F_UNLCK);
+    if let Some(used) = slots.used.get_mut(slot) {
+        *used = false;
+    }
+    true
+}
+
+/// Opens a file anew by the name that a process has for it: what is locked there goes with it.
+pub(super) fn open_again(process: u32, file: i32) -> Result<i32, i32> {
+    let name = CString::new(format!("/proc/{process}/fd/{file}")).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the name ends with a NUL.
+    let opened = unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if opened < 0 { Err(errno()) } else { Ok(opened) }
+}
+
+/// A descriptor that stands for an allocation, in whatever process it comes to be.
+pub(super) fn export(allocation: &Allocation) -> Result<i32, i32> {
+    let slot = publish(allocation).ok_or(libc::ENOSPC)?;
+    let offset = allocation.physical.bytes() + slot * SLOT;
+    let file = open_again(std::process::id(), allocation.physical.file)?;
+    // SAFETY: the descriptor is ours.
+    let stands = unsafe { libc::lseek(file, offset as i64, libc::SEEK_SET) } == offset as i64;
+    if !stands || !lock_slot(file, offset, libc::F_RDLCK) {
+        let failed = errno();
+        close(file);
+        return Err(failed);
+    }
+    Ok(file)
+}
+
+pub(super) fn close(file: i32) {
+    // SAFETY: the caller's own.
+    unsafe { libc::close(file) };
+}
+
+/// The bytes of memory in a file of a device's, which it is if this is an answer.
+pub(super) fn memory_of(file: i32) -> Option<usize> {
+    // SAFETY: plain integers, to be written.
+    let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
+    // SAFETY: `status` is writable.
+    if unsafe { libc::fstat(file, &mut status) } != 0 {
+        return None;
+    }
+    let bytes = usize::try_from(status.st_size).ok()?.checked_sub(META)?;
+    bytes.is_multiple_of(GRANULARITY).then_some(bytes)
+}
+
+/// The allocation for which a descriptor stands; the descriptor stays the caller's.
+pub(super) fn import(file: i32, devices: usize) -> Option<Arc<Allocation>> {
+    // SAFETY: any number may be asked.
+    let own = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 0) };
+    if own < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor is ours.
+    let offset = unsafe { libc::lseek(own, 0, libc::SEEK_CUR) };
+    adopt(own, usize::try_from(offset).ok(), None, devices)
+}
+
+/// The allocation at a place of a file, of which the id may be known; takes the descriptor.
+pub(super) fn adopt(
+    file: i32,
+    offset: Option<usize>,
+    id: Option<u64>,
+    devices: usize,
+) -> Option<Arc<Allocation>> {
+    let found = offset.and_then(|offset| read(file, offset, id));
+    let Some((record, bytes)) = found.filter(|(record, _)| record.device < devices as u64) else {
+        close(file);
+        return None;
+    };
+    let physical = Physical::foreign(record.device as usize, file, bytes);
+    let pieces = record.extents.iter().take(record.count as usize);
+    let extents: Vec<Extent> = pieces
+        .map(|(start, bytes)| Extent { start: *start as usize, bytes: *bytes as usize })
+        .collect();
+    Arc::new(physical).adopt(extents, record.handle_types as u32).ok()
+}
+
+fn read(file: i32, offset: usize, id: Option<u64>) -> Option<(Record, usize)> {
+    let bytes = memory_of(file)?;
+    let is_slot = offset >= bytes && (offset - bytes).is_multiple_of(SLOT);
+    if !is_slot || offset >= bytes + SLOT * SLOTS || !lock_slot(file, offset, libc::F_RDLCK) {
+        return None;
+    }
+    // SAFETY: plain integers, to be written.
+    let mut record = unsafe { std::mem::zeroed::<Record>() };
+    let size = size_of::<Record>();
+    // SAFETY: the record has so many bytes, and takes any.
+    let read = unsafe { libc::pread(file, (&raw mut record).cast(), size, offset as i64) };
+    let is_inside = |(start, length): &(u64, u64)| {
+        start.checked_add(*length).is_some_and(|end| end <= bytes as u64)
+    };
+    let is_whole = read == size as isize
+        && record.magic == MAGIC
+        && id.is_none_or(|id| id == record.id)
+        && record.count as usize <= MOST_EXTENTS
+        && record.extents.iter().take(record.count as usize).all(is_inside);
+    is_whole.then_some((record, bytes))
+}

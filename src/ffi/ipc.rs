@@ -1,0 +1,127 @@
+//! Section "Sharing with other processes" of the header.
+
+use super::boundary::{boundary, given, out};
+use super::status::tcuda_status;
+use super::stream::{optional, or_current, tcuda_stream};
+use crate::error::Error;
+use std::ffi::c_void;
+
+/// Another process's way to a block: plain data, to be sent.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_ipc_handle {
+    /// They say nothing to a host; all of them count.
+    pub bytes: [u8; 512],
+}
+
+/// A handle of the block around an address, for one receiver: send it by whatever way. Work that
+/// the receiver queues comes after what `stream` holds now. The block is not used for anything else
+/// until the receiver has closed it or has ended, also where it is freed here. Receivers are
+/// processes of the same user on this machine; they see what else is mapped with the block, too.
+/// (torch.multiprocessing)
+///
+/// @param ptr          in a block of tcuda_malloc's, from the cache
+/// @param stream       NULL: the current stream of ptr's device
+/// @param[out] handle  good until the receiver, or all who imported it, have closed it
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_export(
+    ptr: *mut c_void,
+    stream: *mut tcuda_stream,
+    handle: *mut tcuda_ipc_handle,
+) -> tcuda_status {
+    boundary(|call| {
+        let handle = out(handle, "handle")?;
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let runtime = call.runtime()?;
+        let given = optional(stream, call)?;
+        let stream = match (given, crate::memory::device_of(ptr as u64)) {
+            (None, Some(device)) => runtime.device(device)?.streams.current(),
+            _ => or_current(stream, call)?,
+        };
+        let bytes = runtime.ipc.export(runtime, ptr as u64, stream)?;
+        handle.set(tcuda_ipc_handle { bytes });
+        Ok(())
+    })
+}
+
+/// Maps another process's block; `stream` waits for what its owner had queued. The same handle again
+/// gives the same pointer, to be closed once more. Fails with TCUDA_STATUS_PEER_GONE where the owner
+/// has ended. (torch.multiprocessing)
+///
+/// @param handle      what tcuda_ipc_export wrote in the other process
+/// @param stream      of the device that the block is on; NULL: the current one of that device
+/// @param[out] ptr    to be closed, not freed
+/// @param[out] bytes  size of the block as it was asked for; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_import(
+    handle: *const tcuda_ipc_handle,
+    stream: *mut tcuda_stream,
+    ptr: *mut *mut c_void,
+    bytes: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let (ptr, handle) = (out(ptr, "ptr")?, given(handle, "handle")?);
+        let stream = optional(stream, call)?;
+        let runtime = call.runtime()?;
+        let (address, length) = runtime.ipc.import(runtime, &handle.bytes, stream)?;
+        ptr.set(address as *mut c_void);
+        if !bytes.is_null() {
+            out(bytes, "bytes")?.set(length as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Lets go of an imported block once, after the work that `stream` holds now; the host waits for
+/// that. What other streams use the block for must be over, or come before that work.
+///
+/// @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
+/// @param stream  NULL: the current stream of ptr's device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_close(
+    ptr: *mut c_void,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = optional(stream, call)?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        match crate::runtime::existing(call.inside()) {
+            Some(runtime) => runtime.ipc.close(runtime, ptr as u64, stream),
+            None => Err(crate::memory::unknown_pointer(ptr as u64)),
+        }
+    })
+}
+
+/// Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
+/// from now on. Who has imported it keeps the block until it closes it.
+///
+/// @param handle  what tcuda_ipc_export wrote in this process
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> tcuda_status {
+    boundary(|call| {
+        let handle = given(handle, "handle")?;
+        let runtime = call.runtime()?;
+        runtime.ipc.withdraw(runtime, &handle.bytes)
+    })
+}
+
+/// Gives memory back to the cache that was freed here and that no receiver has any more; allocations
+/// do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_ipc_collect() -> tcuda_status {
+    boundary(|call| {
+        if let Some(runtime) = crate::runtime::existing(call.inside()) {
+            runtime.ipc.collect(runtime);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,366 @@
+//! What this process has of others: connections to them, the memory that is mapped, and how often each
+//! handle was imported.
+
+use super::descriptor::Descriptor;
+use super::handle::{CHANGED, Handle, Words};
+use super::socket::{self, Answer, CLOSE, GONE, IMPORT, IMPORT_MAPPED, MOST_FILES, Received};
+use crate::device::Device;
+use crate::driver::sys::{
+    CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+};
+use crate::driver::{Driver, code};
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use std::ffi::c_void;
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the one flag that there is.
+const LAZY_PEERS: u32 = 1;
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the list of imported memory");
+
+/// Another process.
+struct Peer {
+    name: [u8; 16],
+    socket: Descriptor,
+    /// An answer failed to come: what comes now may answer what was asked before.
+    is_broken: bool,
+    /// Handles of it that are imported.
+    imports: usize,
+}
+
+/// Memory of another process.
+struct Range {
+    name: [u8; 16],
+    number: u64,
+    device: i32,
+    base: u64,
+    bytes: u64,
+    is_plain: bool,
+    /// Is memory behind the addresses? Else they wait to be given back.
+    is_mapped: bool,
+    /// Handles whose blocks are in it.
+    imports: usize,
+}
+
+/// A handle that is imported.
+struct Import {
+    handle: Handle,
+    address: u64,
+    bytes: u64,
+    device: i32,
+    name: [u8; 16],
+    range: u64,
+    /// How often.
+    count: usize,
+}
+
+/// All of them.
+pub struct Imports {
+    peers: Vec<Peer>,
+    ranges: Vec<Range>,
+    list: Vec<Import>,
+    /// Memory that the driver did not take back: tried again.
+    stranded: Vec<Range>,
+}
+
+impl Imports {
+    pub const fn new() -> Imports {
+        Imports { peers: Vec::new(), ranges: Vec::new(), list: Vec::new(), stranded: Vec::new() }
+    }
+
+    /// Is an address in memory of another process?
+    pub fn have(&self, address: u64) -> bool {
+        self.ranges.iter().any(|range| address.wrapping_sub(range.base) < range.bytes)
+    }
+
+    /// The device of an imported block.
+    pub fn device_of(&self, address: u64) -> Option<i32> {
+        self.list.iter().find(|import| import.address == address).map(|import| import.device)
+    }
+
+    /// Imports a handle on its device: the block's address and length.
+    pub fn open(&mut self, device: &Device, handle: &Handle, words: &Words) -> Result<(u64, u64)> {
+        if let Some(known) = self.list.iter_mut().find(|import| import.handle == *handle) {
+            known.count += 1;
+            return Ok((known.address, known.bytes));
+        }
+        self.prepare()?;
+        self.clear_stranded(device.driver());
+        let peer = self.peer(&words.socket)?;
+        let range = self.range(words);
+        let outcome = self.open_with(device, handle, words, peer, range);
+        if outcome.is_err() {
+            self.forget_peer(&words.socket);
+        }
+        outcome
+    }
+
+    fn open_with(
+        &mut self,
+        device: &Device,
+        handle: &Handle,
+        words: &Words,
+        peer: usize,
+        range: Option<usize>,
+    ) -> Result<(u64, u64)> {
+        let Peer { socket, is_broken, .. } = &mut self.peers[peer];
+        if *is_broken {
+            return Err(GONE);
+        }
+        let what = if range.is_some() { IMPORT_MAPPED } else { IMPORT };
+        let answer = socket::ask(socket, what, handle).and_then(|first| all_parts(socket, first));
+        // The other process may count us, whatever came of it.
+        let undo = |_: &Error| socket::tell(socket, CLOSE, handle);
+        let files = answer.inspect_err(|_| *is_broken = true).inspect_err(undo)?;
+        let files = files.ok_or(CHANGED)?;
+        let base = match range {
+            Some(index) => Ok(self.ranges[index].base),
+            None => map(device, words, files),
+        };
+        let base = base.inspect_err(undo)?;
+        let (name, number) = (words.socket, words.range);
+        if range.is_none() {
+            let (bytes, is_plain) = (words.range_bytes, words.is_plain == 1);
+            let (device, is_mapped, imports) = (device.ordinal(), true, 0);
+            self.ranges.push(Range {
+                name,
+                number,
+                device,
+                base,
+                bytes,
+                is_plain,
+                is_mapped,
+                imports,
+            });
+        }
+        if let Some(range) = self.range(words) {
+            self.ranges[range].imports += 1;
+        }
+        self.peers[peer].imports += 1;
+        let (address, bytes) = (base + words.offset, words.bytes);
+        let (handle, device, range, count) = (*handle, device.ordinal(), words.range, 1);
+        self.list.push(Import { handle, address, bytes, device, name, range, count });
+        Ok((address, bytes))
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        self.peers.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.ranges.try_reserve(1).map_err(|_| NO_ROOM)?;
+        // Giving back needs no memory.
+        let ranges = self.ranges.len() + 1;
+        self.stranded.try_reserve(ranges).map_err(|_| NO_ROOM)?;
+        self.list.try_reserve(1).map_err(|_| NO_ROOM)
+    }
+
+    /// The connection to a process, made now if there is none.
+    fn peer(&mut self, name: &[u8; 16]) -> Result<usize> {
+        if let Some(index) = self.peers.iter().position(|peer| peer.name == *name) {
+            return Ok(index);
+        }
+        let socket = socket::connect(name)?;
+        self.peers.push(Peer { name: *name, socket, is_broken: false, imports: 0 });
+        Ok(self.peers.len() - 1)
+    }
+
+    /// Ends the connection to a process of which nothing is imported any more.
+    fn forget_peer(&mut self, name: &[u8; 16]) {
+        self.peers.retain(|peer| peer.name != *name || peer.imports > 0);
+    }
+
+    fn range(&self, words: &Words) -> Option<usize> {
+        let is_it = |range: &Range| range.number == words.range && range.name == words.socket;
+        self.ranges.iter().position(is_it)
+    }
+
+    /// Lets go of an imported block, once.
+    pub fn close(&mut self, runtime: &Runtime, address: u64) -> Result<()> {
+        self.clear_stranded(runtime.driver());
+        let why = "was not imported, or was closed already";
+        let unknown = Error::InvalidPointer { ptr: address as usize, why };
+        let at = self.list.iter().position(|import| import.address == address).ok_or(unknown)?;
+        if self.list[at].count > 1 {
+            self.list[at].count -= 1;
+            return Ok(());
+        }
+        let (name, number) = (self.list[at].name, self.list[at].range);
+        let is_it = |range: &Range| range.number == number && range.name == name;
+        if let Some(index) = self.ranges.iter().position(is_it) {
+            if self.ranges[index].imports == 1 {
+                let range = &mut self.ranges[index];
+                let device = runtime.device(range.device)?;
+                range.unmap(device)?;
+                let mut range = self.ranges.swap_remove(index);
+                if range.give_addresses_back(runtime.driver()).is_err() {
+                    self.stranded.push(range);
+                }
+            } else {
+                self.ranges[index].imports -= 1;
+            }
+        }
+        let import = self.list.swap_remove(at);
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == name) {
+            peer.imports -= 1;
+            socket::tell(&peer.socket, CLOSE, &import.handle);
+        }
+        self.forget_peer(&name);
+        Ok(())
+    }
+
+    fn clear_stranded(&mut self, driver: &Driver) {
+        self.stranded.retain_mut(|range| range.give_addresses_back(driver).is_err());
+    }
+
+    /// Lets go of everything, at the end; nothing uses it any more.
+    pub fn close_all(&mut self, runtime: &Runtime) -> usize {
+        let count = self.list.len();
+        for _ in 0..2 {
+            self.ranges.retain_mut(|range| {
+                let Ok(device) = runtime.device(range.device) else { return true };
+                range
+                    .unmap(device)
+                    .and_then(|()| range.give_addresses_back(runtime.driver()))
+                    .is_err()
+            });
+            self.clear_stranded(runtime.driver());
+        }
+        for import in &self.list {
+            if let Some(peer) = self.peers.iter().find(|peer| peer.name == import.name) {
+                socket::tell(&peer.socket, CLOSE, &import.handle);
+            }
+        }
+        *self = Imports::new();
+        count
+    }
+}
+
+impl Range {
+    /// Takes the memory from behind the addresses; nothing uses it any more.
+    fn unmap(&mut self, device: &Device) -> Result<()> {
+        if !self.is_mapped {
+            return Ok(());
+        }
+        let driver = device.driver();
+        if self.is_plain {
+            let _context = device.enter()?;
+            // SAFETY: opened by us, once.
+            unsafe { driver.cuIpcCloseMemHandle(self.base) }?;
+        } else {
+            // SAFETY: whole mappings of ours.
+            unsafe { driver.cuMemUnmap(self.base, self.bytes as usize) }?;
+        }
+        self.is_mapped = false;
+        Ok(())
+    }
+
+    /// Gives addresses without memory back; those of cuMemAlloc's memory are the driver's.
+    fn give_addresses_back(&mut self, driver: &Driver) -> Result<()> {
+        if !self.is_plain {
+            // SAFETY: reserved with this length, and nothing is mapped there.
+            unsafe { driver.cuMemAddressFree(self.base, self.bytes as usize) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Maps what a handle stands for; gives the first address.
+fn map(device: &Device, words: &Words, files: Files) -> Result<u64> {
+    let _context = device.enter()?;
+    let driver = device.driver();
+    if words.is_plain == 1 {
+        let handle = CUipcMemHandle { reserved: words.memory.map(|byte| byte as std::ffi::c_char) };
+        let mut base: CUdeviceptr = 0;
+        // SAFETY: `base` is writable; the other process vouches for the handle.
+        unsafe { driver.cuIpcOpenMemHandle(&mut base, handle, LAZY_PEERS) }?;
+        return Ok(base);
+    }
+    let sum = files.iter().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
+    if sum != Some(words.range_bytes) || files.iter().any(|(_, bytes)| *bytes == 0) {
+        return Err(DAMAGED);
+    }
+    let bytes = words.range_bytes as usize;
+    let mut base: CUdeviceptr = 0;
+    // SAFETY: `base` is writable.
+    match unsafe { driver.cuMemAddressReserve(&mut base, bytes, 0, 0, 0) } {
+        Err(error) if error.code == code::OUT_OF_MEMORY => return Err(Error::OutOfAddresses),
+        outcome => outcome?,
+    }
+    let mut mapped = 0;
+    let outcome = files.into_iter().try_for_each(|(file, bytes)| {
+        map_file(driver, base + mapped, &file, bytes)?;
+        mapped += bytes;
+        Ok(())
+    });
+    let outcome = outcome.and_then(|()| allow(device, base, bytes));
+    if let Err(error) = outcome {
+        if mapped > 0 {
+            // SAFETY: whole mappings of ours, which nothing has used.
+            let _ = unsafe { driver.cuMemUnmap(base, mapped as usize) };
+        }
+        // SAFETY: reserved above; where memory is left behind it the driver refuses.
+        let _ = unsafe { driver.cuMemAddressFree(base, bytes) };
+        return Err(error);
+    }
+    Ok(base)
+}
+
+/// Descriptors, with the bytes of memory behind each.
+type Files = Vec<(Descriptor, u64)>;
+
+const DAMAGED: Error =
+    Error::Invalid("the process that exported the memory gave what makes no sense");
+
+/// What an answer brings, which may come in parts; none: the handle is not known there.
+fn all_parts(socket: &Descriptor, first: Received<Answer>) -> Result<Option<Files>> {
+    let (mut all, mut part) = (Vec::new(), first);
+    loop {
+        let Received { value: Some(answer), files } = part else { return Err(DAMAGED) };
+        if answer.is_known == 0 {
+            return Ok(None);
+        }
+        if answer.files as usize != files.len() || files.len() > MOST_FILES {
+            return Err(DAMAGED);
+        }
+        all.try_reserve(files.len()).map_err(|_| NO_ROOM)?;
+        all.extend(files.into_iter().zip(answer.bytes));
+        if all.len() >= answer.all as usize {
+            return Ok(Some(all));
+        }
+        if answer.files == 0 {
+            return Err(DAMAGED);
+        }
+        part = socket::next(socket)?;
+    }
+}
+
+fn map_file(driver: &Driver, address: u64, file: &Descriptor, bytes: u64) -> Result<()> {
+    let mut handle: CUmemGenericAllocationHandle = 0;
+    let shareable = std::ptr::without_provenance_mut::<c_void>(file.number() as usize);
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // SAFETY: `handle` is writable; what the descriptor is, the driver finds out.
+    unsafe { driver.cuMemImportFromShareableHandle(&mut handle, shareable, kind) }?;
+    // SAFETY: addresses of our reservation, unmapped; the driver compares the length.
+    let mapped = unsafe { driver.cuMemMap(address, bytes as usize, 0, handle, 0) };
+    // The mapping keeps the memory.
+    // SAFETY: imported above, once.
+    let released = unsafe { driver.cuMemRelease(handle) };
+    if mapped.is_ok() && released.is_err() {
+        // SAFETY: as above: a failure that passes leaves nothing behind.
+        let _ = unsafe { driver.cuMemRelease(handle) };
+    }
+    Ok(mapped?)
+}
+
+/// Gives the device access, and those that were let use its memory.
+fn allow(device: &Device, base: u64, bytes: usize) -> Result<()> {
+    let access = CUmemAccessDesc {
+        location: CUmemLocation {
+            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: device.handle(),
+        },
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: one descriptor, the range is mapped.
+    unsafe { device.driver().cuMemSetAccess(base, bytes, &access, 1) }?;
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Blocks that other processes may have (`ipc`): they stay where they are, and in use, until the last of
+//! those has let go, whenever the host frees them. Since memory in use is never moved, lent or given
+//! back, all that is needed is that freeing one finds out: it counts as used by one stream more, which
+//! is none.
+
+use super::arena::{Arena, ArenaState};
+use super::block::{Block, State, UNIT};
+use super::pointer::unknown_pointer;
+use super::stats::change_of;
+use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
+use crate::error::{Error, Result};
+use crate::ipc::Verdict;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+
+/// What stands for other processes where a block's streams are listed; never looked into.
+static PROCESSES: u64 = 0;
+
+fn processes() -> *const Stream {
+    std::ptr::from_ref(&PROCESSES).cast()
+}
+
+/// What is behind a block.
+pub struct Exported {
+    /// The block.
+    pub address: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// Its device.
+    pub device: i32,
+    /// First address of the memory that is shared with it, and its length.
+    pub base: u64,
+    /// The length.
+    pub range_bytes: u64,
+    /// The handles of that memory, each with its length; none: it came from cuMemAlloc.
+    pub handles: Vec<(u64, u64)>,
+}
+
+const NOT_IN_USE: &str = "is in memory of tcuda's that nobody has allocated now";
+
+/// Keeps the block around an address for other processes.
+pub fn keep(address: u64) -> Result<Exported> {
+    let cached = virtual_memory::arena_of(address);
+    let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
+        if direct::has(address) {
+            return Err(Error::NotSupported {
+                what: "sharing memory that does not come from the cache with other processes",
+                by: "allocator backend",
+            });
+        }
+        return Err(unknown_pointer(address));
+    };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let not_in_use = Error::InvalidPointer { ptr: address as usize, why: NOT_IN_USE };
+    let id = state.find_around((offset / UNIT) as u32).ok_or(not_in_use)?;
+    let found = state.behind(arena, id)?;
+    // Since the table was asked, the segment may have gone.
+    if address.wrapping_sub(found.address) >= state.blocks[id].bytes() as u64 {
+        return Err(unknown_pointer(address));
+    }
+    if !state.is_exported(id) {
+        state.blocks[id].uses = state.uses.add(state.blocks[id].uses, id, processes())?;
+        state.exported += 1;
+    }
+    Ok(found)
+}
+
+/// No other process has the block at an address any more, which the host still has.
+pub fn forget(address: u64) {
+    let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
+    let Some((arena, offset)) = found else { return };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    if let Some(id) = state.find_around((offset / UNIT) as u32) {
+        state.forget_processes(id);
+    }
+}
+
+/// Frees a block that the host freed before, and that no other process has any more.
+pub fn free(runtime: &Runtime, address: u64) {
+    if watch::is_watched() {
+        history::before_free();
+    }
+    let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
+    let Some((arena, offset)) = found else { return };
+    let Ok(device) = runtime.device(arena.device) else { return };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let Some(id) = state.find_around((offset / UNIT) as u32) else { return };
+    if state.is_exported(id) && runtime.ipc.dismiss(address) {
+        device.memory.free_forgotten(runtime, arena, id);
+    }
+}
+
+impl ArenaState {
+    /// May other processes have a block?
+    pub(super) fn is_exported(&self, id: u32) -> bool {
+        self.exported > 0 && self.uses.lists(self.blocks[id].uses, processes())
+    }
+
+    fn forget_processes(&mut self, id: u32) {
+        if self.is_exported(id) {
+            self.blocks[id].uses = self.uses.remove(self.blocks[id].uses, processes());
+            self.exported -= 1;
+        }
+    }
+
+    /// What is behind a block.
+    fn behind(&self, arena: &Arena, id: u32) -> Result<Exported> {
+        let block = &self.blocks[id];
+        debug_assert!(block.state == State::Allocated, "it is in use");
+        let address = self.address(arena.base, id);
+        let (bytes, device, mut handles) = (block.requested, arena.device, Vec::new());
+        if let Some(segments) = &self.segments {
+            let segment = segments.of(block);
+            if segment.source.is_some() {
+                return Err(Error::NotSupported {
+                    what: "sharing memory of a pluggable allocator with other processes",
+                    by: "allocator",
+                });
+            }
+            let (base, range_bytes) = (segment.address, segment.bytes);
+            return Ok(Exported { address, bytes, device, base, range_bytes, handles });
+        }
+        let (begin, pieces) = self.segment.behind(block.start, block.end());
+        for piece in pieces {
+            if piece.0 == 0 {
+                return Err(Error::InvalidState(
+                    "the memory's private pool sleeps; call tcuda_mem_pool_wake first",
+                ));
+            }
+            handles.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a block's handles"))?;
+            handles.push(piece);
+        }
+        let base = arena.base + u64::from(begin) * UNIT;
+        let range_bytes = handles.iter().map(|(_, bytes)| bytes).sum();
+        Ok(Exported { address, bytes, device, base, range_bytes, handles })
+    }
+}
+
+impl DeviceMemory {
+    /// Frees a block that other processes may have: now, if they have not. The caller holds the
+    /// arena's lock.
+    #[cold]
+    pub(super) fn free_exported(&self, runtime: &Runtime, arena: &Arena, id: u32) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let address = unsafe { arena.state() }.address(arena.base, id);
+        match runtime.ipc.freed_by_host(address) {
+            Verdict::Wait => return Ok(()),
+            Verdict::Again => {
+                let why = "was freed already; another process still has it";
+                return Err(Error::InvalidPointer { ptr: address as usize, why });
+            }
+            Verdict::Go => (),
+        }
+        self.free_forgotten(runtime, arena, id);
+        Ok(())
+    }
+
+    /// Frees a block that no other process has any more. The caller holds the arena's lock.
+    fn free_forgotten(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        state.forget_processes(id);
+        if state.blocks[id].uses != 0 {
+            return self.free_used_here(runtime, arena, id);
+        }
+        if arena.segmented {
+            return self.free_in_segment(runtime, arena, id);
+        }
+        history::freed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let Block { requested, oversize, units, .. } = state.blocks[id];
+        state.free(id, units);
+        let split = state.split();
+        let bytes = i64::from(units) * UNIT as i64;
+        self.count_slowly(arena, change_of(-1, -bytes, -(requested as i64), oversize), split);
+    }
+}
