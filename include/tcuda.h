@@ -2149,6 +2149,110 @@ tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphe
     const tcuda_tensor *grad_outputs, size_t num_outputs, tcuda_stream *stream,
     tcuda_tensor *grad_inputs, size_t num_inputs);
 
+/* ===================================== NVTX and telemetry ===================================== */
+
+/**
+ * Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
+ * NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
+ * the default domain. None of these calls but those of a stream initialises the library.
+ *
+ * @param message  given to the tool as it is
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_mark(const char *message);
+
+/**
+ * Opens a range of this thread, inside those that it has open.
+ *
+ * @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_push(const char *message, int32_t *depth);
+
+/**
+ * Ends the range that this thread opened last; TCUDA_STATUS_INVALID_STATE if it has none open.
+ *
+ * @param[out] depth  of the range that ends; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_pop(int32_t *depth);
+
+/**
+ * Opens a range that any thread may end, in whatever order.
+ *
+ * @param[out] id  the tool's number of the range
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_start(const char *message, uint64_t *id);
+
+/**
+ * Ends it. Not for ranges of a stream.
+ *
+ * @param id  of tcuda_nvtx_range_start; the tool ignores others
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_end(uint64_t id);
+
+/**
+ * Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
+ * it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
+ *
+ * @param[out] id  for tcuda_nvtx_device_range_end
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_device_range_start(const char *message, tcuda_stream *stream, uint64_t *id);
+
+/**
+ * Ends it when the stream gets there, which may be another stream than that of the beginning; they
+ * should be in order.
+ *
+ * @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_device_range_end(uint64_t id, tcuda_stream *stream);
+
+/**
+ * Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
+ * --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_profiler_start(void);
+
+/** Has it stop, as cudaProfilerStop. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_profiler_stop(void);
+
+/**
+ * Share of the last second or so in which kernels ran. This and what follows is what the driver's
+ * management library (NVML) says; it is opened at the first question, and finds the device whatever
+ * CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
+ * GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
+ * it fails, or may not be asked. The simulated machine tells what it did, and of what it has
+ * not (heat, power, clocks) something that goes with that.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
+
+/** Share of the last second or so in which the device's memory was read or written. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_memory_usage(int32_t device, uint32_t *percent);
+
+/** Temperature of the die. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_temperature_c(int32_t device, int32_t *celsius);
+
+/** Power of the board; of a part of a GPU, that of all of it. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_power_draw_mw(int32_t device, uint32_t *milliwatts);
+
+/** Clock of the multiprocessors. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_clock_rate_mhz(int32_t device, uint32_t *megahertz);
+
+/** Memory in use by all processes, and by the driver. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif

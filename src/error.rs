@@ -277,7 +277,9 @@ impl Error {
         match self {
             Error::Cuda(error) => error.code,
             Error::Callback { code, .. } => *code,
-            Error::Nvml(nvml::Failure::Call(error)) => error.code,
+            Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {
+                error.code
+            }
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

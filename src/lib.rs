@@ -27,6 +27,7 @@ pub mod memory;
 pub mod monitor;
 pub mod nvtx;
 pub mod once;
+pub mod profiler;
 pub mod progress;
 pub mod random;
 pub mod rank;

@@ -15,6 +15,7 @@ use crate::memory::host::HostMemory;
 use crate::memory::observers;
 use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
+use crate::nvtx::own;
 use crate::random::pending;
 use crate::rank::Rank;
 use crate::tensor::owned;
@@ -127,6 +128,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         ));
     }
     let settings = settings::current()?;
+    let is_annotated = own::is_wanted()?;
     backend::begin();
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
     let mut devices = Vec::new();
@@ -145,6 +147,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     settings::choose(settings);
     settings.warn();
     LIFE.begin(&held, runtime);
+    own::set(is_annotated);
     get(inside)
 }
 
@@ -367,6 +370,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     let held = LIFE.hold()?;
     GENERATION.fetch_add(1, Ordering::Relaxed);
     history::stop();
+    own::set(false);
     let destroy = || {
         observers::detach_all();
         destroy_handles(inside)
@@ -395,6 +399,7 @@ fn close(runtime: &Runtime) {
     crate::host_faults::reached(crate::host_faults::Stage::Closed);
     runtime.devices.iter().for_each(Device::release_context);
     crate::callback::abandon_all();
+    crate::nvtx::device::forget_all();
 }
 
 /// Lets go of the backend; nobody uses it any more.

@@ -9,6 +9,7 @@ pub mod library;
 pub mod nvml;
 pub mod sim;
 pub mod table;
+pub mod telemetry;
 
 use std::ffi::c_void;
 use std::fmt;

@@ -28,6 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),
+    ("NVTX and telemetry", &["nvtx", "monitor"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

@@ -12,6 +12,8 @@ mod library;
 mod limits;
 mod mem_pool;
 mod memory;
+mod monitor;
+mod nvtx;
 mod pluggable;
 mod random;
 pub mod snapshot;
@@ -226,6 +228,21 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
+    ("tcuda_nvtx_mark", nvtx::mark),
+    ("tcuda_nvtx_range_push", nvtx::push),
+    ("tcuda_nvtx_range_pop", nvtx::pop),
+    ("tcuda_nvtx_range_start", nvtx::start),
+    ("tcuda_nvtx_range_end", nvtx::end),
+    ("tcuda_nvtx_device_range_start", nvtx::device_start),
+    ("tcuda_nvtx_device_range_end", nvtx::device_end),
+    ("tcuda_profiler_start", nvtx::profiler_start),
+    ("tcuda_profiler_stop", nvtx::profiler_stop),
+    ("tcuda_monitor_utilization", monitor::utilization),
+    ("tcuda_monitor_memory_usage", monitor::memory_usage),
+    ("tcuda_monitor_temperature_c", monitor::temperature_c),
+    ("tcuda_monitor_power_draw_mw", monitor::power_draw_mw),
+    ("tcuda_monitor_clock_rate_mhz", monitor::clock_rate_mhz),
+    ("tcuda_monitor_memory_used", monitor::memory_used),
 ];
 
 /// More calls than this make an input slow, not better.
