@@ -278,6 +278,10 @@ tcuda_status tcuda_shutdown(size_t *live_handles);
 
 /* ===================================== Devices ================================================ */
 
+#define TCUDA_SYNC_DEBUG_DEFAULT 0 /**< Hidden waits are as any others. */
+#define TCUDA_SYNC_DEBUG_WARN 1    /**< A warning through the log callback, before the wait. */
+#define TCUDA_SYNC_DEBUG_ERROR 2   /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
+
 /** Everything fixed about a device. Flags are 0 or 1. */
 typedef struct tcuda_device_info {
     size_t struct_size;          /**< From TCUDA_INIT. */
@@ -402,6 +406,24 @@ tcuda_status tcuda_device_enable_peer_access(int32_t device, int32_t peer);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_synchronize(int32_t device);
 
+/**
+ * What happens when a call makes the host wait for the device where that is easily overlooked.
+ *
+ * @param[out] mode  TCUDA_SYNC_DEBUG_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
+
+/**
+ * Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
+ * tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
+ * event means to wait. The first call that turns it on says so through the log callback.
+ *
+ * @param mode  TCUDA_SYNC_DEBUG_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
+
 /** Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
@@ -487,7 +509,7 @@ tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
 
-/** Waits for all queued work. */
+/** Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
 
@@ -592,7 +614,8 @@ tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event
 
 /**
  * Copies bytes between any two places, of the host or of any device; only pageable host memory
- * makes it wait. The two ranges must not overlap.
+ * makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
+ * ranges must not overlap.
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
  * @param stream    NULL: the current stream of dst's device, else of src's

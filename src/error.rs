@@ -135,6 +135,9 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// The host would wait for the device, and sync debug mode forbids it.
+    #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
+    WouldSynchronize(crate::sync_debug::Wait),
     /// Not possible while a stream is captured.
     #[error("{operation} is not possible while the stream is captured: {why}")]
     Capturing {

@@ -37,6 +37,7 @@ mod shared;
 mod side;
 pub mod stream;
 pub mod sync;
+pub mod sync_debug;
 pub mod tensor;
 pub mod text;
 pub mod thread;

@@ -383,6 +383,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     inject::forget();
     settings::forget();
     backend::forget();
+    crate::sync_debug::forget();
     history::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)

@@ -5,8 +5,15 @@ use super::status::tcuda_status;
 use crate::device::Device;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::error::Result;
-use crate::{copy, kernels, runtime, thread};
+use crate::{copy, kernels, runtime, sync_debug, thread};
 use std::ffi::{c_char, c_void};
+
+/// Hidden waits are as any others.
+pub const TCUDA_SYNC_DEBUG_DEFAULT: i32 = 0;
+/// A warning through the log callback, before the wait.
+pub const TCUDA_SYNC_DEBUG_WARN: i32 = 1;
+/// TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait.
+pub const TCUDA_SYNC_DEBUG_ERROR: i32 = 2;
 
 /// Everything fixed about a device. Flags are 0 or 1.
 #[repr(C)]
@@ -345,6 +352,29 @@ pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcu
 #[must_use]
 pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
     boundary(|call| call.runtime()?.device(device)?.synchronize())
+}
+
+/// What happens when a call makes the host wait for the device where that is easily overlooked.
+///
+/// @param[out] mode  TCUDA_SYNC_DEBUG_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_status {
+    boundary(|_| {
+        out(mode, "mode")?.set(sync_debug::mode());
+        Ok(())
+    })
+}
+
+/// Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
+/// tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
+/// event means to wait. The first call that turns it on says so through the log callback.
+///
+/// @param mode  TCUDA_SYNC_DEBUG_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_sync_debug_mode_set(mode: i32) -> tcuda_status {
+    boundary(|_| sync_debug::set(mode))
 }
 
 /// Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them.

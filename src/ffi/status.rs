@@ -90,6 +90,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidDevice { .. } => S::InvalidDevice,
         Error::InvalidState(_) => S::InvalidState,
         Error::Capturing { .. } => S::Capturing,
+        Error::WouldSynchronize(_) => S::WouldSynchronize,
         Error::Callback { .. } => S::CallbackFailed,
         Error::NotReady(_) => S::NotReady,
         Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,

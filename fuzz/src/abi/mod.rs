@@ -228,6 +228,8 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
+    ("tcuda_sync_debug_mode_get", device::sync_debug_mode_get),
+    ("tcuda_sync_debug_mode_set", device::sync_debug_mode_set),
     ("tcuda_nvtx_mark", nvtx::mark),
     ("tcuda_nvtx_range_push", nvtx::push),
     ("tcuda_nvtx_range_pop", nvtx::pop),
