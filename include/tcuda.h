@@ -432,6 +432,20 @@ tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
 
+/**
+ * A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
+ * with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
+ * says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+ * ask again after a change of the stream, and in a capture, which gets memory of its graph. When
+ * the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
+ * without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
+ * may name a stand-in for tests. (torch.cuda.current_blas_handle)
+ *
+ * @param[out] cublas_handle  borrowed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_blas_handle(int32_t device, struct cublasContext **cublas_handle);
+
 /* ===================================== Streams and events ===================================== */
 
 #define TCUDA_EVENT_TIMING 1 /**< Flag of tcuda_event_create: can be timed. */

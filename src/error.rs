@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code, nvml};
+use crate::driver::{CudaError, code, cublas, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt;
@@ -250,6 +250,9 @@ pub enum Error {
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
     Nvml(crate::driver::nvml::Failure),
+    /// cuBLAS is not there, or failed.
+    #[error("{0}")]
+    Cublas(#[from] crate::driver::cublas::Failure),
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -283,6 +286,7 @@ impl Error {
             Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {
                 error.code
             }
+            Error::Cublas(cublas::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -3,6 +3,7 @@
 //! Two floors, one door, one seam (ARCHITECTURE.md): the core (the modules here) knows nothing of C;
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
+pub mod blas;
 pub mod callback;
 pub mod copy;
 pub mod device;

@@ -393,6 +393,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
 fn close(runtime: &Runtime) {
     // All of them before any gives memory back: another device may be about to use it.
     runtime.devices.iter().for_each(Device::settle);
+    crate::blas::close(runtime);
     direct::close(runtime);
     runtime.devices.iter().for_each(Device::close);
     runtime.host.close(&runtime.devices);

@@ -338,6 +338,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
     crate::memory::route::forget(block);
+    crate::blas::leave(address as usize);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.

@@ -1,6 +1,7 @@
 //! The seam: how a GPU is reached. A [`Table`] of driver calls is filled by the real libcuda
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
+pub mod cublas;
 pub mod cuda;
 #[cfg(debug_assertions)]
 mod held;

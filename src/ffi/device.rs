@@ -3,9 +3,10 @@
 use super::boundary::{Sized_, boundary, out, struct_out, text_out};
 use super::status::tcuda_status;
 use crate::device::Device;
+use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::error::Result;
-use crate::{copy, kernels, runtime, sync_debug, thread};
+use crate::{blas, copy, kernels, runtime, sync_debug, thread};
 use std::ffi::{c_char, c_void};
 
 /// Hidden waits are as any others.
@@ -397,4 +398,28 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
     needed: *mut usize,
 ) -> tcuda_status {
     boundary(|_| text_out(buf, len, needed)?.set(kernels::GENCODE_FLAGS))
+}
+
+/// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
+/// with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
+/// says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+/// ask again after a change of the stream, and in a capture, which gets memory of its graph. When
+/// the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
+/// without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
+/// may name a stand-in for tests. (torch.cuda.current_blas_handle)
+///
+/// @param[out] cublas_handle  borrowed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_blas_handle(
+    device: i32,
+    cublas_handle: *mut *mut cublasContext,
+) -> tcuda_status {
+    boundary(|call| {
+        let cublas_handle = out(cublas_handle, "cublas_handle")?;
+        let runtime = call.runtime()?;
+        let handle = blas::handle(runtime, runtime.device(device)?)?;
+        cublas_handle.set(handle as *mut cublasContext);
+        Ok(())
+    })
 }

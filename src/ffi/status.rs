@@ -1,5 +1,6 @@
 //! Statuses, and the last error of each thread.
 
+use crate::driver::cublas;
 use crate::driver::nvml::Failure;
 use crate::error::{self, Error};
 use crate::thread;
@@ -105,6 +106,9 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Nvml(Failure::Library(_)) => S::NoLibrary,
         Error::Nvml(Failure::Missing(_) | Failure::NotSupported(_)) => S::NotSupported,
         Error::Nvml(_) => S::NvmlError,
+        Error::Cublas(cublas::Failure::Library(_)) => S::NoLibrary,
+        Error::Cublas(cublas::Failure::Call(_)) => S::CublasError,
+        Error::Cublas(_) => S::NotSupported,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

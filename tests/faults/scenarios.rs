@@ -7,6 +7,7 @@ mod history;
 mod limits;
 mod memory;
 mod random;
+pub mod tools;
 mod torch;
 mod work;
 
@@ -109,6 +110,12 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "random", random::fills),
     on(LATE, "late_random", random::fills),
     on(ONE, "capsules", random::capsules),
+    on(ONE, "ranges", tools::ranges),
+    on(LATE, "late_ranges", tools::ranges),
+    on(ONE, "ranges_of_graphs", tools::ranges_of_graphs),
+    on(LATE, "late_ranges_of_graphs", tools::ranges_of_graphs),
+    on(TWO, "telemetry", tools::telemetry),
+    on(TWO, "blas", tools::blas),
 ];
 
 fn devices() -> Done {

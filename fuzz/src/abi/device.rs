@@ -6,6 +6,7 @@ use crate::outputs::{Out, StructOut, TextOut};
 use crate::status_of;
 use crate::world::{Mode, World};
 use std::ffi::c_void;
+use tcuda::driver::cublas::cublasContext;
 use tcuda::ffi::device::*;
 use tcuda::ffi::stream::tcuda_stream_synchronize;
 
@@ -180,4 +181,14 @@ pub(super) fn sync_debug_mode_set(w: &mut World, i: &mut Input) {
     let waited = status_of!(tcuda_stream_synchronize(std::ptr::null_mut()));
     assert!(w.mode == Mode::Threads || waited != status::WOULD_SYNCHRONIZE || set && mode == 2);
     assert_eq!(status_of!(tcuda_sync_debug_mode_set(0)), status::OK);
+}
+
+/// There is no cuBLAS for the simulated machine.
+pub(super) fn blas_handle(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<*mut cublasContext>::required(i, &mut e);
+    e.also(&[status::NOT_SUPPORTED]);
+    let status = status_of!(tcuda_blas_handle(device, out.ptr()));
+    out.check(w.judge(status, &e));
 }

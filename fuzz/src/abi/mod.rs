@@ -230,6 +230,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
     ("tcuda_sync_debug_mode_get", device::sync_debug_mode_get),
     ("tcuda_sync_debug_mode_set", device::sync_debug_mode_set),
+    ("tcuda_blas_handle", device::blas_handle),
     ("tcuda_nvtx_mark", nvtx::mark),
     ("tcuda_nvtx_range_push", nvtx::push),
     ("tcuda_nvtx_range_pop", nvtx::pop),
