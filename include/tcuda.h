@@ -424,7 +424,10 @@ tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
 
-/** Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them. */
+/**
+ * Architectures of the kernels built in, "compute_52", with blanks between them where there are
+ * more (torch.cuda.get_arch_list).
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
 

@@ -378,7 +378,8 @@ pub extern "C" fn tcuda_sync_debug_mode_set(mode: i32) -> tcuda_status {
     boundary(|_| sync_debug::set(mode))
 }
 
-/// Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them.
+/// Architectures of the kernels built in, "compute_52", with blanks between them where there are
+/// more (torch.cuda.get_arch_list).
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_arch_list(
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
     len: usize,
     needed: *mut usize,
 ) -> tcuda_status {
-    boundary(|_| text_out(buf, len, needed)?.set(kernels::GENCODE_FLAGS))
+    boundary(|_| text_out(buf, len, needed)?.set(kernels::GencodeFlags(kernels::ARCHITECTURES)))
 }
 
 /// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
