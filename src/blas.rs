@@ -17,7 +17,6 @@ use crate::stream::Stream;
 use crate::text::Text;
 use crate::thread::{self, try_box};
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory of a handle for one stream.
@@ -67,7 +66,7 @@ pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
         false => None,
     };
     let memory = space.map(|space| (space.address, space.bytes));
-    cublas.use_on(handle.native, stream.native().cast::<c_void>(), memory)?;
+    cublas.use_on(handle.native, stream.native() as usize, memory)?;
     Ok(handle.native)
 }
 
@@ -76,22 +75,24 @@ fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Han
     let (me, ordinal) = (thread::address(), device.ordinal());
     let left = {
         let mut handles = HANDLES.lock();
-        let is_mine = |handle: &&Box<Handle>| handle.device == ordinal && handle.owner == me;
-        if let Some(handle) = handles.iter().find(is_mine) {
-            return Ok(&raw const **handle);
+        let of = |owner| move |known: &Handle| known.device == ordinal && known.owner == owner;
+        if let Some(index) = handles.iter().position(|known| of(me)(known)) {
+            return Ok(&raw const *handles[index]);
         }
-        let is_left = |handle: &&mut Box<Handle>| handle.device == ordinal && handle.owner == 0;
-        handles.iter_mut().find(is_left).map(|handle| {
-            handle.owner = me;
-            &raw const **handle
+        handles.iter().position(|known| of(0)(known)).map(|index| {
+            handles[index].owner = me;
+            &raw const *handles[index]
         })
     };
     let Some(left) = left else { return make(runtime, device, cublas, me) };
     // SAFETY: as in `handle`.
     if let Err(failure) = cublas.reset_modes(unsafe { &*left }.native) {
         // It stays left.
-        let is_it = |handle: &&mut Box<Handle>| std::ptr::eq(&raw const ***handle, left);
-        HANDLES.lock().iter_mut().find(is_it).into_iter().for_each(|handle| handle.owner = 0);
+        let mut handles = HANDLES.lock();
+        if let Some(index) = handles.iter().position(|known| std::ptr::eq(&raw const **known, left))
+        {
+            handles[index].owner = 0;
+        }
         return Err(failure.into());
     }
     Ok(left)

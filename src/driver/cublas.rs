@@ -172,15 +172,15 @@ impl Cublas {
         self.set_workspace.is_some()
     }
 
-    /// Has it work on a stream, with this memory, of which there may be none.
+    /// Has it work on a stream, a CUstream, with this memory, of which there may be none.
     pub fn use_on(
         &self,
         handle: usize,
-        stream: *mut c_void,
+        stream: usize,
         workspace: Option<(u64, u64)>,
     ) -> Result<(), Failure> {
         // SAFETY: a live handle and stream of one device.
-        check("cublasSetStream", unsafe { (self.set_stream)(handle as Handle, stream) })?;
+        check("cublasSetStream", unsafe { (self.set_stream)(handle as Handle, stream as Handle) })?;
         if let (Some(set), Some((address, bytes))) = (self.set_workspace, workspace) {
             // After the stream, which takes the workspace back.
             // SAFETY: memory of the stream's device that is kept for this handle and stream.
