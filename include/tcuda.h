@@ -2194,7 +2194,8 @@ tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphe
 /**
  * Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
  * NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
- * the default domain. None of these calls but those of a stream initialises the library.
+ * the default domain. Those of threads need no GPU and no library that is initialised, and work in
+ * a forked child.
  *
  * @param message  given to the tool as it is
  */

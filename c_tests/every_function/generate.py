@@ -35,7 +35,8 @@ ALONE = re.compile(
 )
 # Have a status and work in the child of a process that initialised: how it learns that others do
 # not.
-IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized"}
+IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",
+              "tcuda_nvtx_range_pop", "tcuda_nvtx_range_start", "tcuda_nvtx_range_end"}
 # Never called: stops the process or other users of the machine.
 SKIPPED = set()
 
