@@ -1,6 +1,8 @@
 //! SONAME, no unloading, the thread block in C (stable Rust has no initial-exec TLS), and the
-//! images of the kernels, compressed: a tenth of the library instead of half of it.
+//! images of the kernels, compressed: a tenth of the library instead of half of it, and what all are
+//! built for.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::{env, fs, io};
 
@@ -60,8 +62,36 @@ fn store_bytes(name: &str, mut image: Vec<u8>) -> io::Result<()> {
     fs::write(Path::new(&out).join(name), stored)
 }
 
+/// What the kernels are built for, of the images themselves: "sm_80" of x.sm_80.cubin, "compute_52" of
+/// PTX with that target; in PyTorch's order.
+fn architectures() -> io::Result<()> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir("kernels")? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let architecture = if name.ends_with(".cubin") {
+            name.split('.').find(|part| part.starts_with("sm_")).map(str::to_owned)
+        } else if name.ends_with(".ptx") {
+            let text = fs::read_to_string(&path)?;
+            let target = text.lines().find_map(|line| line.strip_prefix(".target sm_"));
+            target.and_then(|rest| rest.split([',', ' ']).next()).map(|of| format!("compute_{of}"))
+        } else {
+            continue;
+        };
+        let unknown = || io::Error::other(format!("{name}: for which architecture?"));
+        let architecture = architecture.ok_or_else(unknown)?;
+        let digits = |c: char| !c.is_ascii_digit();
+        let number: u32 = architecture.trim_matches(digits).parse().unwrap_or(0);
+        found.insert((architecture.starts_with("compute_"), number, architecture));
+    }
+    let list: Vec<String> = found.into_iter().map(|(_, _, architecture)| architecture).collect();
+    let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
+    fs::write(Path::new(&out).join("architectures"), list.join(" "))
+}
+
 fn main() -> io::Result<()> {
     compress()?;
+    architectures()?;
     println!("cargo::rerun-if-changed=src/thread.c");
     cc::Build::new()
         .file("src/thread.c")

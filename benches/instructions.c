@@ -142,6 +142,16 @@ static void statistics(long count)
         CHECK(tcuda_memory_stats(TCUDA_CURRENT_DEVICE, &stats));
 }
 
+/* Nobody listens. */
+static void nvtx_range(long count)
+{
+    int32_t depth;
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_nvtx_range_push("a range", &depth));
+        CHECK(tcuda_nvtx_range_pop(&depth));
+    }
+}
+
 static void current_stream(long count)
 {
     tcuda_stream *stream;
@@ -181,6 +191,7 @@ static const struct operation {
     { "recorded_busy", recorded_busy },
     { "statistics", statistics },
     { "current_stream", current_stream },
+    { "nvtx_range", nvtx_range },
     { "stream_exchange", stream_exchange },
     { "event_query", event_query },
 };

@@ -181,6 +181,9 @@ static inline void recover(const char *what)
     }
     if (status != TCUDA_STATUS_OK)
         recovery_problem("taking the faults back", status);
+    status = tcuda_sync_debug_mode_set(TCUDA_SYNC_DEBUG_DEFAULT); /* it refuses what is used below */
+    if (status != TCUDA_STATUS_OK)
+        recovery_problem("allowing waits", status);
 
     /* The test may hold all memory, or have set options that are refused; a device that is lost
      * stays lost until the shutdown. */

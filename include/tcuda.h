@@ -278,6 +278,10 @@ tcuda_status tcuda_shutdown(size_t *live_handles);
 
 /* ===================================== Devices ================================================ */
 
+#define TCUDA_SYNC_DEBUG_DEFAULT 0 /**< Hidden waits are as any others. */
+#define TCUDA_SYNC_DEBUG_WARN 1    /**< A warning through the log callback, before the wait. */
+#define TCUDA_SYNC_DEBUG_ERROR 2   /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
+
 /** Everything fixed about a device. Flags are 0 or 1. */
 typedef struct tcuda_device_info {
     size_t struct_size;          /**< From TCUDA_INIT. */
@@ -402,13 +406,48 @@ tcuda_status tcuda_device_enable_peer_access(int32_t device, int32_t peer);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_synchronize(int32_t device);
 
-/** Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them. */
+/**
+ * What happens when a call makes the host wait for the device where that is easily overlooked.
+ *
+ * @param[out] mode  TCUDA_SYNC_DEBUG_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
+
+/**
+ * Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
+ * tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
+ * event means to wait. The first call that turns it on says so through the log callback.
+ *
+ * @param mode  TCUDA_SYNC_DEBUG_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
+
+/**
+ * Architectures of the kernels built in, "compute_52", with blanks between them where there are
+ * more (torch.cuda.get_arch_list).
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
 
 /** The same as compiler flags, in torch.cuda.get_gencode_flags' form. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
+
+/**
+ * A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
+ * with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
+ * says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+ * ask again after a change of the stream, and in a capture, which gets memory of its graph. When
+ * the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
+ * without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
+ * may name a stand-in for tests. (torch.cuda.current_blas_handle)
+ *
+ * @param[out] cublas_handle  borrowed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_blas_handle(int32_t device, struct cublasContext **cublas_handle);
 
 /* ===================================== Streams and events ===================================== */
 
@@ -492,7 +531,7 @@ tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
 
-/** Waits for all queued work. */
+/** Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
 
@@ -616,7 +655,8 @@ tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_h
 
 /**
  * Copies bytes between any two places, of the host or of any device; only pageable host memory
- * makes it wait. The two ranges must not overlap.
+ * makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
+ * ranges must not overlap.
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
  * @param stream    NULL: the current stream of dst's device, else of src's
@@ -2588,6 +2628,111 @@ tcuda_status tcuda_communicator_send(tcuda_communicator *communicator, const tcu
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_recv(tcuda_communicator *communicator, const tcuda_tensor *output,
     int32_t peer, tcuda_stream *stream);
+
+/* ===================================== NVTX and telemetry ===================================== */
+
+/**
+ * Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
+ * NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
+ * the default domain. Those of threads need no GPU and no library that is initialised, and work in
+ * a forked child.
+ *
+ * @param message  given to the tool as it is
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_mark(const char *message);
+
+/**
+ * Opens a range of this thread, inside those that it has open.
+ *
+ * @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_push(const char *message, int32_t *depth);
+
+/**
+ * Ends the range that this thread opened last; TCUDA_STATUS_INVALID_STATE if it has none open.
+ *
+ * @param[out] depth  of the range that ends; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_pop(int32_t *depth);
+
+/**
+ * Opens a range that any thread may end, in whatever order.
+ *
+ * @param[out] id  the tool's number of the range
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_start(const char *message, uint64_t *id);
+
+/**
+ * Ends it. Not for ranges of a stream.
+ *
+ * @param id  of tcuda_nvtx_range_start; the tool ignores others
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_range_end(uint64_t id);
+
+/**
+ * Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
+ * it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
+ *
+ * @param[out] id  for tcuda_nvtx_device_range_end
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_device_range_start(const char *message, tcuda_stream *stream, uint64_t *id);
+
+/**
+ * Ends it when the stream gets there, which may be another stream than that of the beginning; they
+ * should be in order.
+ *
+ * @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_nvtx_device_range_end(uint64_t id, tcuda_stream *stream);
+
+/**
+ * Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
+ * --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_profiler_start(void);
+
+/** Has it stop, as cudaProfilerStop. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_profiler_stop(void);
+
+/**
+ * Share of the last second or so in which kernels ran. This and what follows is what the driver's
+ * management library (NVML) says; it is opened at the first question, and finds the device whatever
+ * CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
+ * GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
+ * it fails, or may not be asked. The simulated machine tells what it did, and of what it has
+ * not (heat, power, clocks) something that goes with that.
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
+
+/** Share of the last second or so in which the device's memory was read or written. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_memory_usage(int32_t device, uint32_t *percent);
+
+/** Temperature of the die. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_temperature_c(int32_t device, int32_t *celsius);
+
+/** Power of the board; of a part of a GPU, that of all of it. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_power_draw_mw(int32_t device, uint32_t *milliwatts);
+
+/** Clock of the multiprocessors. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_clock_rate_mhz(int32_t device, uint32_t *megahertz);
+
+/** Memory in use by all processes, and by the driver. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,8 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
-            "torch_streams", "nvtx_suballocations", "race_clean_shutdown", "generator", "graph",
+            "torch_streams", "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
+            "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
             "communicator_failures", "communicator_library"}

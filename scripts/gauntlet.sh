@@ -111,7 +111,7 @@ step instructions instructions
 step races races
 step valgrind scripts/valgrind.sh "$(full --all --share)"
 step rust-asan scripts/sanitize_rust.sh
-step coverage scripts/coverage.sh
+step branches scripts/branches.sh
 
 [ -z "$list" ] || exit 0
 printf '%s\n' "${text[@]}" | tee "$out/summary.txt"

@@ -11,6 +11,7 @@ use crate::fill::{self, FillPlan, Parameters};
 use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use std::ffi::c_void;
 
 const MEMORY_TYPE_DEVICE: u32 = 2;
@@ -165,11 +166,36 @@ fn two_contexts(
     }
 }
 
+/// Before a copy: one that waits, because the device cannot reach one of its sides. A copy that is
+/// captured does not.
+fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()> {
+    if !sync_debug::is_on() || stream.is_capturing(runtime)? {
+        return Ok(());
+    }
+    for address in addresses {
+        if is_pageable(runtime, address)? {
+            return sync_debug::before(sync_debug::PAGEABLE_COPY);
+        }
+    }
+    Ok(())
+}
+
+/// Is it host memory that the driver does not know?
+fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
+    if memory::device_of(address).is_some() {
+        return Ok(false);
+    }
+    let _context = runtime.device(crate::device::CURRENT)?.enter()?;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    Ok(!pointer_attribute(runtime, &mut 0u32, attribute, address)?)
+}
+
 /// Copies bytes, not 0 of them, between any two places.
 pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
     if dst == src {
         return Ok(());
     }
+    before(runtime, [dst, src], stream)?;
     let devices = sides(runtime, dst, src)?;
     where_it_is(runtime, devices, stream, |stream| {
         let contexts = two_contexts(runtime, devices, stream)?;
@@ -224,6 +250,7 @@ pub fn copy_2d(
             });
         }
     }
+    before(runtime, [dst.address, src.address], stream)?;
     let devices = sides(runtime, dst.address, src.address)?;
     where_it_is(runtime, devices, stream, |stream| {
         let contexts = two_contexts(runtime, devices, stream)?;

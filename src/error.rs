@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code, nccl, nvml};
+use crate::driver::{CudaError, code, cublas, nccl, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt;
@@ -183,6 +183,9 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// The host would wait for the device, and sync debug mode forbids it.
+    #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
+    WouldSynchronize(crate::sync_debug::Wait),
     /// Not possible while a stream is captured.
     #[error("{operation} is not possible while the stream is captured: {why}")]
     Capturing {
@@ -383,6 +386,9 @@ pub enum Error {
     /// NCCL is not there, or failed.
     #[error("{0}")]
     Nccl(#[from] crate::driver::nccl::Failure),
+    /// cuBLAS is not there, or failed.
+    #[error("{0}")]
+    Cublas(#[from] crate::driver::cublas::Failure),
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -413,8 +419,11 @@ impl Error {
         match self {
             Error::Cuda(error) => error.code,
             Error::Callback { code, .. } => *code,
-            Error::Nvml(nvml::Failure::Call(error)) => error.code,
             Error::Nccl(nccl::Failure::Call(error)) => error.code,
+            Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {
+                error.code
+            }
+            Error::Cublas(cublas::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -9,6 +9,7 @@ use crate::image::{self, Machine};
 use crate::once::Once;
 use crate::rank::Rank;
 use once_cell::sync::OnceCell;
+use std::fmt;
 
 /// The fill kernel as machine code.
 static FILL: Machine = Machine::new([
@@ -62,8 +63,37 @@ impl Kernels {
     }
 }
 
-/// Architectures of the kernels built in, as PyTorch lists its own.
-pub const ARCHITECTURES: &str = "compute_52";
+/// Architectures of the kernels built in, as PyTorch lists its own: "sm_80 compute_52".
+pub const ARCHITECTURES: &str = include_str!(concat!(env!("OUT_DIR"), "/architectures"));
 
 /// The same as compiler flags, in PyTorch's form.
-pub const GENCODE_FLAGS: &str = "-gencode compute=compute_52,code=compute_52";
+pub struct GencodeFlags(pub &'static str);
+
+impl fmt::Display for GencodeFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, code) in self.0.split(' ').enumerate() {
+            let number = code.split('_').nth(1).unwrap_or_default();
+            let separator = if index == 0 { "" } else { " " };
+            write!(f, "{separator}-gencode compute=compute_{number},code={code}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_is_built_in() {
+        // The image for every driver comes last: first those that need no compiler.
+        assert!(ARCHITECTURES.split(' ').any(|of| of == "compute_52"), "{ARCHITECTURES}");
+        assert!(fill::PTX.contains(".target sm_52"), "{ARCHITECTURES}");
+        let flags = GencodeFlags("sm_80 sm_90a compute_52").to_string();
+        assert_eq!(
+            flags,
+            "-gencode compute=compute_80,code=sm_80 -gencode compute=compute_90a,code=sm_90a \
+             -gencode compute=compute_52,code=compute_52"
+        );
+    }
+}

@@ -3,6 +3,7 @@
 //! Two floors, one door, one seam (ARCHITECTURE.md): the core (the modules here) knows nothing of C;
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
+pub mod blas;
 pub mod callback;
 pub mod comm;
 pub mod communicator;
@@ -31,6 +32,7 @@ pub mod memory;
 pub mod monitor;
 pub mod nvtx;
 pub mod once;
+pub mod profiler;
 pub mod progress;
 pub mod random;
 pub mod rank;
@@ -40,6 +42,7 @@ mod shared;
 mod side;
 pub mod stream;
 pub mod sync;
+pub mod sync_debug;
 pub mod tensor;
 pub mod text;
 pub mod thread;

@@ -1,9 +1,14 @@
-//! What a device is doing, in the eyes of the driver's management library: who computes on it.
+//! What a device is doing, in the eyes of the driver's management library: who computes on it, how
+//! busy and how hot it is.
 //!
-//! The simulated machine answers for itself: this process is the only one on its devices.
+//! The simulated machine answers for itself: this process is the only one on its devices, and what
+//! no machine has that is none is made up from its load.
 
 use crate::device::Device;
-use crate::driver::nvml;
+use crate::driver::nvml::{self, Place};
+use crate::driver::sim;
+use crate::driver::sys::CUdevice_attribute;
+use crate::driver::telemetry::{self, Rates};
 use crate::error::{Error, Result, Users};
 use std::fmt;
 
@@ -35,13 +40,79 @@ impl Processes {
                 take(Process { pid: std::process::id(), used_bytes: Some(total - free) });
                 device.ordinal() as u32
             }
-            false => nvml::processes(device.properties()?.uuid, &mut take)?,
+            false => nvml::processes(place_of(device)?, &mut take)?,
         };
         if short {
             return Err(Error::OutOfHostMemory("a list of processes"));
         }
         Ok(Processes { index, list })
     }
+}
+
+/// Where NVML finds a device: CUDA's ordinals are not NVML's.
+fn place_of(device: &Device) -> Result<Place> {
+    use CUdevice_attribute::*;
+    let number = |attribute| device.attribute_or(attribute, 0);
+    Ok(Place {
+        uuid: device.properties()?.uuid,
+        pci: [
+            number(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            number(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            number(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        ],
+    })
+}
+
+/// Shares of the last second or so, in percent, in which kernels ran, and memory was used.
+pub fn rates(device: &Device) -> Result<Rates> {
+    if device.is_simulated() {
+        return Ok(sim::rates(device.ordinal()));
+    }
+    Ok(telemetry::rates(place_of(device)?)?)
+}
+
+/// Memory in use, by whomever.
+pub fn used_bytes(device: &Device) -> Result<u64> {
+    if device.is_simulated() {
+        let (free, total) = device.memory.info(device)?;
+        return Ok(total - free);
+    }
+    Ok(telemetry::used_bytes(place_of(device)?)?)
+}
+
+/// What a simulated device has when it is idle, and more of it at full load.
+const IDLE_CELSIUS: u32 = 30;
+const LOAD_CELSIUS: u32 = 40;
+const IDLE_MILLIWATTS: u32 = 75_000;
+const LOAD_MILLIWATTS: u32 = 625_000;
+const IDLE_MEGAHERTZ: u32 = 345;
+
+/// Temperature of the die.
+pub fn celsius(device: &Device) -> Result<i32> {
+    if device.is_simulated() {
+        let load = sim::rates(device.ordinal()).kernels;
+        return Ok((IDLE_CELSIUS + LOAD_CELSIUS * load / 100) as i32);
+    }
+    Ok(telemetry::celsius(place_of(device)?)?)
+}
+
+/// Power of the board.
+pub fn milliwatts(device: &Device) -> Result<u32> {
+    if device.is_simulated() {
+        let load = sim::rates(device.ordinal()).kernels;
+        return Ok(IDLE_MILLIWATTS + LOAD_MILLIWATTS / 100 * load);
+    }
+    Ok(telemetry::milliwatts(place_of(device)?)?)
+}
+
+/// Clock of the multiprocessors: at its peak in a simulated device that is busy.
+pub fn megahertz(device: &Device) -> Result<u32> {
+    if device.is_simulated() {
+        let peak = device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000;
+        let is_busy = sim::rates(device.ordinal()).kernels > 0;
+        return Ok(if is_busy { peak.max(0) as u32 } else { IDLE_MEGAHERTZ });
+    }
+    Ok(telemetry::megahertz(place_of(device)?)?)
 }
 
 /// Who has memory of a device, as far as anybody tells.

@@ -16,6 +16,7 @@ use crate::memory::host::HostMemory;
 use crate::memory::observers;
 use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
+use crate::nvtx::own;
 use crate::random::pending;
 use crate::rank::Rank;
 use crate::tensor::owned;
@@ -130,6 +131,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         ));
     }
     let settings = settings::current()?;
+    let is_annotated = own::is_wanted()?;
     backend::begin();
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
     let mut devices = Vec::new();
@@ -149,6 +151,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     settings::choose(settings);
     settings.warn();
     LIFE.begin(&held, runtime);
+    own::set(is_annotated);
     get(inside)
 }
 
@@ -380,6 +383,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     let held = LIFE.hold()?;
     GENERATION.fetch_add(1, Ordering::Relaxed);
     history::stop();
+    own::set(false);
     let destroy = || {
         observers::detach_all();
         destroy_handles(inside)
@@ -392,6 +396,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     inject::forget();
     settings::forget();
     backend::forget();
+    crate::sync_debug::forget();
     history::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
@@ -402,6 +407,7 @@ fn close(runtime: &Runtime) {
     // All of them before any gives memory back: another device may be about to use it.
     runtime.devices.iter().for_each(Device::settle);
     runtime.ipc.end(runtime);
+    crate::blas::close(runtime);
     direct::close(runtime);
     runtime.devices.iter().for_each(Device::close);
     runtime.host.close(&runtime.devices);
@@ -409,6 +415,7 @@ fn close(runtime: &Runtime) {
     crate::host_faults::reached(crate::host_faults::Stage::Closed);
     runtime.devices.iter().for_each(Device::release_context);
     crate::callback::abandon_all();
+    crate::nvtx::device::forget_all();
 }
 
 /// Lets go of the backend; nobody uses it any more.

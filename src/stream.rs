@@ -13,6 +13,7 @@ use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
+use crate::sync_debug;
 use crate::thread::{self, Block, try_box};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
@@ -216,6 +217,12 @@ impl Stream {
         // SAFETY: as in `query`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
+    }
+
+    /// The same where the host asks for it, who may not want to wait.
+    pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
+        sync_debug::before(sync_debug::STREAM)?;
+        self.synchronize(runtime)
     }
 
     /// Makes its further work wait for what `other` holds now.

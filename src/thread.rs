@@ -40,9 +40,11 @@ pub struct Block {
     callbacks: AtomicU16,
     /// How often it has left for good: destructors of the host's may come back.
     departures: AtomicU16,
+    /// Ranges of `nvtx` that it has open.
+    pub(crate) ranges: AtomicU32,
 }
 
-const _: () = assert!(size_of::<Block>() == 88, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 96, "as in thread.c");
 const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
 
 /// Stands for a sentence for which there was no memory.
@@ -363,6 +365,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.departures.fetch_add(1, Ordering::Relaxed);
     crate::stream::forget_current(block);
     crate::memory::route::forget(block);
+    crate::blas::leave(address as usize);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.

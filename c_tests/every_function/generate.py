@@ -33,11 +33,12 @@ ALONE = re.compile(
     r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
     r"|disable|begin|end|push|pop|record_history|wake|sleep|abort)$"
 )
-# Have a status and work in the child of a process that initialised: how it learns that others do
-# not.
-IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized"}
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.
 ABSENT = {"tcuda_communicator"}
+# Have a status and work in the child of a process that initialised: how it learns that others do not, and
+# what is only told to a tool.
+IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",
+              "tcuda_nvtx_range_pop", "tcuda_nvtx_range_start", "tcuda_nvtx_range_end"}
 # Never called: stops the process or other users of the machine.
 SKIPPED = set()
 

@@ -10,6 +10,7 @@ pub mod status {
     pub const INVALID_DEVICE: i32 = 4;
     pub const INVALID_STATE: i32 = 5;
     pub const NOT_READY: i32 = 6;
+    pub const WOULD_SYNCHRONIZE: i32 = 7;
     pub const OUT_OF_MEMORY: i32 = 20;
     pub const OUT_OF_HOST_MEMORY: i32 = 21;
     pub const NO_DRIVER: i32 = 22;

@@ -1,6 +1,7 @@
 //! The seam: how a GPU is reached. A [`Table`] of driver calls is filled by the real libcuda
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
+pub mod cublas;
 pub mod cuda;
 #[cfg(debug_assertions)]
 mod held;
@@ -10,6 +11,7 @@ pub mod nccl;
 pub mod nvml;
 pub mod sim;
 pub mod table;
+pub mod telemetry;
 
 use std::ffi::c_void;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! NVML: what the driver's management library says of a GPU. Opened at its first use, never closed.
 
 use super::library::{Library, LoadError, Spec};
+use super::telemetry::{Memory, Rates};
 use crate::once::Once;
 use crate::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,10 +14,13 @@ static LIBRARY: Spec = Spec {
     advice: "install an NVIDIA driver with its management library",
 };
 
-/// NVML's answer to a list that is longer than the room for it.
+/// NVML's numbers that are told apart.
+const NOT_SUPPORTED: c_int = 3;
+const NOT_FOUND: c_int = 6;
+/// Its answer to a list that is longer than the room for it.
 const INSUFFICIENT_SIZE: c_int = 7;
 
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
 
 /// A process as NVML lists it.
 #[repr(C)]
@@ -46,6 +50,27 @@ pub struct NvmlError {
     pub code: i32,
 }
 
+/// What a number of NVML's means, and what to do.
+fn describe(code: i32) -> &'static str {
+    match code {
+        1 => "it was not initialised",
+        2 => "an argument was wrong",
+        NOT_SUPPORTED => "this GPU does not tell",
+        4 => "this user may not ask; ask the administrator",
+        NOT_FOUND => "it does not know the GPU",
+        INSUFFICIENT_SIZE => "the list grew again and again",
+        9 => "the NVIDIA driver is not loaded",
+        10 => "the GPU did not answer in time",
+        12 => "a library of the driver is missing",
+        13 => "the NVIDIA driver is too old",
+        15 => "the GPU has fallen off the bus; it must be reset",
+        16 => "the GPU must be reset",
+        17 => "the system refused it; a container may hide the GPU",
+        18 => "the driver and its management library are of two versions; restart the machine",
+        _ => "see nvmlReturn_t in NVIDIA's nvml.h",
+    }
+}
+
 /// Why NVML has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -56,8 +81,11 @@ pub enum Failure {
     #[error("NVML has no {0}: update the NVIDIA driver")]
     Missing(&'static str),
     /// A call failed.
-    #[error("{} failed: NVML error {}", .0.call, .0.code)]
+    #[error("{} failed: NVML error {}: {}", .0.call, .0.code, describe(.0.code))]
     Call(NvmlError),
+    /// The GPU, or a part of one, has no such value.
+    #[error("{} is not supported here: {}", .0.call, describe(.0.code))]
+    NotSupported(NvmlError),
     /// The list did not fit.
     #[error("no host memory for a list of processes")]
     OutOfHostMemory,
@@ -65,17 +93,28 @@ pub enum Failure {
 
 /// The functions in use.
 #[derive(Clone, Copy)]
-struct Functions {
+pub(super) struct Functions {
     init: Init,
     by_uuid: ByUuid,
     index: Index,
-    processes: List,
+    processes: Option<List>,
+    by_pci: Option<ByUuid>,
+    whole: Option<Whole>,
+    pub(super) utilization: Option<Read<Rates>>,
+    pub(super) memory: Option<Read<Memory>>,
+    pub(super) temperature: Option<ReadOf>,
+    pub(super) power: Option<Read<c_uint>>,
+    pub(super) clock: Option<ReadOf>,
 }
 
 static FUNCTIONS: Once<Functions> = Once::new(Rank::ONCE);
 
-fn check(call: &'static str, code: c_int) -> Result<(), Failure> {
-    if code == 0 { Ok(()) } else { Err(Failure::Call(NvmlError { call, code })) }
+pub(super) fn check(call: &'static str, code: c_int) -> Result<(), Failure> {
+    match code {
+        0 => Ok(()),
+        NOT_SUPPORTED => Err(Failure::NotSupported(NvmlError { call, code })),
+        _ => Err(Failure::Call(NvmlError { call, code })),
+    }
 }
 
 /// The address of the first of these names.
@@ -86,32 +125,44 @@ fn find(library: &Library, names: &[&'static CStr]) -> Result<*mut c_void, Failu
 }
 
 macro_rules! function {
-    ($library:expr, $type:ty, $($name:literal),+) => {{
-        let address = find($library, &[$($name),+])?;
-        // SAFETY: NVML's function of this name has this signature.
-        unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
-    }};
+    ($library:expr, $type:ty, $($name:literal),+) => {
+        find($library, &[$($name),+]).map(|address| {
+            // SAFETY: NVML's function of this name has this signature.
+            unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
+        })
+    };
 }
 
 type Init = unsafe extern "C" fn() -> c_int;
 type ByUuid = unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int;
 type Index = unsafe extern "C" fn(Handle, *mut c_uint) -> c_int;
 type List = unsafe extern "C" fn(Handle, *mut c_uint, *mut Info) -> c_int;
+type Whole = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
+pub(super) type Read<T> = unsafe extern "C" fn(Handle, *mut T) -> c_int;
+pub(super) type ReadOf = unsafe extern "C" fn(Handle, c_uint, *mut c_uint) -> c_int;
 
-fn functions() -> Result<&'static Functions, Failure> {
+pub(super) fn functions() -> Result<&'static Functions, Failure> {
     FUNCTIONS.get_or_try_init(|| {
         let library = Library::open(&LIBRARY)?;
         let functions = Functions {
-            init: function!(&library, Init, c"nvmlInit_v2"),
-            by_uuid: function!(&library, ByUuid, c"nvmlDeviceGetHandleByUUID"),
-            index: function!(&library, Index, c"nvmlDeviceGetIndex"),
+            init: function!(&library, Init, c"nvmlInit_v2")?,
+            by_uuid: function!(&library, ByUuid, c"nvmlDeviceGetHandleByUUID")?,
+            index: function!(&library, Index, c"nvmlDeviceGetIndex")?,
             // Both write the same structure.
             processes: function!(
                 &library,
                 List,
                 c"nvmlDeviceGetComputeRunningProcesses_v3",
                 c"nvmlDeviceGetComputeRunningProcesses_v2"
-            ),
+            )
+            .ok(),
+            by_pci: function!(&library, ByUuid, c"nvmlDeviceGetHandleByPciBusId_v2").ok(),
+            whole: function!(&library, Whole, c"nvmlDeviceGetDeviceHandleFromMigDeviceHandle").ok(),
+            utilization: function!(&library, Read<Rates>, c"nvmlDeviceGetUtilizationRates").ok(),
+            memory: function!(&library, Read<Memory>, c"nvmlDeviceGetMemoryInfo").ok(),
+            temperature: function!(&library, ReadOf, c"nvmlDeviceGetTemperature").ok(),
+            power: function!(&library, Read<c_uint>, c"nvmlDeviceGetPowerUsage").ok(),
+            clock: function!(&library, ReadOf, c"nvmlDeviceGetClockInfo").ok(),
         };
         // SAFETY: no preconditions; it counts its callers, and is never shut down.
         check("nvmlInit_v2", unsafe { (functions.init)() })?;
@@ -119,15 +170,24 @@ fn functions() -> Result<&'static Functions, Failure> {
     })
 }
 
+/// Where a device is: by its UUID, and where NVML does not know that, by its place on the bus.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Of the GPU, or of a part of one.
+    pub uuid: [u8; 16],
+    /// Domain, bus, device.
+    pub pci: [i32; 3],
+}
+
 /// Room for "MIG-" and a UUID.
-struct Uuid {
+struct Name {
     bytes: [u8; 48],
     len: usize,
 }
 
-impl Uuid {
-    fn new(prefix: &str, uuid: [u8; 16]) -> Uuid {
-        let mut text = Uuid { bytes: [0; 48], len: 0 };
+impl Name {
+    fn of_uuid(prefix: &str, uuid: [u8; 16]) -> Name {
+        let mut text = Name { bytes: [0; 48], len: 0 };
         let _ = text.write_str(prefix);
         for (index, byte) in uuid.iter().enumerate() {
             let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
@@ -135,9 +195,15 @@ impl Uuid {
         }
         text
     }
+
+    fn of_pci([domain, bus, device]: [i32; 3]) -> Name {
+        let mut text = Name { bytes: [0; 48], len: 0 };
+        let _ = write!(text, "{domain:08X}:{bus:02X}:{device:02X}.0");
+        text
+    }
 }
 
-impl fmt::Write for Uuid {
+impl fmt::Write for Name {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // The last byte stays 0.
         let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
@@ -147,25 +213,47 @@ impl fmt::Write for Uuid {
     }
 }
 
+/// A device of NVML's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) handle: Handle,
+    is_part: bool,
+}
+
 impl Functions {
-    /// The device of a UUID: a GPU or a part of one.
-    fn device(&self, uuid: [u8; 16]) -> Result<Handle, Failure> {
-        let mut outcome = Ok(());
-        for prefix in ["GPU-", "MIG-"] {
+    /// The device of a place: a GPU or a part of one.
+    pub(super) fn device(&self, place: Place) -> Result<Found, Failure> {
+        let ask = |call, function: ByUuid, name: Name| {
             let mut handle = std::ptr::null_mut();
-            let text = Uuid::new(prefix, uuid);
             // SAFETY: NUL-terminated; `handle` is writable.
-            let code = unsafe { (self.by_uuid)(text.bytes.as_ptr().cast(), &mut handle) };
-            outcome = check("nvmlDeviceGetHandleByUUID", code);
-            if outcome.is_ok() {
-                return Ok(handle);
+            let code = unsafe { function(name.bytes.as_ptr().cast(), &mut handle) };
+            check(call, code).map(|()| handle)
+        };
+        const BY_UUID: &str = "nvmlDeviceGetHandleByUUID";
+        for (prefix, is_part) in [("GPU-", false), ("MIG-", true)] {
+            if let Ok(handle) = ask(BY_UUID, self.by_uuid, Name::of_uuid(prefix, place.uuid)) {
+                return Ok(Found { handle, is_part });
             }
         }
-        outcome.map(|()| std::ptr::null_mut())
+        let code = NOT_FOUND;
+        let by_pci = self.by_pci.ok_or(Failure::Call(NvmlError { call: BY_UUID, code }))?;
+        let handle = ask("nvmlDeviceGetHandleByPciBusId", by_pci, Name::of_pci(place.pci))?;
+        Ok(Found { handle, is_part: false })
+    }
+
+    /// The GPU that a device is, or is a part of: what only whole boards have is asked there.
+    pub(super) fn board(&self, found: Found) -> Result<Handle, Failure> {
+        let (Some(whole), true) = (self.whole, found.is_part) else { return Ok(found.handle) };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the handle is NVML's; `handle` is writable.
+        let code = unsafe { whole(found.handle, &mut handle) };
+        check("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", code)?;
+        Ok(handle)
     }
 
     fn list(&self, handle: Handle) -> Result<Vec<Info>, Failure> {
         const CALL: &str = "nvmlDeviceGetComputeRunningProcesses";
+        let processes = self.processes.ok_or(Failure::Missing(CALL))?;
         let mut room = 8;
         // Processes may come between two calls.
         for _ in 0..8 {
@@ -174,7 +262,7 @@ impl Functions {
             list.resize(room, Info::default());
             let mut count = room as c_uint;
             // SAFETY: there is room for as many as `count` says.
-            let code = unsafe { (self.processes)(handle, &mut count, list.as_mut_ptr()) };
+            let code = unsafe { processes(handle, &mut count, list.as_mut_ptr()) };
             if code == INSUFFICIENT_SIZE {
                 room = (count as usize).max(room) + 8;
                 continue;
@@ -186,8 +274,8 @@ impl Functions {
         Err(Failure::Call(NvmlError { call: CALL, code: INSUFFICIENT_SIZE }))
     }
 
-    fn processes(&self, uuid: [u8; 16], take: &mut dyn FnMut(Process)) -> Result<u32, Failure> {
-        let handle = self.device(uuid)?;
+    fn processes(&self, place: Place, take: &mut dyn FnMut(Process)) -> Result<u32, Failure> {
+        let handle = self.device(place)?.handle;
         let mut index = 0;
         // SAFETY: the handle is NVML's; `index` is writable.
         check("nvmlDeviceGetIndex", unsafe { (self.index)(handle, &mut index) })?;
@@ -200,8 +288,8 @@ impl Functions {
 }
 
 /// The processes that compute on a GPU, in NVML's order; gives NVML's number of the GPU.
-pub fn processes(uuid: [u8; 16], take: &mut dyn FnMut(Process)) -> Result<u32, Failure> {
-    functions()?.processes(uuid, take)
+pub fn processes(place: Place, take: &mut dyn FnMut(Process)) -> Result<u32, Failure> {
+    functions()?.processes(place, take)
 }
 
 #[cfg(test)]
@@ -254,13 +342,39 @@ mod tests {
         0
     }
 
+    fn one_part() -> Functions {
+        Functions {
+            init,
+            by_uuid,
+            index,
+            processes: Some(twenty),
+            by_pci: None,
+            whole: None,
+            utilization: None,
+            memory: None,
+            temperature: None,
+            power: None,
+            clock: None,
+        }
+    }
+
+    #[test]
+    fn places_have_nvmls_names() {
+        let name = Name::of_pci([0, 0xa1, 2]);
+        assert_eq!(&name.bytes[..name.len], b"00000000:A1:02.0");
+        let name = Name::of_uuid("GPU-", [0xab; 16]);
+        assert_eq!(&name.bytes[..name.len], b"GPU-abababab-abab-abab-abab-abababababab");
+    }
+
     #[test]
     fn a_list_grows_until_it_holds_all() {
-        let functions = Functions { init, by_uuid, index, processes: twenty };
+        let functions = one_part();
         let mut uuid = std::array::from_fn(|index| index as u8);
         uuid[15] = 0xff;
         let mut found = Vec::new();
-        let index = functions.processes(uuid, &mut |process| found.push(process)).unwrap();
+        let index = functions
+            .processes(Place { uuid, pci: [0; 3] }, &mut |process| found.push(process))
+            .unwrap();
         assert_eq!(index, 5);
         assert_eq!(found.len(), 20);
         assert_eq!(found[2], Process { pid: 2, used_bytes: Some(2 << 20) });
@@ -270,8 +384,9 @@ mod tests {
 
     #[test]
     fn a_device_that_nvml_does_not_know_is_told() {
-        let functions = Functions { init, by_uuid, index, processes: twenty };
-        let failure = functions.processes([0; 16], &mut |_| ()).unwrap_err();
-        assert_eq!(failure.to_string(), "nvmlDeviceGetHandleByUUID failed: NVML error 6");
+        let nowhere = Place { uuid: [0; 16], pci: [0; 3] };
+        let failure = one_part().processes(nowhere, &mut |_| ()).unwrap_err();
+        let text = "nvmlDeviceGetHandleByUUID failed: NVML error 6: it does not know the GPU";
+        assert_eq!(failure.to_string(), text);
     }
 }

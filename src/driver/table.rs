@@ -262,6 +262,10 @@ driver_calls! {
         ptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
     cuMemFreeAsync = cuMemFreeAsync(ptr: CUdeviceptr, stream: CUstream);
 
+    // Profilers
+    cuProfilerStart = cuProfilerStart();
+    cuProfilerStop = cuProfilerStop();
+
     // Modules and kernels
     cuModuleLoadData = cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     cuModuleUnload = cuModuleUnload(module: CUmodule);

@@ -3,6 +3,7 @@
 
 use super::status::{record, status_of, tcuda_status};
 use crate::error::{Error, Result};
+use crate::nvtx::own;
 use crate::runtime::{self, Runtime};
 use crate::text::Text;
 use crate::thread::{self, Inside};
@@ -32,10 +33,7 @@ impl Call {
 /// The only door: runs `body` inside the library and gives its status.
 #[inline]
 pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
-    boundary_outside(|| {
-        let call = Call { inside: thread::enter()? };
-        body(&call)
-    })
+    boundary_outside(|| long_way_here(body))
 }
 
 /// The same with a short way for what is nearly always the case: where that gives nothing, it has done
@@ -46,7 +44,8 @@ pub fn boundary_with_short_way(
     body: impl FnOnce(&Call) -> Result<()>,
 ) -> tcuda_status {
     boundary_outside(|| {
-        if let Some(inside) = thread::enter_quickly()
+        if !own::is_on()
+            && let Some(inside) = thread::enter_quickly()
             && short(&Call { inside }).is_some()
         {
             return Ok(());
@@ -57,7 +56,13 @@ pub fn boundary_with_short_way(
 
 #[inline(never)]
 fn long_way(body: impl FnOnce(&Call) -> Result<()>) -> Result<()> {
+    long_way_here(body)
+}
+
+#[inline(always)]
+fn long_way_here<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
     let call = Call { inside: thread::enter()? };
+    let _range = own::Range::of::<F>();
     body(&call)
 }
 

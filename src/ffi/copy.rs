@@ -13,7 +13,8 @@ fn address(ptr: *const c_void, name: &'static str) -> Result<u64> {
 }
 
 /// Copies bytes between any two places, of the host or of any device; only pageable host memory
-/// makes it wait. The two ranges must not overlap.
+/// makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
+/// ranges must not overlap.
 ///
 /// @param dst, src  device or host memory; may be NULL if bytes is 0
 /// @param stream    NULL: the current stream of dst's device, else of src's

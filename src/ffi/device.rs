@@ -3,10 +3,18 @@
 use super::boundary::{Sized_, boundary, out, struct_out, text_out};
 use super::status::tcuda_status;
 use crate::device::Device;
+use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::error::Result;
-use crate::{copy, kernels, runtime, thread};
+use crate::{blas, copy, kernels, runtime, sync_debug, thread};
 use std::ffi::{c_char, c_void};
+
+/// Hidden waits are as any others.
+pub const TCUDA_SYNC_DEBUG_DEFAULT: i32 = 0;
+/// A warning through the log callback, before the wait.
+pub const TCUDA_SYNC_DEBUG_WARN: i32 = 1;
+/// TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait.
+pub const TCUDA_SYNC_DEBUG_ERROR: i32 = 2;
 
 /// Everything fixed about a device. Flags are 0 or 1.
 #[repr(C)]
@@ -347,7 +355,31 @@ pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
     boundary(|call| call.runtime()?.device(device)?.synchronize())
 }
 
-/// Architectures of the kernels built in, "compute_52", as torch.cuda.get_arch_list joins them.
+/// What happens when a call makes the host wait for the device where that is easily overlooked.
+///
+/// @param[out] mode  TCUDA_SYNC_DEBUG_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_status {
+    boundary(|_| {
+        out(mode, "mode")?.set(sync_debug::mode());
+        Ok(())
+    })
+}
+
+/// Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
+/// tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
+/// event means to wait. The first call that turns it on says so through the log callback.
+///
+/// @param mode  TCUDA_SYNC_DEBUG_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_sync_debug_mode_set(mode: i32) -> tcuda_status {
+    boundary(|_| sync_debug::set(mode))
+}
+
+/// Architectures of the kernels built in, "compute_52", with blanks between them where there are
+/// more (torch.cuda.get_arch_list).
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_arch_list(
@@ -366,5 +398,29 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
     len: usize,
     needed: *mut usize,
 ) -> tcuda_status {
-    boundary(|_| text_out(buf, len, needed)?.set(kernels::GENCODE_FLAGS))
+    boundary(|_| text_out(buf, len, needed)?.set(kernels::GencodeFlags(kernels::ARCHITECTURES)))
+}
+
+/// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
+/// with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
+/// says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+/// ask again after a change of the stream, and in a capture, which gets memory of its graph. When
+/// the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
+/// without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
+/// may name a stand-in for tests. (torch.cuda.current_blas_handle)
+///
+/// @param[out] cublas_handle  borrowed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_blas_handle(
+    device: i32,
+    cublas_handle: *mut *mut cublasContext,
+) -> tcuda_status {
+    boundary(|call| {
+        let cublas_handle = out(cublas_handle, "cublas_handle")?;
+        let runtime = call.runtime()?;
+        let handle = blas::handle(runtime, runtime.device(device)?)?;
+        cublas_handle.set(handle as *mut cublasContext);
+        Ok(())
+    })
 }

@@ -21,6 +21,8 @@ pub mod library;
 pub mod limits;
 pub mod mem_pool;
 pub mod memory;
+pub mod monitor;
+pub mod nvtx;
 pub mod pluggable;
 pub mod random;
 pub mod slot;

@@ -1,7 +1,7 @@
 //! Statuses, and the last error of each thread.
 
-use crate::driver::nccl;
 use crate::driver::nvml::Failure;
+use crate::driver::{cublas, nccl};
 use crate::error::{self, Error};
 use crate::thread;
 use std::ffi::{CStr, c_char};
@@ -95,6 +95,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidDevice { .. } => S::InvalidDevice,
         Error::InvalidState(_) => S::InvalidState,
         Error::Capturing { .. } => S::Capturing,
+        Error::WouldSynchronize(_) => S::WouldSynchronize,
         Error::Callback { .. } => S::CallbackFailed,
         Error::NotReady(_) => S::NotReady,
         Error::OutOfMemory(_) | Error::DriverOutOfMemory { .. } => S::OutOfMemory,
@@ -107,13 +108,17 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Forked => S::Forked,
         Error::PeerGone(_) => S::PeerGone,
         Error::File { .. } => S::FileError,
-        Error::Nvml(Failure::Library(_) | Failure::Missing(_)) => S::NoLibrary,
+        Error::Nvml(Failure::Library(_)) => S::NoLibrary,
+        Error::Nvml(Failure::Missing(_) | Failure::NotSupported(_)) => S::NotSupported,
         Error::Nvml(_) => S::NvmlError,
         Error::Nccl(nccl::Failure::Call(error)) if error.code == nccl::code::REMOTE_ERROR => {
             S::PeerGone
         }
         Error::Nccl(nccl::Failure::Call(_)) => S::NcclError,
         Error::Nccl(_) => S::NoLibrary,
+        Error::Cublas(cublas::Failure::Library(_)) => S::NoLibrary,
+        Error::Cublas(cublas::Failure::Call(_)) => S::CublasError,
+        Error::Cublas(_) => S::NotSupported,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

@@ -276,11 +276,11 @@ pub unsafe extern "C" fn tcuda_stream_query(
     })
 }
 
-/// Waits for all queued work.
+/// Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> tcuda_status {
-    boundary(|call| or_current(stream, call)?.synchronize(call.runtime()?))
+    boundary(|call| or_current(stream, call)?.synchronize_for_host(call.runtime()?))
 }
 
 /// Work queued from now on waits for an event; the host does not. No-op if it was never recorded.

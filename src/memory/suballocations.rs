@@ -4,7 +4,7 @@
 //! Segments of cuMemAlloc alone: of mapped memory compute-sanitizer (2026.1) registers nothing.
 
 use crate::device::{ContextGuard, Device};
-use crate::nvtx::{self, Heap};
+use crate::nvtx::memory::{self as nvtx, Heap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);

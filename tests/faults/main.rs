@@ -157,6 +157,7 @@ fn main() -> ExitCode {
         SCENARIOS.iter().for_each(|scenario| println!("{}", scenario.name));
         return ExitCode::SUCCESS;
     }
+    scenarios::tools::prepare();
     guard();
     checks::begin();
     let mut figures = Figures::default();

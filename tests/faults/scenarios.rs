@@ -10,6 +10,7 @@ mod ipc;
 mod limits;
 mod memory;
 mod random;
+pub mod tools;
 mod torch;
 mod work;
 
@@ -127,6 +128,12 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO_APART, "odd_collectives_apart", comm::odd),
     on(TWO_LATE, "late_collectives", comm::verbs),
     on(TWO, "captured_collectives", comm::captured),
+    on(ONE, "ranges", tools::ranges),
+    on(LATE, "late_ranges", tools::ranges),
+    on(ONE, "ranges_of_graphs", tools::ranges_of_graphs),
+    on(LATE, "late_ranges_of_graphs", tools::ranges_of_graphs),
+    on(TWO, "telemetry", tools::telemetry),
+    on(TWO, "blas", tools::blas),
 ];
 
 fn devices() -> Done {

@@ -31,6 +31,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Graphs", &["graph", "callable"]),
     ("Collectives", &["comm"]),
     ("Communicators", &["communicator"]),
+    ("NVTX and telemetry", &["nvtx", "monitor"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

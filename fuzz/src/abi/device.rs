@@ -6,7 +6,9 @@ use crate::outputs::{Out, StructOut, TextOut};
 use crate::status_of;
 use crate::world::{Mode, World};
 use std::ffi::c_void;
+use tcuda::driver::cublas::cublasContext;
 use tcuda::ffi::device::*;
+use tcuda::ffi::stream::tcuda_stream_synchronize;
 
 pub(super) fn init(w: &mut World, _: &mut Input) {
     w.judge(status_of!(tcuda_init()), &Expect::default());
@@ -157,5 +159,36 @@ pub(super) fn gencode_flags(w: &mut World, i: &mut Input) {
     let mut out = TextOut::new(i, &mut e);
     let (buf, len) = (out.buf(), out.len);
     let status = status_of!(tcuda_gencode_flags(buf, len, out.needed.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn sync_debug_mode_get(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = Out::<i32>::required(i, &mut e);
+    let status = status_of!(tcuda_sync_debug_mode_get(out.ptr()));
+    let mode = out.check(w.judge(status, &e));
+    assert!(w.mode == Mode::Threads || mode.is_none_or(|mode| mode == 0));
+}
+
+/// A mode, a wait in it, and the default again, of which the other functions know nothing.
+pub(super) fn sync_debug_mode_set(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mode = i.one_of(&[0, 1, 2, 3, -1, i32::MAX, i32::MIN]);
+    if !(0..=2).contains(&mode) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let set = w.judge(status_of!(tcuda_sync_debug_mode_set(mode)), &e);
+    let waited = status_of!(tcuda_stream_synchronize(std::ptr::null_mut()));
+    assert!(w.mode == Mode::Threads || waited != status::WOULD_SYNCHRONIZE || set && mode == 2);
+    assert_eq!(status_of!(tcuda_sync_debug_mode_set(0)), status::OK);
+}
+
+/// There is no cuBLAS for the simulated machine.
+pub(super) fn blas_handle(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<*mut cublasContext>::required(i, &mut e);
+    e.also(&[status::NOT_SUPPORTED]);
+    let status = status_of!(tcuda_blas_handle(device, out.ptr()));
     out.check(w.judge(status, &e));
 }

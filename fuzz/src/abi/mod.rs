@@ -15,6 +15,8 @@ mod library;
 mod limits;
 mod mem_pool;
 mod memory;
+mod monitor;
+mod nvtx;
 mod pluggable;
 mod random;
 pub mod snapshot;
@@ -262,6 +264,24 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_ipc_withdraw", ipc::withdraw),
     ("tcuda_event_ipc_handle", ipc::event_handle),
     ("tcuda_event_from_ipc_handle", ipc::event_from_handle),
+    ("tcuda_sync_debug_mode_get", device::sync_debug_mode_get),
+    ("tcuda_sync_debug_mode_set", device::sync_debug_mode_set),
+    ("tcuda_blas_handle", device::blas_handle),
+    ("tcuda_nvtx_mark", nvtx::mark),
+    ("tcuda_nvtx_range_push", nvtx::push),
+    ("tcuda_nvtx_range_pop", nvtx::pop),
+    ("tcuda_nvtx_range_start", nvtx::start),
+    ("tcuda_nvtx_range_end", nvtx::end),
+    ("tcuda_nvtx_device_range_start", nvtx::device_start),
+    ("tcuda_nvtx_device_range_end", nvtx::device_end),
+    ("tcuda_profiler_start", nvtx::profiler_start),
+    ("tcuda_profiler_stop", nvtx::profiler_stop),
+    ("tcuda_monitor_utilization", monitor::utilization),
+    ("tcuda_monitor_memory_usage", monitor::memory_usage),
+    ("tcuda_monitor_temperature_c", monitor::temperature_c),
+    ("tcuda_monitor_power_draw_mw", monitor::power_draw_mw),
+    ("tcuda_monitor_clock_rate_mhz", monitor::clock_rate_mhz),
+    ("tcuda_monitor_memory_used", monitor::memory_used),
 ];
 
 /// More calls than this make an input slow, not better.

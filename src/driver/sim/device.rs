@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::context::Context;
 use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
+use super::load::Load;
 use super::physical::Physical;
 use super::{Machine, code, entry, entry_before_init, put, require};
 use crate::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
@@ -21,6 +22,10 @@ pub(super) struct Device {
     pub(super) context: Context,
     /// Handle of its default pool.
     pub(super) default_pool: usize,
+    /// Time in which kernels ran.
+    pub(super) kernels: Load,
+    /// Time in which memory was read or written.
+    pub(super) memory: Load,
 }
 
 /// The device of an ordinal.

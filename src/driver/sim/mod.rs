@@ -26,6 +26,7 @@ mod journal;
 mod kernel;
 mod lanes;
 mod leaks;
+mod load;
 mod memory;
 mod module;
 mod parameters;
@@ -54,6 +55,7 @@ pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::{function, table};
 
+use super::telemetry::Rates;
 use super::{Table, code};
 use crate::reserve;
 use crate::turn;
@@ -66,6 +68,7 @@ use event::Event;
 use graph::Graphs;
 use graph_memory::GraphMemory;
 use handles::Handles;
+use load::Load;
 use memory::HostMemory;
 use module::Modules;
 use physical::{Allocation, Physical};
@@ -190,6 +193,8 @@ impl Machine {
                 ),
                 context: Context::new(index),
                 default_pool: Pool::insert(&mut pools, index, true),
+                kernels: Load::default(),
+                memory: Load::default(),
             });
         }
         Ok(Machine {
@@ -314,6 +319,15 @@ pub fn live_objects() -> LiveObjects {
         Some(machine) => machine.live_objects(),
         None => LiveObjects::default(),
     }
+}
+
+/// How busy a device was in the last second; 0 when the machine is off.
+pub fn rates(device: i32) -> Rates {
+    let Some(machine) = machine() else { return Rates::default() };
+    let device = usize::try_from(device).ok().and_then(|device| machine.devices.get(device));
+    let Some(device) = device else { return Rates::default() };
+    let now = schedule::now(machine.start);
+    Rates { kernels: device.kernels.percent(now), memory: device.memory.percent(now) }
 }
 
 /// Serialises tests, since there is one machine; whatever the last test left is powered off.

@@ -4,6 +4,7 @@
 use super::config::ScheduleKind;
 use super::context::Context;
 use super::journal::Write;
+use super::load::Load;
 use super::queue::{Action, Kind, Point, Stream};
 use super::worker::Worker;
 use super::{Machine, capture, code, copy, lock};
@@ -168,6 +169,7 @@ pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
 }
 
 fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<(), i32> {
+    let device = &machine.devices[stream.device];
     match action {
         Action::Nothing => {}
         Action::Record(mark) => {
@@ -176,8 +178,21 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             }
             mark.show();
         }
-        Action::Fill(fill) => copy::fill(machine, stream.device, &fill)?,
-        Action::Copy(copy) => copy::copy(machine, stream.device, &copy)?,
+        Action::Fill(fill) => {
+            let work = || copy::fill(machine, stream.device, &fill);
+            match fill.width.saturating_mul(fill.count) {
+                // A GPU fills by a kernel.
+                MEASURED.. => measured(machine, work, &[&device.kernels, &device.memory])?,
+                _ => work()?,
+            }
+        }
+        Action::Copy(copy) => {
+            let work = || copy::copy(machine, stream.device, &copy);
+            match copy.width.saturating_mul(copy.rows).saturating_mul(copy.depth) {
+                MEASURED.. => measured(machine, work, &[&device.memory])?,
+                _ => work()?,
+            }
+        }
         Action::HostFunction(host) => {
             IN_CALLBACK.set(true);
             // SAFETY: the host promised that the function can be called with this argument.
@@ -185,13 +200,26 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
         }
         Action::Kernel(launch) => {
             IN_CALLBACK.set(true);
-            launch.run(machine, stream.device)?;
+            let work = || launch.run(machine, stream.device);
+            measured(machine, work, &[&device.kernels, &device.memory])?;
         }
         Action::Writes(writes) => writes.iter().for_each(Write::apply),
     }
     Ok(())
 }
 
-fn now(start: Instant) -> u64 {
+/// From so many bytes on, what copies and fills take is measured: less is over before the clock is read.
+const MEASURED: usize = 64 << 10;
+
+/// Runs work, and notes how long that took.
+fn measured<R>(machine: &Machine, work: impl FnOnce() -> R, loads: &[&Load]) -> R {
+    let begin = now(machine.start);
+    let outcome = work();
+    let end = now(machine.start);
+    loads.iter().for_each(|load| load.add(begin, end));
+    outcome
+}
+
+pub(super) fn now(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }

@@ -110,6 +110,9 @@ pub fn table() -> Table {
         cuMemAllocFromPoolAsync: Some(pool::allocate_from_pool_async),
         cuMemFreeAsync: Some(pool::free_async),
 
+        cuProfilerStart: Some(context::profiler),
+        cuProfilerStop: Some(context::profiler),
+
         cuModuleLoadData: Some(module::load),
         cuModuleUnload: Some(module::unload),
         cuModuleGetFunction: Some(module::get_function),

@@ -18,7 +18,7 @@ use super::{Allocation, Rules, Segments, table};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
-use crate::nvtx::Heap;
+use crate::nvtx::memory::Heap;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;

@@ -23,7 +23,7 @@ use super::pointer::{Locked, unknown_pointer};
 use super::stats::{Lanes, change_of};
 use super::{DeviceMemory, history};
 use crate::error::{Error, Result};
-use crate::nvtx::Heap;
+use crate::nvtx::memory::Heap;
 use crate::runtime::Runtime;
 use fits::{Fit, Fits};
 

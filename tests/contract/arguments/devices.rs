@@ -10,7 +10,7 @@ pub const ROWS: &[Row] = crate::rows!["arguments":
     cuDeviceTotalMem, cuDeviceGetAttribute, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease,
     cuDevicePrimaryCtxReset, cuDevicePrimaryCtxGetState, cuDeviceCanAccessPeer,
     cuCtxEnablePeerAccess, cuCtxGetCurrent, cuCtxSetCurrent, cuCtxPushCurrent, cuCtxPopCurrent,
-    cuCtxGetDevice, cuCtxSynchronize, cuCtxGetStreamPriorityRange,
+    cuCtxGetDevice, cuCtxSynchronize, cuCtxGetStreamPriorityRange, cuProfilerStart, cuProfilerStop,
 ];
 
 /// Ordinals of devices that no machine has.
@@ -208,4 +208,21 @@ fn cuCtxGetStreamPriorityRange(bench: &Bench) {
     cu!(bench, cuCtxGetStreamPriorityRange(&mut least, &mut greatest) => 201);
     bench.is("untouched", (least, greatest), (77, 77));
     cu!(bench, cuCtxGetStreamPriorityRange(null_mut(), null_mut()) => 201);
+}
+
+fn cuProfilerStart(bench: &Bench) {
+    cu!(bench, cuProfilerStart() => 3);
+    cu!(bench, cuInit(0) => 0);
+    cu!(bench, cuProfilerStart() => 201);
+    bench.use_device(0);
+    cu!(bench, cuProfilerStart() => 0);
+    cu!(bench, cuProfilerStart() => 0);
+}
+
+fn cuProfilerStop(bench: &Bench) {
+    cu!(bench, cuProfilerStop() => 3);
+    cu!(bench, cuInit(0) => 0);
+    cu!(bench, cuProfilerStop() => 201);
+    bench.use_device(0);
+    cu!(bench, cuProfilerStop() => 0);
 }

@@ -14,10 +14,10 @@ use tcuda::ffi::random::tcuda_random_uniform;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback, tcuda_stream_wait_stream};
 use tcuda::ffi::tensor::*;
 
-struct Graph(*mut tcuda_graph);
+pub(super) struct Graph(pub(super) *mut tcuda_graph);
 
 impl Graph {
-    fn new(keep: i32) -> Result<Graph, Failed> {
+    pub(super) fn new(keep: i32) -> Result<Graph, Failed> {
         let mut graph = null_mut();
         call!(tcuda_graph_create(keep, &mut graph))?;
         Ok(Graph(graph))
@@ -31,7 +31,7 @@ impl Drop for Graph {
 }
 
 /// Captures what `body` does; aborts where that fails.
-fn capture(
+pub(super) fn capture(
     graph: &Graph,
     stream: &Stream,
     pool: *mut tcuda_mem_pool,

@@ -1,22 +1,12 @@
-//! NVTX, by which NVIDIA's tools are told what a program does. A tool names its library in
-//! NVTX_INJECTION64_PATH; without it nothing is loaded, and nobody is told.
-//!
-//! Here: the memory extension (NVIDIA's nvToolsExtMem.h, compatibility number 0x0102), which tells
+//! NVTX's memory extension (NVIDIA's nvToolsExtMem.h, compatibility number 0x0102), which tells
 //! compute-sanitizer which parts of a segment are blocks. The structures are the extension's own.
 
-use crate::driver::library::{Library, Spec};
+use crate::driver::library::Library;
 use crate::once::Once;
 use crate::rank::Rank;
+use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicIsize, Ordering};
-
-/// The tool's library; a tool that is not there is no failure.
-static LIBRARY: Spec = Spec {
-    title: "the tool that reads NVTX",
-    variable: c"NVTX_INJECTION64_PATH",
-    names: &[],
-    advice: "",
-};
 
 const VERSION: u16 = 3;
 const MEMORY_MODULE: u16 = 1;
@@ -128,11 +118,9 @@ fn size_of<T>() -> u16 {
 }
 
 /// Asks the tool, if there is one, for its functions.
-fn load() -> Option<Memory> {
+fn load(tool: Option<&Library>) -> Option<Memory> {
     type Initialize = unsafe extern "C" fn(*mut Module) -> c_int;
-    crate::environment::value(LIBRARY.variable)?;
-    let library = Library::open(&LIBRARY).ok()?;
-    let address = library.symbol(c"InitializeInjectionNvtxExtension");
+    let address = tool?.symbol(c"InitializeInjectionNvtxExtension");
     if address.is_null() {
         return None;
     }
@@ -181,7 +169,8 @@ fn of(slot: usize) -> Option<isize> {
 /// steps could want.
 pub fn find_listener() {
     // It does not fail: no tool is an answer.
-    let _ = MEMORY.get_or_try_init(|| Ok::<_, std::convert::Infallible>(load()));
+    let tool = super::tool();
+    let _ = MEMORY.get_or_try_init(|| Ok::<_, Infallible>(load(tool)));
 }
 
 fn memory() -> Option<&'static Memory> {

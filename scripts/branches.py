@@ -1,6 +1,6 @@
 """Adds up what llvm-cov exports, and holds the core to a floor.
 
-usage: coverage.py EXPORT.json ROOT [--branches PERCENT] [--json FILE] [--missed WORD]
+usage: branches.py EXPORT.json ROOT [--branches PERCENT] [--json FILE] [--missed WORD]
 
 One source is compiled into several programs (the tests', the library's), each with its own counters: a
 side of a branch counts as taken if any of them took it. llvm-cov's own sums take the best program

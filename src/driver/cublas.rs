@@ -1,0 +1,203 @@
+//! cuBLAS: the few calls by which a handle is made ready. Opened at its first use, never closed.
+
+use super::library::{Library, LoadError, Spec};
+use crate::once::Once;
+use crate::rank::Rank;
+use std::ffi::{c_int, c_void};
+
+/// Stands for cublasContext, to which a cublasHandle_t points.
+#[allow(non_camel_case_types, reason = "NVIDIA's own name")]
+pub struct cublasContext {
+    _private: [u8; 0],
+}
+
+type Handle = *mut c_void;
+
+static LIBRARY: Spec = Spec {
+    title: "cuBLAS",
+    variable: c"TCUDA_CUBLAS_PATH",
+    names: &[c"libcublas.so.13", c"libcublas.so.12", c"libcublas.so.11", c"libcublas.so"],
+    advice: "install NVIDIA's cuBLAS",
+};
+
+/// cublasStatus_t numbers that mean, among others, that memory is short.
+const NOT_INITIALIZED: i32 = 1;
+const ALLOC_FAILED: i32 = 3;
+
+/// What a number of cuBLAS's means.
+fn describe(code: i32) -> &'static str {
+    match code {
+        NOT_INITIALIZED => "it could not begin; the GPU may lack memory, or the driver be too old",
+        ALLOC_FAILED => "it found no memory",
+        7 => "an argument was wrong",
+        8 => "it has nothing for this GPU",
+        11 => "it could not reach memory",
+        13 => "the GPU failed",
+        14 => "it failed inside",
+        15 => "it cannot do that",
+        _ => "see cublasStatus_t in NVIDIA's cublas_api.h",
+    }
+}
+
+/// A call of cuBLAS that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CublasError {
+    /// "cublasCreate".
+    pub call: &'static str,
+    /// Its cublasStatus_t.
+    pub code: i32,
+}
+
+/// Why there is no handle.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// cuBLAS is not there.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// It lacks a function.
+    #[error("cuBLAS has no {0}: install one of CUDA 11 or later")]
+    Missing(&'static str),
+    /// It would work past the simulated machine.
+    #[error(
+        "cuBLAS needs a GPU: on the simulated machine TCUDA_CUBLAS_PATH may name a stand-in, which \
+         exports tcuda_cublas_stand_in"
+    )]
+    NotSimulated,
+    /// A call failed.
+    #[error("{} failed: cuBLAS status {}: {}", .0.call, .0.code, describe(.0.code))]
+    Call(CublasError),
+}
+
+impl Failure {
+    /// May it help to give memory back?
+    pub fn is_want_of_memory(&self) -> bool {
+        matches!(self, Failure::Call(error) if matches!(error.code, NOT_INITIALIZED | ALLOC_FAILED))
+    }
+}
+
+type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+type SetWorkspace = unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int;
+type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
+type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+
+/// The functions in use.
+pub struct Cublas {
+    create: Create,
+    destroy: Destroy,
+    set_stream: SetStream,
+    /// Since 11.2; without, cuBLAS has memory of its own.
+    set_workspace: Option<SetWorkspace>,
+    modes: [(&'static str, Option<SetMode>); 3],
+    is_stand_in: bool,
+}
+
+static CUBLAS: Once<Cublas> = Once::new(Rank::ONCE);
+
+fn check(call: &'static str, code: c_int) -> Result<(), Failure> {
+    if code == 0 { Ok(()) } else { Err(Failure::Call(CublasError { call, code })) }
+}
+
+macro_rules! function {
+    ($library:expr, $type:ty, $name:literal) => {{
+        let address = $library.symbol($name);
+        if address.is_null() {
+            None
+        } else {
+            // SAFETY: cuBLAS's function of this name has this signature.
+            Some(unsafe { std::mem::transmute::<*mut c_void, $type>(address) })
+        }
+    }};
+}
+
+/// Can a driver of this version run it? cuBLAS of a newer CUDA than the driver's begins with a failure.
+fn suits(library: &Library, driver_version: i32) -> bool {
+    /// MAJOR_VERSION of libraryPropertyType.
+    const MAJOR: c_int = 0;
+    let Some(property) = function!(library, Property, c"cublasGetProperty") else { return false };
+    let mut major = 0;
+    // SAFETY: `major` is writable.
+    let code = unsafe { property(MAJOR, &mut major) };
+    code == 0 && major <= driver_version / 1000
+}
+
+/// cuBLAS, opened now if it was not.
+pub fn get(is_simulated: bool, driver_version: i32) -> Result<&'static Cublas, Failure> {
+    if is_simulated && crate::environment::value(LIBRARY.variable).is_none() {
+        return Err(Failure::NotSimulated);
+    }
+    let cublas = CUBLAS.get_or_try_init(|| {
+        let library = Library::open_preferring(&LIBRARY, |found| suits(found, driver_version))?;
+        Ok::<_, Failure>(Cublas {
+            create: function!(library, Create, c"cublasCreate_v2")
+                .ok_or(Failure::Missing("cublasCreate_v2"))?,
+            destroy: function!(library, Destroy, c"cublasDestroy_v2")
+                .ok_or(Failure::Missing("cublasDestroy_v2"))?,
+            set_stream: function!(library, SetStream, c"cublasSetStream_v2")
+                .ok_or(Failure::Missing("cublasSetStream_v2"))?,
+            set_workspace: function!(library, SetWorkspace, c"cublasSetWorkspace_v2"),
+            modes: [
+                ("cublasSetMathMode", function!(library, SetMode, c"cublasSetMathMode")),
+                ("cublasSetPointerMode", function!(library, SetMode, c"cublasSetPointerMode_v2")),
+                ("cublasSetAtomicsMode", function!(library, SetMode, c"cublasSetAtomicsMode")),
+            ],
+            is_stand_in: !library.symbol(c"tcuda_cublas_stand_in").is_null(),
+        })
+    })?;
+    if is_simulated && !cublas.is_stand_in {
+        return Err(Failure::NotSimulated);
+    }
+    Ok(cublas)
+}
+
+impl Cublas {
+    /// A handle for the device of the current context.
+    pub fn create(&self) -> Result<usize, Failure> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: `handle` is writable; a context is current.
+        check("cublasCreate", unsafe { (self.create)(&mut handle) })?;
+        Ok(handle as usize)
+    }
+
+    /// Its end; the device's context is current.
+    pub fn destroy(&self, handle: usize) {
+        // Nothing could be done about a failure.
+        // SAFETY: made by `create`, and nobody uses it any more.
+        let _ = unsafe { (self.destroy)(handle as Handle) };
+    }
+
+    /// Does cuBLAS take workspaces?
+    pub fn takes_workspaces(&self) -> bool {
+        self.set_workspace.is_some()
+    }
+
+    /// Has it work on a stream, a CUstream, with this memory, of which there may be none.
+    pub fn use_on(
+        &self,
+        handle: usize,
+        stream: usize,
+        workspace: Option<(u64, u64)>,
+    ) -> Result<(), Failure> {
+        // SAFETY: a live handle and stream of one device.
+        check("cublasSetStream", unsafe { (self.set_stream)(handle as Handle, stream as Handle) })?;
+        if let (Some(set), Some((address, bytes))) = (self.set_workspace, workspace) {
+            // After the stream, which takes the workspace back.
+            // SAFETY: memory of the stream's device that is kept for this handle and stream.
+            let code = unsafe { set(handle as Handle, address as *mut c_void, bytes as usize) };
+            check("cublasSetWorkspace", code)?;
+        }
+        Ok(())
+    }
+
+    /// As it was made, whatever its last user did.
+    pub fn reset_modes(&self, handle: usize) -> Result<(), Failure> {
+        for (call, set) in self.modes {
+            if let Some(set) = set {
+                // SAFETY: a live handle; 0 is the default of each mode.
+                check(call, unsafe { set(handle as Handle, 0) })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Section "NVTX and telemetry" of the header: telemetry.
+
+use super::boundary::{Call, boundary, out};
+use super::status::tcuda_status;
+use crate::device::Device;
+use crate::error::Result;
+use crate::monitor;
+
+/// Gives one value of a device.
+fn give<T>(
+    call: &Call,
+    device: i32,
+    ptr: *mut T,
+    name: &'static str,
+    ask: fn(&Device) -> Result<T>,
+) -> Result<()> {
+    let place = out(ptr, name)?;
+    place.set(ask(call.runtime()?.device(device)?)?);
+    Ok(())
+}
+
+/// Share of the last second or so in which kernels ran. This and what follows is what the driver's
+/// management library (NVML) says; it is opened at the first question, and finds the device whatever
+/// CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
+/// GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
+/// it fails, or may not be asked. The simulated machine tells what it did, and of what it has
+/// not (heat, power, clocks) something that goes with that.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u32) -> tcuda_status {
+    boundary(|call| {
+        give(call, device, percent, "percent", |device| Ok(monitor::rates(device)?.kernels))
+    })
+}
+
+/// Share of the last second or so in which the device's memory was read or written.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_memory_usage(
+    device: i32,
+    percent: *mut u32,
+) -> tcuda_status {
+    boundary(|call| {
+        give(call, device, percent, "percent", |device| Ok(monitor::rates(device)?.memory))
+    })
+}
+
+/// Temperature of the die.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_temperature_c(
+    device: i32,
+    celsius: *mut i32,
+) -> tcuda_status {
+    boundary(|call| give(call, device, celsius, "celsius", monitor::celsius))
+}
+
+/// Power of the board; of a part of a GPU, that of all of it.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(
+    device: i32,
+    milliwatts: *mut u32,
+) -> tcuda_status {
+    boundary(|call| give(call, device, milliwatts, "milliwatts", monitor::milliwatts))
+}
+
+/// Clock of the multiprocessors.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_clock_rate_mhz(
+    device: i32,
+    megahertz: *mut u32,
+) -> tcuda_status {
+    boundary(|call| give(call, device, megahertz, "megahertz", monitor::megahertz))
+}
+
+/// Memory in use by all processes, and by the driver.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_monitor_memory_used(device: i32, bytes: *mut u64) -> tcuda_status {
+    boundary(|call| give(call, device, bytes, "bytes", monitor::used_bytes))
+}

@@ -1,0 +1,164 @@
+//! Section "NVTX and telemetry" of the header: NVTX, and the profiler that is attached.
+
+use super::boundary::{boundary, boundary_outside, out, terminated};
+use super::status::tcuda_status;
+use super::stream::{or_current, tcuda_stream};
+use crate::nvtx::{self, device};
+use crate::profiler;
+use std::ffi::c_char;
+
+/// Writes a depth where it is wanted.
+#[inline(always)]
+fn give(depth: *mut i32, value: i32) {
+    if !depth.is_null() {
+        // SAFETY: not NULL, and writable by the caller's promise.
+        unsafe { depth.write_unaligned(value) };
+    }
+}
+
+/// Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
+/// NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
+/// the default domain. Those of threads need no GPU and no library that is initialised, and work in
+/// a forked child.
+///
+/// @param message  given to the tool as it is
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status {
+    if nvtx::is_unheard() && !message.is_null() {
+        return tcuda_status::Ok;
+    }
+    boundary_outside(|| {
+        nvtx::mark(terminated(message, "message")?);
+        Ok(())
+    })
+}
+
+/// Opens a range of this thread, inside those that it has open.
+///
+/// @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_range_push(
+    message: *const c_char,
+    depth: *mut i32,
+) -> tcuda_status {
+    if nvtx::is_unheard()
+        && !message.is_null()
+        && let Some(value) = nvtx::deepen()
+    {
+        give(depth, value);
+        return tcuda_status::Ok;
+    }
+    push(message, depth)
+}
+
+#[inline(never)]
+fn push(message: *const c_char, depth: *mut i32) -> tcuda_status {
+    boundary_outside(|| {
+        give(depth, nvtx::push(terminated(message, "message")?)?);
+        Ok(())
+    })
+}
+
+/// Ends the range that this thread opened last; TCUDA_STATUS_INVALID_STATE if it has none open.
+///
+/// @param[out] depth  of the range that ends; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_range_pop(depth: *mut i32) -> tcuda_status {
+    if nvtx::is_unheard()
+        && let Some(value) = nvtx::surface()
+    {
+        give(depth, value);
+        return tcuda_status::Ok;
+    }
+    pop(depth)
+}
+
+#[inline(never)]
+fn pop(depth: *mut i32) -> tcuda_status {
+    boundary_outside(|| {
+        give(depth, nvtx::pop()?);
+        Ok(())
+    })
+}
+
+/// Opens a range that any thread may end, in whatever order.
+///
+/// @param[out] id  the tool's number of the range
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_range_start(
+    message: *const c_char,
+    id: *mut u64,
+) -> tcuda_status {
+    boundary_outside(|| {
+        let id = out(id, "id")?;
+        id.set(nvtx::start(terminated(message, "message")?));
+        Ok(())
+    })
+}
+
+/// Ends it. Not for ranges of a stream.
+///
+/// @param id  of tcuda_nvtx_range_start; the tool ignores others
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_nvtx_range_end(id: u64) -> tcuda_status {
+    boundary_outside(|| {
+        nvtx::end(id);
+        Ok(())
+    })
+}
+
+/// Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
+/// it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
+///
+/// @param[out] id  for tcuda_nvtx_device_range_end
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_device_range_start(
+    message: *const c_char,
+    stream: *mut tcuda_stream,
+    id: *mut u64,
+) -> tcuda_status {
+    boundary(|call| {
+        let id = out(id, "id")?;
+        let message = terminated(message, "message")?;
+        let stream = or_current(stream, call)?;
+        id.set(device::start(call.runtime()?, stream, message)?);
+        Ok(())
+    })
+}
+
+/// Ends it when the stream gets there, which may be another stream than that of the beginning; they
+/// should be in order.
+///
+/// @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_nvtx_device_range_end(
+    id: u64,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let stream = or_current(stream, call)?;
+        device::end(call.runtime()?, stream, id)
+    })
+}
+
+/// Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
+/// --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_profiler_start() -> tcuda_status {
+    boundary(|call| profiler::start(call.runtime()?))
+}
+
+/// Has it stop, as cudaProfilerStop.
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_profiler_stop() -> tcuda_status {
+    boundary(|call| profiler::stop(call.runtime()?))
+}
