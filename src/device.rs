@@ -4,6 +4,7 @@ use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::event::EventPool;
+use crate::jit::store::Store;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::memory::settings::Settings;
@@ -40,6 +41,8 @@ pub struct Device {
     pub kernels: Kernels,
     /// What it has for random numbers.
     pub random: Loaded,
+    /// What was compiled for it.
+    pub compiled: Store,
     /// Its default generator of random numbers.
     pub generator: Generator,
     /// The borrowed handle that the door gave out for that; 0: none yet.
@@ -81,6 +84,7 @@ impl Device {
             events: EventPool::new(driver),
             kernels: Kernels::new(driver),
             random: Loaded::new(driver),
+            compiled: Store::new(driver),
             generator: Generator::of_device(ordinal)?,
             generator_handle: AtomicUsize::new(0),
             memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?,
@@ -259,6 +263,7 @@ impl Device {
         self.memory.close(self);
         self.kernels.close();
         self.random.close();
+        self.compiled.close();
         self.events.close();
         self.streams.close();
         drop(context);

@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code, nvml};
+use crate::driver::{CudaError, code, compiler, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt;
@@ -247,6 +247,25 @@ pub enum Error {
     /// The driver's management library is not there, or failed.
     #[error("{0}")]
     Nvml(crate::driver::nvml::Failure),
+    /// A kernel could not be compiled.
+    #[error("{0}")]
+    Compiler(crate::driver::compiler::Failure),
+    /// An extra argument that a function does not have.
+    #[error("{name} is not declared in function definition")]
+    Undeclared {
+        /// What was passed, perhaps shortened.
+        name: Text,
+    },
+    /// A list of another length than it must have.
+    #[error("{name} is {found}; the function has {expected}")]
+    Count {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        found: usize,
+        /// What it must be.
+        expected: usize,
+    },
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -271,6 +290,15 @@ impl From<nvml::Failure> for Error {
     }
 }
 
+impl From<compiler::Failure> for Error {
+    fn from(failure: compiler::Failure) -> Error {
+        match failure {
+            compiler::Failure::OutOfHostMemory => Error::OutOfHostMemory("a kernel"),
+            failure => Error::Compiler(failure),
+        }
+    }
+}
+
 impl Error {
     /// The code behind it: a CUresult, another library's number, or 0.
     pub fn native(&self) -> i32 {
@@ -278,6 +306,8 @@ impl Error {
             Error::Cuda(error) => error.code,
             Error::Callback { code, .. } => *code,
             Error::Nvml(nvml::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Host { code, .. }) => *code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -19,6 +19,7 @@ mod foreign;
 pub mod graph;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
+pub mod jit;
 pub mod kernels;
 pub mod life;
 pub mod lock;

@@ -1,12 +1,14 @@
 //! The seam: how a GPU is reached. A [`Table`] of driver calls is filled by the real libcuda
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
+pub mod compiler;
 pub mod cuda;
 #[cfg(debug_assertions)]
 mod held;
 pub mod inject;
 pub mod library;
 pub mod nvml;
+pub mod nvrtc;
 pub mod sim;
 pub mod table;
 

@@ -14,6 +14,8 @@ pub mod graph;
 mod handle;
 pub mod history;
 pub mod host;
+pub mod jit;
+pub mod kernel;
 pub mod library;
 pub mod limits;
 pub mod mem_pool;

@@ -28,6 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "callable"]),
+    ("Jiterator and kernels", &["jit", "kernel"]),
 ];
 
 const FRONT: &str = include_str!("front.h");
