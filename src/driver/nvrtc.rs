@@ -119,6 +119,30 @@ pub fn known_version() -> u32 {
     FUNCTIONS.get().map_or(0, |functions| functions.version)
 }
 
+/// Opens what NVRTC will look for by its name alone: a directory that no search path leads to has it
+/// beside NVRTC. Where it has not, NVRTC says so.
+fn open_builtins(library: &Library, version: u32) {
+    let address = library.symbol(c"nvrtcVersion");
+    // SAFETY: a structure of pointers.
+    let mut place: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address will do; `place` is writable.
+    let found = unsafe { libc::dladdr(address, &mut place) };
+    if found == 0 || place.dli_fname.is_null() {
+        return;
+    }
+    // SAFETY: NUL-terminated, and valid as long as the library is open: for ever.
+    let path = unsafe { CStr::from_ptr(place.dli_fname) }.to_bytes();
+    let Some(end) = path.iter().rposition(|byte| *byte == b'/') else { return };
+    let Ok(folder) = std::str::from_utf8(&path[..end]) else { return };
+    let mut name = Short { bytes: [0; ROOM], len: 0 };
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    if write!(name, "{folder}/libnvrtc-builtins.so.{major}.{minor}").is_ok() {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+        // SAFETY: NUL-terminated; a part of NVRTC, trusted as that is.
+        unsafe { libc::dlopen(name.bytes.as_ptr().cast(), flags) };
+    }
+}
+
 fn functions() -> Result<&'static Functions, Failure> {
     FUNCTIONS.get_or_try_init(|| {
         let driver = DRIVER.load(Ordering::Relaxed);
@@ -126,6 +150,7 @@ fn functions() -> Result<&'static Functions, Failure> {
             driver == 0 || version_of(library).is_ok_and(|version| version / 1000 <= driver / 1000)
         };
         let library = Library::open_preferring(&LIBRARY, suits)?;
+        open_builtins(&library, version_of(&library)?);
         let count = function!(library, Count, c"nvrtcGetNumSupportedArchs");
         let list = function!(library, Count, c"nvrtcGetSupportedArchs");
         let mut number = 0;
@@ -189,9 +214,12 @@ impl Functions {
     }
 }
 
+/// Room for a path.
+const ROOM: usize = 1024;
+
 /// A short text with a NUL, by value.
 struct Short {
-    bytes: [u8; 48],
+    bytes: [u8; ROOM],
     len: usize,
 }
 
@@ -214,7 +242,7 @@ fn is_of(flag: &CStr, names: &[&str]) -> bool {
 pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     let functions = functions()?;
     let (target, is_own) = functions.target(program.capability)?;
-    let mut architecture = Short { bytes: [0; 48], len: 0 };
+    let mut architecture = Short { bytes: [0; ROOM], len: 0 };
     let kind = if is_own { "sm" } else { "compute" };
     let _ = write!(architecture, "--gpu-architecture={kind}_{target}");
     let mut options: Vec<*const c_char> = Vec::new();

@@ -128,6 +128,11 @@ fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
     if returned.is_empty() || (returned.ends_with(is_word) && returned.len() == before.len()) {
         return None;
     }
+    // The parameters of the template are no type.
+    let angle = opening(returned.as_bytes(), b'<', b'>').map(|at| &returned[..at]);
+    if angle.and_then(last_word).is_some_and(|(_, word)| word == "template") {
+        return None;
+    }
     let start = name.as_ptr() as usize - text.as_ptr() as usize;
     Some(Signature { name: &code[start..start + name.len()], is_void: word == "void" })
 }

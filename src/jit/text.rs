@@ -84,6 +84,7 @@ pub struct Variant<'a> {
 }
 
 const BASE: &str = include_str!("prelude/base.h");
+const STD: &str = include_str!("prelude/std.h");
 const SHORT: &str = include_str!("prelude/short.h");
 const FLOAT8: &str = include_str!("prelude/float8.h");
 const COMPLEX: &str = include_str!("prelude/complex.h");
@@ -155,13 +156,19 @@ impl Variant<'_> {
     fn write(&self, to: &mut Growing, code: &str, signature: &Signature<'_>) -> fmt::Result {
         let kinds = || self.inputs.iter().copied().chain([self.common]);
         to.write_str(BASE)?;
+        let is_complex =
+            kinds().any(Kind::is_complex) || self.scalars.contains(&ScalarKind::Complex);
+        // Each name costs time that a function without it need not wait.
+        if is_complex || code.contains("std") {
+            to.write_str(STD)?;
+        }
         if kinds().any(Kind::is_short_float) {
             to.write_str(SHORT)?;
         }
         if kinds().any(Kind::is_float8) {
             to.write_str(FLOAT8)?;
         }
-        if kinds().any(Kind::is_complex) || self.scalars.contains(&ScalarKind::Complex) {
+        if is_complex {
             to.write_str(COMPLEX)?;
         }
         write!(to, "#line 1 \"code\"\n{code}\n#line 1 \"tcuda\"\n")?;
@@ -274,6 +281,7 @@ for (int v = 0; v < V; ++v) apply({of_vectors}{into_vectors}{extra});
 {stored}
 }}
 }} else {{
+#pragma unroll 1
 for (uint64_t at = first + threadIdx.x; at < p.n; at += THREADS)
 apply({of_elements}{into_elements}{extra});
 }}
@@ -343,3 +351,7 @@ apply({values}{results}{extra});
         )
     }
 }
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;
