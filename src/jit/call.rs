@@ -151,8 +151,8 @@ struct Target<'a> {
     scalars: &'a Scalars,
 }
 
-/// The most parameters of a kernel: operands, shape, extra arguments.
-const PARAMETERS: usize = 2 + MOST_SCALARS;
+/// The most parameters of a kernel: a count, operands, shape, extra arguments.
+const PARAMETERS: usize = 2 + MOST_OPERANDS + MOST_SCALARS;
 
 /// Words of 32 bits of the kernel's shape.
 const SHAPE: usize = 1 + 3 * MOST_DIMS + MOST_DIMS * MOST_OPERANDS;
@@ -218,17 +218,19 @@ impl Target<'_> {
         let mut operands = [0u64; 1 + MOST_OPERANDS];
         operands[0] = numel;
         operands[1..].copy_from_slice(&part.addresses);
+        let mut next = 1 + part.operands();
         let mut shape = [0u32; SHAPE];
         let mut words = self.scalars.words;
         let mut parameters = [std::ptr::null_mut::<c_void>(); PARAMETERS];
-        parameters[0] = operands.as_mut_ptr().cast();
-        let mut next = 1;
+        for (to, word) in parameters.iter_mut().zip(&mut operands[..next]) {
+            *to = std::ptr::from_mut(word).cast();
+        }
         let elements = match layout {
             Layout::Flat { width, .. } => u64::from(width) * u64::from(UNROLL),
             Layout::Strided => {
                 write_shape(&mut shape, part);
-                parameters[1] = shape.as_mut_ptr().cast();
-                next = 2;
+                parameters[next] = shape.as_mut_ptr().cast();
+                next += 1;
                 u64::from(UNROLL_STRIDED)
             }
         };

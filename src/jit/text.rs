@@ -183,14 +183,22 @@ impl Variant<'_> {
         Each(self.scalars.len(), "", |f, i| write!(f, ", {} s{i}", self.scalars[i].text()))
     }
 
-    /// The function with casts around it, and where the operands are.
+    /// How many elements there are, and where they are.
+    fn operands(&self) -> impl fmt::Display {
+        Each(1, "", |f, _| {
+            f.write_str("const uint64_t count")?;
+            for (i, kind) in self.inputs.iter().enumerate() {
+                write!(f, ", const {} *i{i}", in_memory(*kind))?;
+            }
+            (0..self.outputs).try_for_each(|i| write!(f, ", {} *o{i}", self.common.stored()))
+        })
+    }
+
+    /// The function with casts around it.
     fn write_apply(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
         let (common, computed) = (self.common.stored(), self.common.computed());
         let (inputs, outputs) = (self.inputs.len(), self.outputs);
-        let fields =
-            Each(inputs, "", |f, i| write!(f, "const {} *i{i}; ", in_memory(self.inputs[i])));
-        let results = Each(outputs, "", |f, i| write!(f, "{common} *o{i}; "));
-        writeln!(to, "namespace tcuda {{\nstruct operands {{ uint64_t n; {fields}{results}}};")?;
+        writeln!(to, "namespace tcuda {{")?;
         let parameters = Each(inputs, "", |f, i| write!(f, "{} x{i}, ", in_memory(self.inputs[i])));
         let references = Each(outputs, ", ", |f, i| write!(f, "{common} &y{i}"));
         let scalars = self.scalars();
@@ -230,42 +238,40 @@ impl Variant<'_> {
         let kind = |i: usize| in_memory(self.inputs[i]);
         let common = self.common.stored();
         let name = signature.name;
-        let scalars = self.scalars();
+        let (operands, scalars) = (self.operands(), self.scalars());
         let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
         let declared = Each(inputs, "\n", |f, i| match is_single(i) {
-            true => write!(f, "const {} x{i} = *p.i{i};", kind(i)),
+            true => write!(f, "const {} x{i} = *i{i};", kind(i)),
             false => write!(f, "vector<{}, V> x{i}[U];", kind(i)),
         });
         let loaded = Each(inputs, "\n", |f, i| match is_single(i) {
             true => Ok(()),
-            false => write!(
-                f,
-                "x{i}[u] = *reinterpret_cast<const vector<{}, V> *>(p.i{i} + at);",
-                kind(i)
-            ),
+            false => {
+                write!(f, "x{i}[u] = *reinterpret_cast<const vector<{}, V> *>(i{i} + at);", kind(i))
+            }
         });
         let of_vectors = Each(inputs, "", |f, i| match is_single(i) {
             true => write!(f, "x{i}, "),
             false => write!(f, "x{i}[u].at[v], "),
         });
         let of_elements = Each(inputs, "", |f, i| match is_single(i) {
-            true => write!(f, "*p.i{i}, "),
-            false => write!(f, "p.i{i}[at], "),
+            true => write!(f, "*i{i}, "),
+            false => write!(f, "i{i}[at], "),
         });
         let vectors = Each(outputs, " ", |f, i| write!(f, "vector<{common}, V> y{i};"));
         let into_vectors = Each(outputs, ", ", |f, i| write!(f, "y{i}.at[v]"));
         let stored = Each(outputs, "\n", |f, i| {
-            write!(f, "*reinterpret_cast<vector<{common}, V> *>(p.o{i} + at) = y{i};")
+            write!(f, "*reinterpret_cast<vector<{common}, V> *>(o{i} + at) = y{i};")
         });
-        let into_elements = Each(outputs, ", ", |f, i| write!(f, "p.o{i}[at]"));
+        let into_elements = Each(outputs, ", ", |f, i| write!(f, "o{i}[at]"));
         write!(
             to,
             r#"extern "C" __global__ void __launch_bounds__({THREADS})
-{name}_vectorized{width}_kernel(const tcuda::operands p{scalars}) {{
+{name}_vectorized{width}_kernel({operands}{scalars}) {{
 using namespace tcuda;
 enum {{ V = {width}, U = {UNROLL}, THREADS = {THREADS} }};
 const uint64_t first = uint64_t(blockIdx.x) * (THREADS * U * V);
-if (p.n - first >= THREADS * U * V) {{
+if (count - first >= THREADS * U * V) {{
 {declared}
 #pragma unroll
 for (int u = 0; u < U; ++u) {{
@@ -282,7 +288,7 @@ for (int v = 0; v < V; ++v) apply({of_vectors}{into_vectors}{extra});
 }}
 }} else {{
 #pragma unroll 1
-for (uint64_t at = first + threadIdx.x; at < p.n; at += THREADS)
+for (uint64_t at = first + threadIdx.x; at < count; at += THREADS)
 apply({of_elements}{into_elements}{extra});
 }}
 }}
@@ -292,30 +298,30 @@ apply({of_elements}{into_elements}{extra});
 
     fn write_strided(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
         let (inputs, outputs) = (self.inputs.len(), self.outputs);
-        let operands = inputs + outputs;
+        let number = inputs + outputs;
         let kind = |i: usize| in_memory(self.inputs[i]);
         let common = self.common.stored();
         let name = signature.name;
-        let scalars = self.scalars();
+        let (operands, scalars) = (self.operands(), self.scalars());
         let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
         let declared = Each(inputs, " ", |f, i| write!(f, "{} x{i}[U];", kind(i)));
         let loaded = Each(inputs, "\n", |f, i| {
             let kind = kind(i);
             write!(f, "x{i}[u] = *reinterpret_cast<const {kind} *>(")?;
-            write!(f, "reinterpret_cast<const char *>(p.i{i}) + o[u][{i}]);")
+            write!(f, "reinterpret_cast<const char *>(i{i}) + o[u][{i}]);")
         });
         let values = Each(inputs, "", |f, i| write!(f, "x{i}[u], "));
         let results = Each(outputs, ", ", |f, i| {
             let place = inputs + i;
             write!(
                 f,
-                "*reinterpret_cast<{common} *>(reinterpret_cast<char *>(p.o{i}) + o[u][{place}])"
+                "*reinterpret_cast<{common} *>(reinterpret_cast<char *>(o{i}) + o[u][{place}])"
             )
         });
         write!(
             to,
             r#"namespace tcuda {{
-enum {{ N = {operands}, U = {UNROLL_STRIDED}, THREADS = {THREADS}, MOST = {MOST_DIMS} }};
+enum {{ N = {number}, U = {UNROLL_STRIDED}, THREADS = {THREADS}, MOST = {MOST_DIMS} }};
 struct shape {{
 uint32_t dims, size[MOST], magic[MOST], shift[MOST], stride[MOST][N];
 }};
@@ -332,9 +338,9 @@ for (int k = 0; k < N; ++k) o[k] += index * q.stride[d][k];
 }}
 }}
 extern "C" __global__ void __launch_bounds__({THREADS})
-{name}_kernel(const tcuda::operands p, const tcuda::shape q{scalars}) {{
+{name}_kernel({operands}, const tcuda::shape q{scalars}) {{
 using namespace tcuda;
-const uint32_t first = blockIdx.x * (THREADS * U) + threadIdx.x, n = uint32_t(p.n);
+const uint32_t first = blockIdx.x * (THREADS * U) + threadIdx.x, n = uint32_t(count);
 uint32_t o[U][N];
 {declared}
 #pragma unroll

@@ -20,6 +20,7 @@ use std::{fs, ptr, slice};
 pub(super) struct Compiled {
     name: *const c_char,
     sizes: *const usize,
+    pointers: *const bool,
     number: usize,
     run: unsafe extern "C" fn(*const Call),
     fiber_bytes: usize,
@@ -53,6 +54,14 @@ impl Compiled {
     pub(super) fn parameters(&'static self) -> &'static [usize] {
         // SAFETY: constants of the object's, as many as it says.
         unsafe { slice::from_raw_parts(self.sizes, self.number) }
+    }
+}
+
+impl Compiled {
+    /// Which of its parameters are pointers.
+    fn pointers(&'static self) -> &'static [bool] {
+        // SAFETY: constants of the object's, as many as it says.
+        unsafe { slice::from_raw_parts(self.pointers, self.number) }
     }
 }
 
@@ -142,15 +151,17 @@ impl Drop for View {
     }
 }
 
-/// Finds the host's address for a device's; others stay as they are.
+/// Finds the host's address for a device's. What is none stays as it is, unless it is a pointer and
+/// leads nowhere.
 fn host_address(
     machine: &Machine,
     device: usize,
-    word: u64,
+    (word, is_pointer): (u64, bool),
     views: &mut BTreeMap<usize, View>,
 ) -> Result<u64, i32> {
     let address = word as usize;
-    if !read(&machine.space).contains(address) {
+    let is_device = read(&machine.space).contains(address);
+    if word == 0 || !(is_device || is_pointer) {
         return Ok(word);
     }
     let accessor = Accessor { device, write: false, staged: false };
@@ -158,6 +169,10 @@ fn host_address(
     // The end of an array is an address too.
     let inside =
         locate(address).or_else(|failure| locate(address.wrapping_sub(1)).map_err(|_| failure))?;
+    if !is_device {
+        // Pinned memory has one address.
+        return Ok(word);
+    }
     let space = read(&machine.space);
     // The memory around it, and whether the alias has it in the same order.
     let (mut start, mut end) = (inside, inside + 1);
@@ -237,14 +252,16 @@ pub(super) fn run(
     let mut views = BTreeMap::new();
     let mut arguments = Vec::with_capacity(sizes.len());
     let mut at = 0;
-    for ((start, size), words) in starts.iter().zip(sizes).zip(words) {
+    let pointers = compiled.pointers();
+    for (((start, size), words), is_pointer) in starts.iter().zip(sizes).zip(words).zip(pointers) {
         let mut bytes = vec![0u8; words * 16];
         let value = values.get(*start..start + size).ok_or(code::INVALID_VALUE)?;
         bytes[..*size].copy_from_slice(value);
         for word in bytes[..size / 8 * 8].chunks_exact_mut(8) {
             let mut raw = [0; 8];
             raw.copy_from_slice(word);
-            let host = host_address(machine, device, u64::from_ne_bytes(raw), &mut views)?;
+            let found = (u64::from_ne_bytes(raw), *is_pointer);
+            let host = host_address(machine, device, found, &mut views)?;
             word.copy_from_slice(&host.to_ne_bytes());
         }
         for (to, from) in room[at..at + words].iter_mut().zip(bytes.chunks_exact(16)) {

@@ -127,7 +127,8 @@ fn whole(program: &Program<'_>) -> Result<String, Failure> {
         "{MATH}{GRID}{threads}#line 1 \"{title}\"\n{source}\n#line 1 \"launch\"\n{ENTRY}\
          typedef tcuda_host::entry<decltype({entry})> tcuda_entry;\n\
          extern \"C\" __attribute__((visibility(\"default\"))) const tcuda_host::kernel \
-         tcuda_kernel = {{\"{quoted}\", tcuda_entry::sizes, tcuda_entry::number, \
+         tcuda_kernel = {{\"{quoted}\", tcuda_entry::sizes, tcuda_entry::pointers, \
+         tcuda_entry::number, \
          &tcuda_host::run<&tcuda_entry::run_one<{entry}>>, {context}}};\n"
     ))
 }

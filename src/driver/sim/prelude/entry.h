@@ -11,6 +11,7 @@ template <one_thread *one> void run(const launch *launch) {
 struct kernel {
     const char *name;
     const size_t *sizes;
+    const bool *pointers;
     size_t number;
     void (*run)(const launch *);
     size_t fiber_bytes; /* of the context of a thread; 0: threads run one after the other */

@@ -31,9 +31,13 @@ struct launch {
 template <unsigned... I> struct indices {};
 template <unsigned N, unsigned... I> struct count : count<N - 1, N - 1, I...> {};
 template <unsigned... I> struct count<0, I...> { typedef indices<I...> type; };
+template <class T> struct is_pointer { static constexpr bool value = false; };
+template <class T> struct is_pointer<T *> { static constexpr bool value = true; };
+template <class T> struct is_pointer<T *const> { static constexpr bool value = true; };
 template <class F> struct entry;
 template <class... P> struct entry<void(P...)> {
     static constexpr size_t sizes[] = {sizeof(P)..., 0};
+    static constexpr bool pointers[] = {is_pointer<P>::value..., false};
     static const unsigned number = sizeof...(P);
     template <void (*kernel)(P...), unsigned... I>
     static void call(void *const *arguments, indices<I...>) {
@@ -46,4 +50,5 @@ template <class... P> struct entry<void(P...)> {
     }
 };
 template <class... P> constexpr size_t entry<void(P...)>::sizes[];
+template <class... P> constexpr bool entry<void(P...)>::pointers[];
 typedef void one_thread(void *const *);
