@@ -8,6 +8,7 @@ mod generator;
 mod graph;
 mod history;
 mod host;
+mod jit;
 mod library;
 mod limits;
 mod mem_pool;
@@ -226,6 +227,13 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),
     ("tcuda_graphed_callable_call_backward", callable::call_backward),
+    ("tcuda_jit_create", jit::create),
+    ("tcuda_jit_create_multi", jit::create_multi),
+    ("tcuda_jit_destroy", jit::destroy),
+    ("tcuda_jit_call", jit::call),
+    ("tcuda_kernel_compile", jit::compile),
+    ("tcuda_kernel_destroy", jit::kernel_destroy),
+    ("tcuda_kernel_launch", jit::launch),
 ];
 
 /// More calls than this make an input slow, not better.
