@@ -82,7 +82,7 @@ fn scalars<'a>(
     })?;
     Ok((0..count).map(move |index| {
         // SAFETY: not NULL, and as long as the caller says.
-        let raw = unsafe { list.add(index as usize).read_unaligned() };
+        let raw = unsafe { list.wrapping_add(index as usize).read_unaligned() };
         let value = match raw.kind {
             TCUDA_SCALAR_DOUBLE => Scalar::Double(raw.real),
             TCUDA_SCALAR_INT => Scalar::Int(raw.integer),

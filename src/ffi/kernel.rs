@@ -82,7 +82,7 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
     flags.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("the flags of a kernel"))?;
     for index in 0..count {
         // SAFETY: not NULL, and as long as the caller says.
-        let flag = unsafe { list.add(index).read_unaligned() };
+        let flag = unsafe { list.wrapping_add(index).read_unaligned() };
         flags.push(terminated(flag, "flags[i]")?);
     }
     Ok(flags)
@@ -183,13 +183,13 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
         let mut room = [std::ptr::null_mut(); MOST_PARAMETERS];
         for (index, to) in room[..num_args].iter_mut().enumerate() {
             // SAFETY: not NULL, and as long as the caller says.
-            *to = unsafe { args.add(index).read_unaligned() };
+            *to = unsafe { args.wrapping_add(index).read_unaligned() };
         }
         let mut accesses = [0; MOST_PARAMETERS];
         let is_told = !options.accesses.is_null();
         for (index, to) in accesses[..num_args].iter_mut().enumerate().filter(|_| is_told) {
             // SAFETY: not NULL, and one for each argument by the caller's promise.
-            *to = unsafe { options.accesses.add(index).read_unaligned() };
+            *to = unsafe { options.accesses.wrapping_add(index).read_unaligned() };
         }
         let stream = or_current(stream, call)?;
         let tcuda_launch_options { grid, block, shared_bytes, .. } = options;

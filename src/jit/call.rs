@@ -173,10 +173,8 @@ impl Target<'_> {
 
     fn launch(&self, part: &Iteration, layout: Layout) -> Result<()> {
         let key = self.key(layout);
-        if let Some(entry) = self.jit.plans.find(&key) {
-            if let Some(loaded) = entry.get() {
-                return self.launch_kernel(part, layout, loaded);
-            }
+        if let Some(loaded) = self.jit.plans.find(&key).and_then(|entry| entry.get()) {
+            return self.launch_kernel(part, layout, loaded);
         }
         self.prepare(key, layout)?;
         let entry = self.jit.plans.find(&key);
@@ -306,7 +304,7 @@ mod tests {
             let (magic, shift) = magic(divisor);
             let around = (1..50).map(|times| divisor.saturating_mul(times) & 0x7fff_ffff);
             for number in numbers.into_iter().chain(around.flat_map(|n| [n.max(1) - 1, n])) {
-                let high = (u64::from(number) * u64::from(magic) >> 32) as u32;
+                let high = ((u64::from(number) * u64::from(magic)) >> 32) as u32;
                 assert_eq!((high + number) >> shift, number / divisor, "{number} / {divisor}");
             }
         }

@@ -19,7 +19,6 @@ pub const MOST_PARAMETERS: usize = 64;
 
 /// A kernel that was loaded.
 pub struct Loaded {
-    module: usize,
     function: usize,
     /// How many parameters it has; `None`: the driver does not tell.
     pub parameters: Option<usize>,
@@ -49,13 +48,19 @@ impl Entry {
 pub struct Store {
     driver: &'static Driver,
     entries: Mutex<Vec<Shared<Entry>>>,
+    /// All that is loaded.
+    modules: Mutex<Vec<usize>>,
 }
 
 const NO_MEMORY: Error = Error::OutOfHostMemory("a kernel");
 
 impl Store {
     pub(crate) fn new(driver: &'static Driver) -> Store {
-        Store { driver, entries: Mutex::new(Rank::LEAF, Vec::new()) }
+        Store {
+            driver,
+            entries: Mutex::new(Rank::LEAF, Vec::new()),
+            modules: Mutex::new(Rank::LEAF, Vec::new()),
+        }
     }
 
     fn entry(&self, key: Key) -> Result<Shared<Entry>> {
@@ -123,25 +128,47 @@ impl Store {
             .map_err(|_| Error::Invalid("the name of a kernel has a NUL inside"))?;
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        let mut module: CUmodule = std::ptr::null_mut();
-        let bytes = image.bytes.as_ptr().cast::<c_void>();
-        // SAFETY: what a compiler made for this driver, or what a checksum says is the same; `module` is
-        // writable.
-        unsafe { self.driver.cuModuleLoadData(&mut module, bytes) }?;
+        let module = self.load_module(image)?;
         let mut function: CUfunction = std::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends with a NUL; `function` is writable.
         let found =
             unsafe { self.driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) };
         let parameters = found.map_err(Error::from).and_then(|()| self.count(function));
-        match parameters {
-            Ok(parameters) => {
-                Ok(Loaded { module: module as usize, function: function as usize, parameters })
-            }
-            Err(error) => {
-                // SAFETY: just loaded, and nobody else's.
-                let _ = unsafe { self.driver.cuModuleUnload(module) };
-                Err(error)
-            }
+        if parameters.is_err() {
+            self.unload(module);
+        }
+        parameters.map(|parameters| Loaded { function: function as usize, parameters })
+    }
+
+    /// Loads an image; whatever comes of it, `close` knows of the module.
+    fn load_module(&self, image: &Image) -> Result<CUmodule> {
+        let mut modules = self.modules.lock();
+        modules.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        // Taken already, so that nobody else takes it.
+        modules.push(0);
+        drop(modules);
+        let mut module: CUmodule = std::ptr::null_mut();
+        let bytes = image.bytes.as_ptr().cast::<c_void>();
+        // SAFETY: what a compiler made for this driver, or what a checksum says is the same; `module` is
+        // writable.
+        let loaded = unsafe { self.driver.cuModuleLoadData(&mut module, bytes) };
+        let mut modules = self.modules.lock();
+        let place = modules.iter().position(|known| *known == 0);
+        match (place, &loaded) {
+            (Some(place), Ok(())) => modules[place] = module as usize,
+            (Some(place), Err(_)) => drop(modules.swap_remove(place)),
+            (None, _) => (),
+        }
+        drop(modules);
+        loaded?;
+        Ok(module)
+    }
+
+    /// Unloads a module that is of no use; one that the driver does not let go goes at the end.
+    fn unload(&self, module: CUmodule) {
+        // SAFETY: ours, and nothing of it is in use.
+        if unsafe { self.driver.cuModuleUnload(module) }.is_ok() {
+            self.modules.lock().retain(|known| *known != module as usize);
         }
     }
 
@@ -166,9 +193,11 @@ impl Store {
     /// Unloads what was loaded; the device's context is current and nothing runs.
     pub(crate) fn close(&self) {
         let entries = std::mem::take(&mut *self.entries.lock());
-        for loaded in entries.iter().filter_map(|entry| entry.get()) {
+        drop(entries);
+        let modules = std::mem::take(&mut *self.modules.lock());
+        for module in modules {
             // SAFETY: ours, and nothing of it is in use.
-            let _ = unsafe { self.driver.cuModuleUnload(loaded.module as CUmodule) };
+            let _ = unsafe { self.driver.cuModuleUnload(module as CUmodule) };
         }
     }
 }

@@ -4,6 +4,7 @@ mod captures;
 mod direct;
 mod graphs;
 mod history;
+mod jit;
 mod limits;
 mod memory;
 mod random;
@@ -109,6 +110,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "random", random::fills),
     on(LATE, "late_random", random::fills),
     on(ONE, "capsules", random::capsules),
+    on(ONE, "functions", jit::functions),
 ];
 
 fn devices() -> Done {

@@ -84,7 +84,7 @@ const HEADER: usize = 64;
 pub(super) unsafe fn bytes_of<'a>(image: *const c_void) -> Option<&'a [u8]> {
     let byte = |at: usize| {
         // SAFETY: what was read before was no NUL, or is the header of a file that is longer.
-        unsafe { image.cast::<u8>().add(at).read() }
+        unsafe { image.cast::<u8>().wrapping_add(at).read() }
     };
     if !MAGIC.iter().enumerate().all(|(at, expected)| byte(at) == *expected) {
         return None;
