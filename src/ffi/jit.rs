@@ -176,13 +176,18 @@ struct Views {
 }
 
 impl Views {
+    fn new() -> Views {
+        Views { len: 0, at: [const { MaybeUninit::uninit() }; MOST_TENSORS] }
+    }
+
+    /// Takes a list, in place: a copy of so much room would cost more than what is in it.
     fn read(
+        &mut self,
         list: *const tcuda_tensor,
         count: usize,
         name: &'static str,
         read: fn(*const tcuda_tensor, &'static str) -> Result<Tensor>,
-    ) -> Result<Views> {
-        let mut views = Views { len: 0, at: [const { MaybeUninit::uninit() }; MOST_TENSORS] };
+    ) -> Result<()> {
         if count > 0 && list.is_null() {
             return Err(Error::Null { name });
         }
@@ -193,11 +198,11 @@ impl Views {
                 allowed: "a function has at most 8 inputs and 8 outputs",
             });
         }
-        for place in &mut views.at[..count] {
-            place.write(read(list.wrapping_add(views.len), name)?);
-            views.len += 1;
+        for place in &mut self.at[..count] {
+            place.write(read(list.wrapping_add(self.len), name)?);
+            self.len += 1;
         }
-        Ok(views)
+        Ok(())
     }
 
     fn as_slice(&self) -> &[Tensor] {
@@ -231,10 +236,11 @@ pub unsafe extern "C" fn tcuda_jit_call(
     boundary(|call| {
         let jit = JITS.get(jit as usize, "jit", call)?;
         let scalars = self::scalars(scalars, num_scalars)?;
-        let inputs = Views::read(inputs, num_inputs, "inputs", view)?;
-        let outputs = Views::read(outputs, num_outputs, "outputs", writable)?;
+        let (mut read, mut written) = (Views::new(), Views::new());
+        read.read(inputs, num_inputs, "inputs", view)?;
+        written.read(outputs, num_outputs, "outputs", writable)?;
         let stream = optional(stream, call)?;
-        let (inputs, outputs) = (inputs.as_slice(), outputs.as_slice());
+        let (inputs, outputs) = (read.as_slice(), written.as_slice());
         jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
     })
 }
