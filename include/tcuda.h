@@ -2734,6 +2734,159 @@ tcuda_status tcuda_monitor_clock_rate_mhz(int32_t device, uint32_t *megahertz);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 
+/* ===================================== Jiterator and kernels ================================== */
+
+#define TCUDA_SCALAR_DOUBLE 0  /**< tcuda_scalar.kind: real, a double. */
+#define TCUDA_SCALAR_INT 1     /**< integer. */
+#define TCUDA_SCALAR_BOOL 2    /**< integer, 0 or 1. */
+#define TCUDA_SCALAR_COMPLEX 3 /**< real and imaginary, doubles. */
+
+/** What a kernel does to the memory that an argument leads to: nothing, or it leads to none. */
+#define TCUDA_ACCESS_NONE 0
+#define TCUDA_ACCESS_READ 1       /**< Reads. */
+#define TCUDA_ACCESS_WRITE 2      /**< Writes. */
+#define TCUDA_ACCESS_READ_WRITE 3 /**< Both. */
+
+/** A function of elements, for tensors of any type and shape. (torch.cuda.jiterator) */
+typedef struct tcuda_jit tcuda_jit;
+typedef struct tcuda_kernel tcuda_kernel; /**< A kernel in CUDA C++. */
+
+/**
+ * An extra argument by its name. Its kind is the type that the function is called with: what the
+ * parameter is declared as, T say, is converted to from there.
+ */
+typedef struct tcuda_scalar {
+    const char *name; /**< As a parameter of the function may be called. */
+    int32_t kind;     /**< TCUDA_SCALAR_... */
+    int64_t integer;  /**< Its value, if it is one. */
+    double real;      /**< Likewise. */
+    double imaginary; /**< Likewise. */
+} tcuda_scalar;
+
+/** How a function is made. */
+typedef struct tcuda_jit_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    /**
+     * The extra parameters, in the order in which they follow the tensors, with their defaults; may
+     * be NULL if there are none. At most 32.
+     */
+    const tcuda_scalar *scalars;
+    size_t num_scalars; /**< How many. */
+} tcuda_jit_options;
+
+/** How a kernel is compiled. */
+typedef struct tcuda_kernel_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    /**
+     * Options of NVRTC, "-I...", "-D..."; may be NULL if there are none. The architecture is the
+     * device's, and the language C++17 unless an option names another.
+     */
+    const char *const *flags;
+    size_t num_flags; /**< How many. */
+} tcuda_kernel_options;
+
+/** How a kernel is launched. */
+typedef struct tcuda_launch_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    uint32_t grid[3];   /**< Blocks in x, y and z; 0: 1. */
+    uint32_t block[3];  /**< Threads of a block in x, y and z; 0: 1. */
+    /** Bytes of shared memory that each block gets besides what the kernel declares. */
+    uint32_t shared_bytes;
+    /** TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL. */
+    const int32_t *accesses;
+} tcuda_launch_options;
+
+/**
+ * A function from PyTorch's code string: one template with a type T, "template <typename T> T
+ * add(T x, T y, T alpha) { return x + alpha * y; }", perhaps with others before it, which it calls;
+ * the last is the function. It takes one element of each input, then the extra arguments, and
+ * returns that of the output. T is the common type of the inputs, or float where that is float16,
+ * bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
+ * (torch.cuda.jiterator._create_jit_fn)
+ *
+ * @param code      CUDA C++ without includes; functions of mathematics as std::sin or ::sin
+ * @param options   may be NULL: no extra arguments
+ * @param[out] jit  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_jit_create(const char *code, const tcuda_jit_options *options, tcuda_jit **jit);
+
+/**
+ * The same for a function that returns void, whose last parameters are its outputs, T &.
+ * (torch.cuda.jiterator._create_multi_output_jit_fn)
+ *
+ * @param num_outputs  1 to 8
+ * @param options      may be NULL: no extra arguments
+ * @param[out] jit     the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_jit_create_multi(const char *code, int32_t num_outputs,
+    const tcuda_jit_options *options, tcuda_jit **jit);
+
+/**
+ * Destroys a function, also while its work is under way. What was compiled for it stays until
+ * tcuda_shutdown, for graphs, and for a function of the same code.
+ *
+ * @param jit  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
+
+/**
+ * Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
+ * first call for types and strides that are new compiles, which takes tens of milliseconds, or
+ * finds the kernel on disk. Tensors without elements: nothing is queued.
+ * (the call of a function of torch.cuda.jiterator)
+ *
+ * @param inputs   1 to 8, all on one device; none has negative strides
+ * @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
+ * @param outputs  as many as the function has, on that device, of the shape and type that the
+ * inputs have together. One may be an input, but share no part of one
+ * @param stream   NULL is the current stream of that device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t num_inputs,
+    const tcuda_scalar *scalars, size_t num_scalars, const tcuda_tensor *outputs,
+    size_t num_outputs, tcuda_stream *stream);
+
+/**
+ * Compiles a kernel for the current device with NVRTC, or finds it on disk; for others that is done
+ * at its first launch there. On the simulated machine the host's C++ compiler does it, for the
+ * parts of CUDA C++ that docs/jit.md lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong:
+ * tcuda_last_error has the compiler's messages, with lines of the source.
+ *
+ * @param source       CUDA C++; functions that are not declared otherwise are the device's
+ * @param name         a kernel, "add", or an instance of a template, "scale<float>"
+ * @param options      may be NULL
+ * @param[out] kernel  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_kernel_compile(const char *source, const char *name,
+    const tcuda_kernel_options *options, tcuda_kernel **kernel);
+
+/**
+ * Destroys a kernel, also while its work is under way. What was compiled for it stays until
+ * tcuda_shutdown, for graphs, and for a kernel of the same source.
+ *
+ * @param kernel  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
+
+/**
+ * Queues a kernel.
+ *
+ * @param options   may be NULL: one thread
+ * @param args      args[i] leads to the i-th argument, which is read before the call returns; may
+ * be NULL if there are none
+ * @param num_args  as many as the kernel has parameters, or TCUDA_STATUS_INVALID_ARGUMENT where the
+ * driver tells that number, as those from CUDA 12.4 on do; at most 64
+ * @param stream    NULL is the current stream
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_options *options,
+    void *const *args, size_t num_args, tcuda_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -49,7 +49,8 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
 # wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
-# context, or check inside callbacks and captures, where recovery cannot begin.
+# context, check inside callbacks and captures, where recovery cannot
+# begin, or start compilers.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
@@ -57,7 +58,7 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
-            "communicator_failures", "communicator_library"}
+            "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.

@@ -5,6 +5,7 @@ use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::event::EventPool;
+use crate::jit::store::Store;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::memory::settings::Settings;
@@ -43,6 +44,8 @@ pub struct Device {
     pub random: Loaded,
     /// What it has for collective calls.
     pub comm: path::Loaded,
+    /// What was compiled for it.
+    pub compiled: Store,
     /// Its default generator of random numbers.
     pub generator: Generator,
     /// The borrowed handle that the door gave out for that; 0: none yet.
@@ -85,6 +88,7 @@ impl Device {
             kernels: Kernels::new(driver),
             random: Loaded::new(driver),
             comm: path::Loaded::new(driver),
+            compiled: Store::new(driver),
             generator: Generator::of_device(ordinal)?,
             generator_handle: AtomicUsize::new(0),
             memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?,
@@ -265,6 +269,7 @@ impl Device {
         self.kernels.close();
         self.random.close();
         self.comm.close();
+        self.compiled.close();
         self.events.close();
         self.streams.close();
         drop(context);

@@ -1,7 +1,7 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
-use crate::driver::{CudaError, code, cublas, nccl, nvml};
+use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
 use std::fmt;
@@ -389,6 +389,27 @@ pub enum Error {
     /// cuBLAS is not there, or failed.
     #[error("{0}")]
     Cublas(#[from] crate::driver::cublas::Failure),
+    /// A kernel could not be compiled.
+    #[error("{0}")]
+    Compiler(crate::driver::compiler::Failure),
+    /// An extra argument that a function does not have.
+    #[error(
+        "the function has no extra argument {name}; declare it in the options with which it is created"
+    )]
+    Undeclared {
+        /// What was passed, perhaps shortened.
+        name: Text,
+    },
+    /// A list of another length than it must have.
+    #[error("{name} is {found}; the function has {expected}")]
+    Count {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        found: usize,
+        /// What it must be.
+        expected: usize,
+    },
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]
     Internal(Text),
@@ -413,6 +434,15 @@ impl From<nvml::Failure> for Error {
     }
 }
 
+impl From<compiler::Failure> for Error {
+    fn from(failure: compiler::Failure) -> Error {
+        match failure {
+            compiler::Failure::OutOfHostMemory => Error::OutOfHostMemory("a kernel"),
+            failure => Error::Compiler(failure),
+        }
+    }
+}
+
 impl Error {
     /// The code behind it: a CUresult, another library's number, or 0.
     pub fn native(&self) -> i32 {
@@ -424,6 +454,8 @@ impl Error {
                 error.code
             }
             Error::Cublas(cublas::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Host { code, .. }) => *code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -92,13 +92,22 @@ pub fn replace(
     path: &str,
     body: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
+    replace_with(path, 0o666, body)
+}
+
+/// The same for a file with this mode.
+pub fn replace_with(
+    path: &str,
+    mode: libc::c_uint,
+    body: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let goal = name(path, format_args!(""))?;
     let fresh = name(path, format_args!(".{}.{number}.tmp", std::process::id()))?;
     let (goal, fresh) = (c_text(&goal)?, c_text(&fresh)?);
     let flags: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     // SAFETY: a NUL-terminated name.
-    let file = unsafe { libc::open(fresh.as_ptr(), flags, 0o666) };
+    let file = unsafe { libc::open(fresh.as_ptr(), flags, mode) };
     if file < 0 {
         return Err(failed(path));
     }

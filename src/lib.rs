@@ -24,6 +24,7 @@ pub mod graph;
 pub mod host_faults;
 mod image;
 pub mod ipc;
+pub mod jit;
 pub mod kernels;
 pub mod life;
 pub mod lock;

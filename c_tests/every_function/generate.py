@@ -18,12 +18,18 @@ NUMBERS = {
     "device": "TCUDA_CURRENT_DEVICE", "bytes": "4096", "len": "256", "capacity": "4", "count": "1",
     "value_bytes": "4", "width_bytes": "16", "rows": "2", "dst_pitch_bytes": "64",
     "src_pitch_bytes": "64", "fraction": "1.0", "level": "TCUDA_LOG_OFF", "high": "2", "p": "0.5",
-    "stddev": "1", "rate": "1", "sigma": "1",
+    "stddev": "1", "rate": "1", "sigma": "1", "num_inputs": "1", "num_outputs": "1",
 }
 TEXTS = {
     "key": "allocated_bytes.all.peak", "function": "cuMemMap", "name": "sim",
     "path": "/nonexistent/tcuda.json", "config": "", "message": "test",
-    "options": "devices=1",
+    "options": "devices=1", "code": "template <typename T> T f(T x) { return x; }",
+    "source": "__global__ void nothing() {}",
+}
+# Where that depends on the function.
+TEXTS_OF = {
+    ("tcuda_kernel_compile", "name"): "nothing",
+    ("tcuda_jit_create_multi", "code"): "template <typename T> void f(T x, T &y) { y = x; }",
 }
 # Parameters that may be NULL in every function (front page, "NULL").
 NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
@@ -105,7 +111,8 @@ class Generator:
         elif not p.is_pointer:
             return NUMBERS.get(p.name, "0")
         elif p.pointee == "char" and p.is_const:
-            value = f'"{TEXTS.get(p.name, "x")}"'
+            text = TEXTS_OF.get((function.name, p.name), TEXTS.get(p.name, "x"))
+            value = f'"{text}"'
         elif self.is_native(p) or p.name == "user_data":
             return "NULL"
         elif p.pointee == "tcuda_callable":

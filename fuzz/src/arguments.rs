@@ -95,6 +95,15 @@ impl World {
         handle
     }
 
+    /// A handle of one of these; NULL is wrong.
+    pub fn handle_of(&self, live: &[usize], input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, live, &self.pools);
+        if !live.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
     /// A graph; NULL is wrong.
     pub fn graph(&self, input: &mut Input, expect: &mut Expect) -> usize {
         let handle = self.handle(input, &self.graphs, &self.pools);

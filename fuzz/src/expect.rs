@@ -20,6 +20,7 @@ pub mod status {
     pub const FILE_ERROR: i32 = 27;
     pub const CUDA_ERROR: i32 = 40;
     pub const DEVICE_LOST: i32 = 41;
+    pub const COMPILE_ERROR: i32 = 43;
     pub const CALLBACK_FAILED: i32 = 47;
     pub const CAPTURING: i32 = 60;
     pub const INTERNAL: i32 = 99;

@@ -121,6 +121,10 @@ pub struct World {
     pub events: Vec<usize>,
     /// Live generators, those of devices borrowed.
     pub generators: Vec<StreamEntry>,
+    /// Live functions of elements.
+    pub jits: Vec<usize>,
+    /// Live kernels.
+    pub kernels: Vec<usize>,
     /// Live memory.
     pub blocks: Vec<Block>,
     /// Live pinned memory, of this thread alone.
@@ -173,6 +177,8 @@ impl World {
             streams: Vec::new(),
             events: Vec::new(),
             generators: Vec::new(),
+            jits: Vec::new(),
+            kernels: Vec::new(),
             blocks: Vec::new(),
             pinned: Vec::new(),
             snapshots: Vec::new(),
@@ -200,6 +206,8 @@ impl World {
             streams: self.streams.clone(),
             events: self.events.clone(),
             generators: self.generators.clone(),
+            jits: self.jits.clone(),
+            kernels: self.kernels.clone(),
             blocks: self.blocks.clone(),
             snapshots: self.snapshots.clone(),
             observers: self.observers.clone(),
@@ -341,6 +349,8 @@ impl World {
         self.dead.append(&mut self.events);
         self.dead.extend(self.generators.drain(..).map(|generator| generator.handle));
         self.dead.append(&mut self.observers);
+        self.dead.append(&mut self.jits);
+        self.dead.append(&mut self.kernels);
         for block in self.blocks.drain(..) {
             self.dead.extend([block.ptr, block.handle].iter().filter(|dead| **dead != 0));
         }

@@ -1,6 +1,7 @@
 //! The seam: how a GPU is reached. A [`Table`] of driver calls is filled by the real libcuda
 //! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
+pub mod compiler;
 pub mod cublas;
 pub mod cuda;
 #[cfg(debug_assertions)]
@@ -9,6 +10,7 @@ pub mod inject;
 pub mod library;
 pub mod nccl;
 pub mod nvml;
+pub mod nvrtc;
 pub mod sim;
 pub mod table;
 pub mod telemetry;

@@ -273,6 +273,8 @@ driver_calls! {
         function: *mut CUfunction, module: CUmodule, name: *const c_char);
     cuFuncGetAttribute = cuFuncGetAttribute(
         value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    cuFuncGetParamInfo = cuFuncGetParamInfo(
+        function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     cuOccupancyMaxActiveBlocksPerMultiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut c_int, function: CUfunction, block_size: c_int, shared_bytes: usize);
     cuLaunchKernel = cuLaunchKernel(

@@ -6,6 +6,8 @@ use super::communicator::COMMUNICATORS;
 use super::event::EVENTS;
 use super::generator::GENERATORS;
 use super::graph::GRAPHS;
+use super::jit::JITS;
+use super::kernel::KERNELS;
 use super::limits::OBSERVERS;
 use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
@@ -379,6 +381,8 @@ fn destroy_all_handles(_call: &Call) -> usize {
         + destroy_handles(&OBSERVERS, |_| true)
         + destroy_handles(&CALLABLES, |_| true)
         + destroy_handles(&GRAPHS, |_| true)
+        + destroy_handles(&JITS, |_| true)
+        + destroy_handles(&KERNELS, |_| true)
         + destroy_handles(&SNAPSHOTS, |_| true)
         + destroy_handles(&MEM_POOLS, |_| true)
         + destroy_handles(&ALLOCATORS, |_| true)

@@ -17,6 +17,8 @@ mod handle;
 pub mod history;
 pub mod host;
 pub mod ipc;
+pub mod jit;
+pub mod kernel;
 pub mod library;
 pub mod limits;
 pub mod mem_pool;

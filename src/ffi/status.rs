@@ -1,5 +1,6 @@
 //! Statuses, and the last error of each thread.
 
+use crate::driver::compiler;
 use crate::driver::nvml::Failure;
 use crate::driver::{cublas, nccl};
 use crate::error::{self, Error};
@@ -119,11 +120,25 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Cublas(cublas::Failure::Library(_)) => S::NoLibrary,
         Error::Cublas(cublas::Failure::Call(_)) => S::CublasError,
         Error::Cublas(_) => S::NotSupported,
+        Error::Compiler(failure) => status_of_compiler(failure),
+        Error::Undeclared { .. } | Error::Count { .. } => S::InvalidArgument,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,
         Error::Cuda(_) => S::CudaError,
         Error::Internal(_) => S::Internal,
+    }
+}
+
+fn status_of_compiler(failure: &compiler::Failure) -> tcuda_status {
+    use compiler::Failure as F;
+    use tcuda_status as S;
+    match failure {
+        F::Library(_) | F::Missing(_) | F::NoCompiler | F::Host { .. } => S::NoLibrary,
+        F::Call(_) => S::NvrtcError,
+        F::Target { .. } => S::NotSupported,
+        F::Source(_) => S::CompileError,
+        F::OutOfHostMemory => S::OutOfHostMemory,
     }
 }
 

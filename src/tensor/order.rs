@@ -157,7 +157,7 @@ impl Tensor {
     }
 
     /// An error unless each element can be written by itself.
-    fn require_writable(&self) -> Result<u64> {
+    pub fn require_writable(&self) -> Result<u64> {
         let element_bytes = self.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
         self.require_rising()?;
         if self.has_overlaps() {

@@ -7,6 +7,7 @@ mod direct;
 mod graphs;
 mod history;
 mod ipc;
+mod jit;
 mod limits;
 mod memory;
 mod random;
@@ -134,6 +135,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_ranges_of_graphs", tools::ranges_of_graphs),
     on(TWO, "telemetry", tools::telemetry),
     on(TWO, "blas", tools::blas),
+    on(ONE, "functions", jit::functions),
 ];
 
 fn devices() -> Done {

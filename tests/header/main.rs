@@ -32,6 +32,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Collectives", &["comm"]),
     ("Communicators", &["communicator"]),
     ("NVTX and telemetry", &["nvtx", "monitor"]),
+    ("Jiterator and kernels", &["jit", "kernel"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

@@ -11,6 +11,7 @@ mod graph;
 mod history;
 mod host;
 mod ipc;
+mod jit;
 mod library;
 mod limits;
 mod mem_pool;
@@ -282,6 +283,13 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_monitor_power_draw_mw", monitor::power_draw_mw),
     ("tcuda_monitor_clock_rate_mhz", monitor::clock_rate_mhz),
     ("tcuda_monitor_memory_used", monitor::memory_used),
+    ("tcuda_jit_create", jit::create),
+    ("tcuda_jit_create_multi", jit::create_multi),
+    ("tcuda_jit_destroy", jit::destroy),
+    ("tcuda_jit_call", jit::call),
+    ("tcuda_kernel_compile", jit::compile),
+    ("tcuda_kernel_destroy", jit::kernel_destroy),
+    ("tcuda_kernel_launch", jit::launch),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -1,6 +1,7 @@
 //! Kernels: Rust functions under the names of device code, and their launch.
 
 use super::address_space::{Accessor, Chunks};
+use super::compiled::{self, Compiled};
 use super::journal::Journal;
 use super::queue::Action;
 use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
@@ -24,7 +25,29 @@ pub type KernelFn = fn(&Launch) -> Result<(), i32>;
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     parameters: &'static [usize],
-    run: KernelFn,
+    body: Body,
+}
+
+/// What runs.
+#[derive(Clone, Copy)]
+enum Body {
+    /// A function of the library's.
+    Own(KernelFn),
+    /// Of an image that the host's compiler made.
+    Compiled(&'static Compiled),
+}
+
+impl Kernel {
+    /// The kernel of an image.
+    pub(super) fn compiled(compiled: &'static Compiled) -> Kernel {
+        Kernel { parameters: compiled.parameters(), body: Body::Compiled(compiled) }
+    }
+
+    /// Where parameter `index` begins in a buffer, and its size.
+    pub(super) fn parameter(&self, index: usize) -> Option<(usize, usize)> {
+        let size = *self.parameters.get(index)?;
+        Some((parameters::layout(self.parameters).0[index], size))
+    }
 }
 
 fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
@@ -36,7 +59,7 @@ fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
 /// on find it; a second registration under the same name takes the place of the first.
 pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
     let _reserve = crate::reserve::hold();
-    lock(registry()).insert(name, Kernel { parameters: params, run });
+    lock(registry()).insert(name, Kernel { parameters: params, body: Body::Own(run) });
 }
 
 pub(super) fn find(name: &str) -> Option<Kernel> {
@@ -195,7 +218,10 @@ impl Launch {
     /// Runs the kernel on a device.
     pub(super) fn run(&self, machine: &Arc<Machine>, device: usize) -> Result<(), i32> {
         let _ = self.running.set((Arc::clone(machine), device));
-        (self.kernel.run)(self)
+        match self.kernel.body {
+            Body::Own(run) => run(self),
+            Body::Compiled(it) => compiled::run(it, self, machine, device, &self.parameters),
+        }
     }
 }
 

@@ -10,6 +10,8 @@ mod adversary;
 mod capture;
 mod capture_calls;
 mod census;
+mod compiled;
+mod compiler;
 mod config;
 mod context;
 mod copy;
@@ -51,6 +53,7 @@ mod unit;
 mod virtual_memory;
 mod worker;
 
+pub use compiler::{compile, texts as compiler_texts};
 pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::{function, table};

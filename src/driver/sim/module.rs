@@ -2,7 +2,7 @@
 
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
-use super::{capture, code, entry, ptx, put, read, require, write};
+use super::{capture, code, compiled, entry, ptx, put, read, require, write};
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -49,6 +49,16 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
     entry(|machine| {
         let device = machine.current()?.device;
         require(!module.is_null() && !image.is_null(), code::INVALID_VALUE)?;
+        // SAFETY: the caller gives a text that ends with a NUL, or a whole binary image.
+        if let Some(bytes) = unsafe { compiled::bytes_of(image) } {
+            let compiled = compiled::open(bytes)?;
+            let (name, kernel) = (compiled.name().to_owned(), Kernel::compiled(compiled));
+            let mut modules = write(&machine.modules);
+            let function = modules.functions.insert(Function { device, kernel });
+            let functions = BTreeMap::from([(name, function)]);
+            let handle = modules.modules.insert(Module { device, functions });
+            return put!(module, ptr::without_provenance_mut(handle));
+        }
         // SAFETY: the caller gives a NUL-terminated text; a binary image ends at its first NUL here.
         let image = unsafe { CStr::from_ptr(image.cast()) };
         let text = image.to_str().map_err(|_| code::INVALID_IMAGE)?;
@@ -162,5 +172,22 @@ pub(super) unsafe extern "C" fn occupancy(
         };
         let number = by_threads.min(by_shared).min(BLOCKS_PER_MULTIPROCESSOR);
         put!(blocks, number as c_int)
+    })
+}
+
+pub(super) unsafe extern "C" fn parameter(
+    function: CUfunction,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let modules = read(&machine.modules);
+        let found = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        let (start, bytes) = found.kernel.parameter(index).ok_or(code::INVALID_VALUE)?;
+        if !size.is_null() {
+            put!(size, bytes)?;
+        }
+        put!(offset, start)
     })
 }

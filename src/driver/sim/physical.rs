@@ -241,6 +241,11 @@ impl Allocation {
         self.physical.device
     }
 
+    /// The file that it lies in, and where that begins in the host's addresses.
+    pub(super) fn file(&self) -> (libc::c_int, usize) {
+        (self.physical.file, self.alias)
+    }
+
     /// Host address of a byte, and how many bytes follow there.
     #[inline]
     pub(super) fn locate(&self, mut offset: usize) -> (usize, usize) {

@@ -8,7 +8,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute,
-    cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
+    cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
 ];
 
 fn cuModuleLoadData(bench: &Bench) {
@@ -46,6 +46,17 @@ fn cuFuncGetAttribute(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, null_mut()) => 400);
     bench.is("untouched", value, 77);
+}
+
+/// Not yet compared with a GPU: as the manual says.
+fn cuFuncGetParamInfo(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_write");
+    let (mut offset, mut size) = (77, 77);
+    cu!(bench, cuFuncGetParamInfo(function, 64, &mut offset, &mut size) => 1);
+    bench.is("untouched", (offset, size), (77, 77));
+    cu!(bench, cuFuncGetParamInfo(function, 0, &mut offset, &mut size) => 0);
+    bench.is("first", (offset, size), (0, 8));
 }
 
 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(bench: &Bench) {

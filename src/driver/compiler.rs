@@ -1,0 +1,158 @@
+//! From CUDA C++ to what `cuModuleLoadData` takes: NVRTC for a GPU, the host's C++ compiler for the
+//! simulated machine.
+
+use super::library::LoadError;
+use super::{Driver, nvrtc, sim};
+use std::ffi::CStr;
+use std::fmt;
+
+/// What is to be compiled.
+#[derive(Clone, Copy)]
+pub struct Program<'a> {
+    /// CUDA C++.
+    pub source: &'a CStr,
+    /// What the compiler's messages call the source.
+    pub title: &'a CStr,
+    /// The kernel: `add`, or an instance of a template, `scale<float>`.
+    pub entry: &'a CStr,
+    /// Is that the kernel's name in the image too? So it is where it is declared extern "C".
+    pub is_plain: bool,
+    /// Options for the compiler.
+    pub flags: &'a [&'a CStr],
+    /// Of the device: 90 is 9.0.
+    pub capability: u32,
+}
+
+/// What was compiled.
+#[derive(Debug, Default)]
+pub struct Image {
+    /// For `cuModuleLoadData`.
+    pub bytes: Vec<u8>,
+    /// The kernel's name there, with a NUL.
+    pub entry: Vec<u8>,
+    /// Of the compiler, as [`Driver::compiler_version`] gives it.
+    pub version: u32,
+}
+
+/// What a compiler had to say, as far as there was memory for it.
+#[derive(Debug, Default)]
+pub struct Log(Vec<u8>);
+
+/// The longest text of a compiler that is kept: a message has no room for more.
+const MOST: usize = 4096;
+
+impl Log {
+    /// Copies a text.
+    pub fn of(text: &[u8]) -> Log {
+        let text = text.trim_ascii();
+        let kept = &text[..text.len().min(MOST)];
+        let mut copy = Vec::new();
+        if copy.try_reserve_exact(kept.len()).is_ok() {
+            copy.extend_from_slice(kept);
+        }
+        Log(copy)
+    }
+}
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("the compiler gave no reason");
+        }
+        for chunk in self.0.utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            if !chunk.invalid().is_empty() {
+                f.write_str("?")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A call of NVRTC that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvrtcError {
+    /// "nvrtcCreateProgram".
+    pub call: &'static str,
+    /// Its nvrtcResult.
+    pub code: i32,
+}
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// NVRTC is not there.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// It lacks a function.
+    #[error("NVRTC has no {0}: install that of CUDA 11.2 or newer")]
+    Missing(&'static str),
+    /// A call failed.
+    #[error("{} failed: NVRTC error {}", .0.call, .0.code)]
+    Call(NvrtcError),
+    /// It cannot compile for the device.
+    #[error(
+        "NVRTC {}.{} has no target for devices of capability {}.{}; install another, or set \
+         TCUDA_NVRTC_PATH to it", .version / 1000, .version % 1000 / 10, .capability / 10,
+        .capability % 10
+    )]
+    Target {
+        /// Of NVRTC: 12090 is 12.9.
+        version: u32,
+        /// Of the device: 90 is 9.0.
+        capability: u32,
+    },
+    /// The source is wrong.
+    #[error("the source does not compile:\n{0}")]
+    Source(Log),
+    /// The simulated machine found no compiler.
+    #[error(
+        "no C++ compiler was found, with which the simulated machine compiles kernels: tried $CXX, \
+         c++, g++ and clang++; install one, or set CXX to it"
+    )]
+    NoCompiler,
+    /// The compiler could not run.
+    #[error("the host's C++ compiler cannot be used: {what} failed (errno {code})")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// The system's number.
+        code: i32,
+    },
+    /// Memory of the host ran out.
+    #[error("no host memory for a program")]
+    OutOfHostMemory,
+}
+
+impl Driver {
+    /// Compiles a program.
+    pub fn compile(&self, program: &Program<'_>) -> Result<Image, Failure> {
+        if !self.is_simulated() {
+            return nvrtc::compile(program);
+        }
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::host_faults::theirs();
+        sim::compile(program)
+    }
+
+    /// Makes the compiler ready, where that takes a lock that whoever waits for a kernel must not hold.
+    pub fn find_compiler(&self) -> Result<(), Failure> {
+        if self.is_simulated() {
+            return Ok(());
+        }
+        nvrtc::meet(&self.table);
+        nvrtc::find()
+    }
+
+    /// Texts besides a program on which depends what is compiled.
+    pub fn compiler_texts(&self, take: &mut dyn FnMut(&[u8])) {
+        if self.is_simulated() {
+            sim::compiler_texts(take);
+        }
+    }
+
+    /// Which compiler this process has: NVRTC 12.9 is 12090. 0: none was needed yet.
+    pub fn compiler_version(&self) -> u32 {
+        if self.is_simulated() { 0 } else { nvrtc::known_version() }
+    }
+}

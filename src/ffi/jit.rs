@@ -1,0 +1,246 @@
+//! Section "Jiterator and kernels" of the header: functions of elements.
+
+use super::boundary::{Sized_, boundary, out, struct_in, text};
+use super::handle::Table;
+use super::status::tcuda_status;
+use super::stream::{optional, tcuda_stream};
+use super::tensor::{tcuda_tensor, view, writable};
+use crate::error::{Error, Result};
+use crate::jit::text::MOST_TENSORS;
+use crate::jit::{Jit, Scalar, call};
+use crate::tensor::Tensor;
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+
+/// A function of elements, for tensors of any type and shape. (torch.cuda.jiterator)
+pub struct tcuda_jit {
+    _private: [u8; 0],
+}
+
+/// tcuda_scalar.kind: real, a double.
+pub const TCUDA_SCALAR_DOUBLE: i32 = 0;
+/// integer.
+pub const TCUDA_SCALAR_INT: i32 = 1;
+/// integer, 0 or 1.
+pub const TCUDA_SCALAR_BOOL: i32 = 2;
+/// real and imaginary, doubles.
+pub const TCUDA_SCALAR_COMPLEX: i32 = 3;
+
+/// An extra argument by its name. Its kind is the type that the function is called with: what the
+/// parameter is declared as, T say, is converted to from there.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_scalar {
+    /// As a parameter of the function may be called.
+    pub name: *const c_char,
+    /// TCUDA_SCALAR_...
+    pub kind: i32,
+    /// Its value, if it is one.
+    pub integer: i64,
+    /// Likewise.
+    pub real: f64,
+    /// Likewise.
+    pub imaginary: f64,
+}
+
+/// How a function is made.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_jit_options {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// The extra parameters, in the order in which they follow the tensors, with their defaults; may
+    /// be NULL if there are none. At most 32.
+    pub scalars: *const tcuda_scalar,
+    /// How many.
+    pub num_scalars: usize,
+}
+
+// SAFETY: repr(C), the size comes first, and it is plain data.
+unsafe impl Sized_ for tcuda_jit_options {}
+
+const DEFAULTS: tcuda_jit_options = tcuda_jit_options {
+    struct_size: size_of::<tcuda_jit_options>(),
+    scalars: std::ptr::null(),
+    num_scalars: 0,
+};
+
+pub(super) static JITS: Table<Jit> = Table::new(12, "function");
+
+/// A list of the host's, each read when it is its turn.
+fn scalars<'a>(
+    list: *const tcuda_scalar,
+    count: usize,
+) -> Result<impl ExactSizeIterator<Item = Result<(&'a str, Scalar)>>> {
+    if count > 0 && list.is_null() {
+        return Err(Error::Null { name: "scalars" });
+    }
+    let count = u32::try_from(count).map_err(|_| Error::OutOfRange {
+        name: "num_scalars",
+        value: -1,
+        allowed: "it is longer than memory",
+    })?;
+    Ok((0..count).map(move |index| {
+        // SAFETY: not NULL, and as long as the caller says.
+        let raw = unsafe { list.wrapping_add(index as usize).read_unaligned() };
+        let value = match raw.kind {
+            TCUDA_SCALAR_DOUBLE => Scalar::Double(raw.real),
+            TCUDA_SCALAR_INT => Scalar::Int(raw.integer),
+            TCUDA_SCALAR_BOOL => Scalar::Bool(raw.integer != 0),
+            TCUDA_SCALAR_COMPLEX => Scalar::Complex(raw.real, raw.imaginary),
+            kind => {
+                return Err(Error::OutOfRange {
+                    name: "scalars[i].kind",
+                    value: kind.into(),
+                    allowed: "use TCUDA_SCALAR_...",
+                });
+            }
+        };
+        Ok((text(raw.name, "scalars[i].name")?, value))
+    }))
+}
+
+fn create(
+    code: *const c_char,
+    outputs: Option<i32>,
+    options: *const tcuda_jit_options,
+    jit: *mut *mut tcuda_jit,
+) -> Result<()> {
+    let jit = out(jit, "jit")?;
+    let code = text(code, "code")?;
+    let options = match options.is_null() {
+        true => DEFAULTS,
+        false => struct_in(options, DEFAULTS, "options")?,
+    };
+    let scalars = scalars(options.scalars, options.num_scalars)?;
+    let made = Jit::new(code, outputs, scalars)?;
+    jit.set(JITS.insert(made)? as *mut tcuda_jit);
+    Ok(())
+}
+
+/// A function from PyTorch's code string: one template with a type T, "template <typename T> T
+/// add(T x, T y, T alpha) { return x + alpha * y; }", perhaps with others before it, which it calls;
+/// the last is the function. It takes one element of each input, then the extra arguments, and
+/// returns that of the output. T is the common type of the inputs, or float where that is float16,
+/// bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
+/// (torch.cuda.jiterator._create_jit_fn)
+///
+/// @param code      CUDA C++ without includes; functions of mathematics as std::sin or ::sin
+/// @param options   may be NULL: no extra arguments
+/// @param[out] jit  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_jit_create(
+    code: *const c_char,
+    options: *const tcuda_jit_options,
+    jit: *mut *mut tcuda_jit,
+) -> tcuda_status {
+    boundary(|_| create(code, None, options, jit))
+}
+
+/// The same for a function that returns void, whose last parameters are its outputs, T &.
+/// (torch.cuda.jiterator._create_multi_output_jit_fn)
+///
+/// @param num_outputs  1 to 8
+/// @param options      may be NULL: no extra arguments
+/// @param[out] jit     the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_jit_create_multi(
+    code: *const c_char,
+    num_outputs: i32,
+    options: *const tcuda_jit_options,
+    jit: *mut *mut tcuda_jit,
+) -> tcuda_status {
+    boundary(|_| create(code, Some(num_outputs), options, jit))
+}
+
+/// Destroys a function, also while its work is under way. What was compiled for it stays until
+/// tcuda_shutdown, for graphs, and for a function of the same code.
+///
+/// @param jit  may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_jit_destroy(jit: *mut tcuda_jit) -> tcuda_status {
+    boundary(|_| {
+        if jit.is_null() {
+            return Ok(());
+        }
+        JITS.remove(jit as usize, "jit")
+    })
+}
+
+/// Tensors of the host's. Room for all would cost more than the few that there are.
+struct Views {
+    len: usize,
+    at: [MaybeUninit<Tensor>; MOST_TENSORS],
+}
+
+impl Views {
+    fn new() -> Views {
+        Views { len: 0, at: [const { MaybeUninit::uninit() }; MOST_TENSORS] }
+    }
+
+    /// Takes a list, in place: a copy of so much room would cost more than what is in it.
+    fn read(
+        &mut self,
+        list: *const tcuda_tensor,
+        count: usize,
+        name: &'static str,
+        read: fn(*const tcuda_tensor, &'static str) -> Result<Tensor>,
+    ) -> Result<()> {
+        if count > 0 && list.is_null() {
+            return Err(Error::Null { name });
+        }
+        if count > MOST_TENSORS {
+            return Err(Error::OutOfRange {
+                name,
+                value: i64::try_from(count).unwrap_or(i64::MAX),
+                allowed: "a function has at most 8 inputs and 8 outputs",
+            });
+        }
+        for place in &mut self.at[..count] {
+            place.write(read(list.wrapping_add(self.len), name)?);
+            self.len += 1;
+        }
+        Ok(())
+    }
+
+    fn as_slice(&self) -> &[Tensor] {
+        // SAFETY: so many were written.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len) }
+    }
+}
+
+/// Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
+/// first call for types and strides that are new compiles, which takes tens of milliseconds, or
+/// finds the kernel on disk. Tensors without elements: nothing is queued.
+/// (the call of a function of torch.cuda.jiterator)
+///
+/// @param inputs   1 to 8, all on one device; none has negative strides
+/// @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
+/// @param outputs  as many as the function has, on that device, of the shape and type that the
+///                 inputs have together. One may be an input, but share no part of one
+/// @param stream   NULL is the current stream of that device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_jit_call(
+    jit: *mut tcuda_jit,
+    inputs: *const tcuda_tensor,
+    num_inputs: usize,
+    scalars: *const tcuda_scalar,
+    num_scalars: usize,
+    outputs: *const tcuda_tensor,
+    num_outputs: usize,
+    stream: *mut tcuda_stream,
+) -> tcuda_status {
+    boundary(|call| {
+        let jit = JITS.get(jit as usize, "jit", call)?;
+        let scalars = self::scalars(scalars, num_scalars)?;
+        let (mut read, mut written) = (Views::new(), Views::new());
+        read.read(inputs, num_inputs, "inputs", view)?;
+        written.read(outputs, num_outputs, "outputs", writable)?;
+        let stream = optional(stream, call)?;
+        let (inputs, outputs) = (read.as_slice(), written.as_slice());
+        jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
+    })
+}

@@ -1,0 +1,290 @@
+//! Compiled kernels on disk: what one process compiled, others load. Whatever is wrong with a file, it
+//! is as if there were none: the kernel is compiled anew, and the file replaced.
+
+use super::text::Growing;
+use crate::driver::Driver;
+use crate::driver::compiler::{Image, Program};
+use crate::environment;
+use crate::file;
+use std::ffi::{CStr, c_int};
+use std::fmt::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// What files begin with; another number for another form.
+const MAGIC: &[u8; 8] = b"tcudaK01";
+
+/// Of the beginning: magic, bytes that follow, checksum, key, versions, and bytes of the name.
+const HEADER: usize = 56;
+
+/// The largest file that is believed.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Tells a program, and for what it is compiled, from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub [u64; 2]);
+
+/// Two sums with different multipliers, of words.
+struct Hash([u64; 2]);
+
+impl Hash {
+    fn new() -> Hash {
+        Hash([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344])
+    }
+
+    fn word(&mut self, word: u64) {
+        const MULTIPLIERS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+        for (sum, multiplier) in self.0.iter_mut().zip(MULTIPLIERS) {
+            *sum = (*sum ^ word).wrapping_mul(multiplier);
+            *sum ^= *sum >> 29;
+        }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
+}
+
+impl Key {
+    /// Of a program for a driver's compiler.
+    pub fn of(program: &Program<'_>, driver: &Driver) -> Key {
+        let mut hash = Hash::new();
+        for text in [env!("CARGO_PKG_VERSION"), driver.name()] {
+            hash.bytes(text.as_bytes());
+        }
+        driver.compiler_texts(&mut |text| hash.bytes(text));
+        hash.word(program.capability.into());
+        for text in [program.title, program.entry, program.source] {
+            hash.bytes(text.to_bytes());
+        }
+        program.flags.iter().for_each(|flag| hash.bytes(flag.to_bytes()));
+        Key(hash.0)
+    }
+}
+
+/// Where files are, with a slash at the end and not yet a NUL; `None`: nowhere.
+fn directory() -> Option<Growing> {
+    if environment::value(c"TCUDA_KERNEL_CACHE") == Some(c"0") {
+        return None;
+    }
+    let mut path = Growing::default();
+    let (base, more) = if let Some(own) = environment::value(c"TCUDA_KERNEL_CACHE_PATH") {
+        (own, "/")
+    } else if let Some(base) = environment::value(c"XDG_CACHE_HOME") {
+        (base, "/tcuda/kernels/")
+    } else {
+        (environment::value(c"HOME")?, "/.cache/tcuda/kernels/")
+    };
+    let base = base.to_str().ok()?.trim_end_matches('/');
+    write!(path, "{base}{more}").ok()?;
+    Some(path)
+}
+
+/// The path of a program's file, with a NUL.
+fn path(key: &Key) -> Option<Vec<u8>> {
+    let mut path = directory()?;
+    write!(path, "{:016x}{:016x}.kernel", key.0[0], key.0[1]).ok()?;
+    path.ended().ok()
+}
+
+fn c_text(bytes: &[u8]) -> Option<&CStr> {
+    CStr::from_bytes_with_nul(bytes).ok()
+}
+
+/// Makes the directories of a path that are not there, for this user alone.
+fn make_directories(path: &mut [u8]) {
+    for at in 1..path.len() {
+        if path[at] != b'/' {
+            continue;
+        }
+        path[at] = 0;
+        // SAFETY: the path ends with a NUL here. What fails is seen when the file is written.
+        unsafe { libc::mkdir(path.as_ptr().cast(), 0o700) };
+        path[at] = b'/';
+    }
+}
+
+/// Opens a file of this user's that nobody else writes; gives its length.
+fn open(path: &CStr) -> Option<(OwnedFd, u64)> {
+    let flags: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: the path ends with a NUL.
+    let file = unsafe { libc::open(path.as_ptr(), flags) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: just opened, and nobody else's.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    // SAFETY: a structure of integers.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: an open file, and `status` is writable.
+    if unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0 {
+        return None;
+    }
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let is_own = status.st_uid == user && status.st_mode & 0o022 == 0;
+    let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+    (is_own && is_file).then_some((file, status.st_size as u64))
+}
+
+fn read(file: &OwnedFd, length: u64) -> Option<Vec<u8>> {
+    let length = usize::try_from(length).ok().filter(|_| length <= MOST_BYTES)?;
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes.try_reserve_exact(length).ok()?;
+    bytes.resize(length, 0);
+    let mut done = 0;
+    while done < length {
+        let to = bytes[done..].as_mut_ptr().cast();
+        // SAFETY: an open file, and there is room for so many bytes.
+        let now = unsafe { libc::read(file.as_raw_fd(), to, length - done) };
+        match usize::try_from(now) {
+            Ok(0) => return None,
+            Ok(now) => done += now,
+            Err(_) if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => (),
+            Err(_) => return None,
+        }
+    }
+    Some(bytes)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// The beginning of a file, and where the checksum is in it.
+fn header(key: &Key, image: &Image) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let length = (image.entry.len() + image.bytes.len()) as u64;
+    let versions = u64::from(image.version);
+    let words = [length, 0, key.0[0], key.0[1], versions, image.entry.len() as u64];
+    header[..8].copy_from_slice(MAGIC);
+    for (to, word) in header[8..].chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    let sum = checksum(&header, &image.entry, &image.bytes);
+    header[16..24].copy_from_slice(&sum.to_le_bytes());
+    header
+}
+
+fn checksum(header: &[u8], entry: &[u8], bytes: &[u8]) -> u64 {
+    let mut hash = Hash::new();
+    hash.bytes(&header[..16]);
+    hash.bytes(&header[24..HEADER]);
+    hash.bytes(entry);
+    hash.bytes(bytes);
+    hash.0[0] ^ hash.0[1].rotate_left(32)
+}
+
+/// What a file says, if it is whole.
+fn image_of(mut bytes: Vec<u8>, key: &Key) -> Option<Image> {
+    if bytes.len() < HEADER || &bytes[..8] != MAGIC {
+        return None;
+    }
+    let name = usize::try_from(word(&bytes, 48)).ok()?;
+    let is_whole = word(&bytes, 8) == (bytes.len() - HEADER) as u64
+        && [word(&bytes, 24), word(&bytes, 32)] == key.0
+        && (1..=bytes.len() - HEADER).contains(&name);
+    if !is_whole {
+        return None;
+    }
+    let (header, rest) = bytes.split_at(HEADER);
+    let (entry, image) = rest.split_at(name);
+    if checksum(header, entry, image) != word(header, 16) || c_text(entry).is_none() {
+        return None;
+    }
+    let version = word(header, 40) as u32;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(name).ok()?;
+    copy.extend_from_slice(entry);
+    bytes.drain(..HEADER + name);
+    Some(Image { bytes, entry: copy, version })
+}
+
+/// The image of a program, if it is on disk. Where this process has a compiler of another `version`
+/// (0: of any), it is compiled anew.
+pub fn load(key: &Key, version: u32) -> Option<Image> {
+    let path = path(key)?;
+    let (file, length) = open(c_text(&path)?)?;
+    let image = image_of(read(&file, length)?, key)?;
+    (version == 0 || image.version == version).then_some(image)
+}
+
+/// Keeps an image; a disk that refuses is none.
+pub fn store(key: &Key, image: &Image) {
+    let Some(mut path) = path(key) else { return };
+    let header = header(key, image);
+    let write = |path: &[u8]| {
+        let text = path.strip_suffix(b"\0").and_then(|path| std::str::from_utf8(path).ok());
+        let Some(text) = text else { return true };
+        let body = |put: &mut dyn FnMut(&[u8]) -> crate::error::Result<()>| {
+            put(&header)?;
+            put(&image.entry)?;
+            put(&image.bytes)
+        };
+        file::replace_with(text, 0o600, body).is_ok()
+    };
+    if !write(&path) {
+        make_directories(&mut path);
+        write(&path);
+    }
+}
+
+/// Forgets an image that does not load.
+pub fn forget(key: &Key) {
+    let Some(path) = path(key) else { return };
+    // SAFETY: the path ends with a NUL.
+    unsafe { libc::unlink(path.as_ptr().cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image() -> Image {
+        Image {
+            bytes: (0..=255).cycle().take(1000).collect(),
+            entry: b"add\0".to_vec(),
+            version: 7,
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_none() {
+        let (key, image) = (Key([1, 2]), image());
+        let mut file = header(&key, &image).to_vec();
+        file.extend_from_slice(&image.entry);
+        file.extend_from_slice(&image.bytes);
+        let found = image_of(file.clone(), &key).unwrap();
+        assert_eq!((found.bytes, found.entry), (image.bytes, image.entry));
+        assert_eq!(found.version, 7);
+        assert!(image_of(file.clone(), &Key([1, 3])).is_none());
+        for length in 0..file.len() {
+            assert!(image_of(file[..length].to_vec(), &key).is_none(), "{length}");
+        }
+        for at in 0..file.len() {
+            for bit in [0, 7] {
+                let mut wrong = file.clone();
+                wrong[at] ^= 1 << bit;
+                assert!(image_of(wrong, &key).is_none(), "byte {at}");
+            }
+        }
+        file.push(0);
+        assert!(image_of(file, &key).is_none());
+    }
+
+    #[test]
+    fn texts_tell_keys_apart() {
+        let mut seen = std::collections::BTreeSet::new();
+        for text in ["", "\0", "\0\0", "a", "b", "aaaaaaaa", "aaaaaaaaa", "aaaaaaab"] {
+            let mut hash = Hash::new();
+            hash.bytes(text.as_bytes());
+            assert!(seen.insert(hash.0));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! How the elements of several tensors are gone through together: PyTorch's broadcasting, its order of
+//! dimensions, what of them is as one, and parts for which 32 bits are enough.
+
+use super::kind::Kind;
+use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
+use crate::error::{Error, Result};
+use crate::tensor::{MAX_DIMS, Tensor};
+
+/// Inputs and outputs.
+pub const MOST_OPERANDS: usize = 2 * MOST_TENSORS;
+
+/// Beyond this a kernel does not compute with 32 bits: PyTorch's.
+const MOST: i128 = i32::MAX as i128;
+
+/// A dimension, and from one index to the next in each operand, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Dim {
+    /// Indices.
+    pub size: u64,
+    /// Inputs first, then outputs.
+    pub strides: [i64; MOST_OPERANDS],
+}
+
+const NONE: Dim = Dim { size: 1, strides: [0; MOST_OPERANDS] };
+
+/// The operands of a call, and how they are gone through.
+#[derive(Clone, Copy)]
+pub struct Iteration {
+    /// Where the first element of each is.
+    pub addresses: [u64; MOST_OPERANDS],
+    /// Bytes of an element of each.
+    sizes: [u64; MOST_OPERANDS],
+    operands: usize,
+    inputs: usize,
+    dims: [Dim; MOST_DIMS],
+    len: usize,
+}
+
+const TOO_MANY: Error = Error::Invalid(
+    "the tensors have more than 25 dimensions of which no two are as one: PyTorch takes no more",
+);
+const MISMATCH: Error = Error::Invalid(
+    "the shapes of the inputs do not broadcast: from the last dimension on, two sizes must be equal, \
+     or one of them 1",
+);
+const WRONG_SHAPE: Error = Error::Invalid(
+    "an output has another shape than the inputs have together: pass one of the broadcast shape",
+);
+const FALLS: Error = Error::Invalid(
+    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that begins \
+     at the other end",
+);
+const PARTIAL: Error = Error::Invalid(
+    "an output shares part of its memory with an input: what is written there would be read; pass the \
+     whole tensor, or a copy",
+);
+const SHARED: Error = Error::Invalid("two outputs share memory: give each its own");
+const MISALIGNED: Error =
+    Error::Invalid("the address of a tensor's elements must be a multiple of their size");
+
+/// The shape that tensors have together.
+fn broadcast<'a>(inputs: &[Tensor], shape: &'a mut [i64; MAX_DIMS]) -> Result<&'a [i64]> {
+    let ndim = inputs.iter().map(|input| input.shape().len()).max().unwrap_or(0);
+    let shape = &mut shape[..ndim];
+    shape.fill(1);
+    for input in inputs {
+        let start = ndim - input.shape().len();
+        for (to, size) in shape[start..].iter_mut().zip(input.shape()) {
+            if *to == 1 {
+                *to = *size;
+            } else if *size != 1 && size != to {
+                return Err(MISMATCH);
+            }
+        }
+    }
+    Ok(shape)
+}
+
+/// Does every address from the first to the last have one element?
+fn is_dense(tensor: &Tensor) -> bool {
+    let (first, end) = match tensor.range() {
+        Ok(range) => range,
+        Err(_) => return false,
+    };
+    let bytes = tensor.dtype.element_bytes().unwrap_or(0);
+    // So many bytes for so many elements: without overlaps, which outputs do not have.
+    end - first == tensor.numel.saturating_mul(bytes) && !repeats(tensor)
+}
+
+fn repeats(tensor: &Tensor) -> bool {
+    tensor.shape().iter().zip(tensor.strides()).any(|(size, stride)| *size > 1 && *stride == 0)
+}
+
+/// An error where an output is in part an input: as PyTorch, which asks this of dense tensors alone.
+fn check_overlap(inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
+    for (index, output) in outputs.iter().enumerate() {
+        let (first, end) = output.range()?;
+        let meets = |other: &Tensor| -> Result<bool> {
+            let (start, stop) = other.range()?;
+            Ok(first < stop && start < end)
+        };
+        for other in &outputs[..index] {
+            if meets(other)? && is_dense(output) && is_dense(other) {
+                return Err(SHARED);
+            }
+        }
+        for input in inputs {
+            if !meets(input)? || !is_dense(output) || !is_dense(input) {
+                continue;
+            }
+            let is_whole = input.range()? == (first, end) && is_same(input, output);
+            if !is_whole {
+                return Err(PARTIAL);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_same(a: &Tensor, b: &Tensor) -> bool {
+    let of = |tensor: &Tensor| tensor.dtype.element_bytes();
+    let mut strides = a.strides().iter().zip(b.strides()).zip(a.shape());
+    a.shape() == b.shape() && of(a) == of(b) && strides.all(|((a, b), size)| *size == 1 || a == b)
+}
+
+impl Iteration {
+    /// Checks the shapes, and puts the dimensions in order; `None`: there are no elements.
+    pub fn new(inputs: &[Tensor], outputs: &[Tensor]) -> Result<Option<Iteration>> {
+        let mut room = [0; MAX_DIMS];
+        let shape = broadcast(inputs, &mut room)?;
+        for output in outputs {
+            if output.shape() != shape {
+                return Err(WRONG_SHAPE);
+            }
+            output.require_writable()?;
+        }
+        if outputs.iter().any(|output| output.numel == 0) {
+            return Ok(None);
+        }
+        check_overlap(inputs, outputs)?;
+        let mut made = Iteration {
+            addresses: [0; MOST_OPERANDS],
+            sizes: [1; MOST_OPERANDS],
+            operands: inputs.len() + outputs.len(),
+            inputs: inputs.len(),
+            dims: [NONE; MOST_DIMS],
+            len: 0,
+        };
+        for (index, tensor) in inputs.iter().chain(outputs).enumerate() {
+            let bytes = tensor.dtype.element_bytes().unwrap_or(1);
+            made.addresses[index] = tensor.address;
+            made.sizes[index] = bytes;
+            if !tensor.address.is_multiple_of(bytes) {
+                return Err(MISALIGNED);
+            }
+            let mut dims = tensor.shape().iter().zip(tensor.strides());
+            if dims.any(|(size, stride)| *size > 1 && *stride < 0) {
+                return Err(FALLS);
+            }
+        }
+        made.order(shape, inputs, outputs)?;
+        Ok(Some(made))
+    }
+
+    /// Puts the dimensions in order, the fastest first, and takes together what is as one.
+    fn order(&mut self, shape: &[i64], inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
+        // Nearly always, and then there is no order to find.
+        let is_flat = |tensor: &Tensor| tensor.shape() == shape && tensor.is_compact();
+        if inputs.iter().chain(outputs).all(is_flat) {
+            let dim = &mut self.dims[0];
+            dim.size = outputs.first().map_or(1, |output| output.numel);
+            for (to, bytes) in dim.strides.iter_mut().zip(self.sizes).take(self.operands) {
+                *to = bytes as i64;
+            }
+            self.len = 1;
+            return Ok(());
+        }
+        let mut dims = [NONE; MAX_DIMS];
+        let mut len = 0;
+        for (place, size) in shape.iter().enumerate().rev().filter(|(_, size)| **size != 1) {
+            let dim = &mut dims[len];
+            dim.size = *size as u64;
+            len += 1;
+            for (index, tensor) in inputs.iter().chain(outputs).enumerate() {
+                let lacking = shape.len() - tensor.shape().len();
+                let Some(own) = place.checked_sub(lacking) else { continue };
+                if tensor.shape()[own] != 1 {
+                    // The range of the tensor has so many bytes at least.
+                    dim.strides[index] =
+                        tensor.strides()[own].wrapping_mul(self.sizes[index] as i64);
+                }
+            }
+        }
+        let dims = &mut dims[..len];
+        for index in 1..len {
+            let mut moving = index;
+            for place in (0..index).rev() {
+                match self.compare(&dims[place], &dims[moving]) {
+                    std::cmp::Ordering::Greater => {
+                        dims.swap(place, moving);
+                        moving = place;
+                    }
+                    std::cmp::Ordering::Less => break,
+                    std::cmp::Ordering::Equal => (),
+                }
+            }
+        }
+        for dim in dims {
+            let operands = self.operands;
+            let joins = |last: &Dim| {
+                let pairs = last.strides.iter().zip(&dim.strides).take(operands);
+                let size = last.size as i64;
+                pairs.clone().all(|(inner, outer)| inner.checked_mul(size) == Some(*outer))
+            };
+            match self.dims[..self.len].last_mut() {
+                Some(last) if joins(last) => last.size *= dim.size,
+                _ => {
+                    *self.dims.get_mut(self.len).ok_or(TOO_MANY)? = *dim;
+                    self.len += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of two dimensions is outside: by the first operand, outputs first, that tells.
+    fn compare(&self, before: &Dim, after: &Dim) -> std::cmp::Ordering {
+        let order = (self.inputs..self.operands).chain(0..self.inputs);
+        for index in order {
+            let (first, second) = (before.strides[index], after.strides[index]);
+            if first == 0 || second == 0 {
+                continue;
+            }
+            if first != second {
+                return first.cmp(&second);
+            }
+            if before.size > after.size {
+                return std::cmp::Ordering::Greater;
+            }
+        }
+        std::cmp::Ordering::Equal
+    }
+
+    /// Its dimensions, the fastest first.
+    pub fn dims(&self) -> &[Dim] {
+        &self.dims[..self.len]
+    }
+
+    /// Elements.
+    pub fn numel(&self) -> u64 {
+        self.dims().iter().map(|dim| dim.size).product()
+    }
+
+    /// Inputs and outputs.
+    pub fn operands(&self) -> usize {
+        self.operands
+    }
+
+    /// How the operands lie.
+    pub fn layout(&self, kinds: &[Kind], common: Kind) -> Layout {
+        let [first, rest @ ..] = self.dims() else { return self.flat(kinds, common, u8::MAX) };
+        let mut singles = 0u8;
+        for index in 0..self.operands {
+            let stride = first.strides[index];
+            if index < self.inputs && self.dims().iter().all(|dim| dim.strides[index] == 0) {
+                singles |= 1 << index;
+            } else if !rest.is_empty() || stride != self.sizes[index] as i64 {
+                return Layout::Strided;
+            }
+        }
+        self.flat(kinds, common, singles)
+    }
+
+    fn flat(&self, kinds: &[Kind], common: Kind, singles: u8) -> Layout {
+        let all = (1u16 << self.inputs) - 1;
+        let singles = singles & all as u8;
+        let of_inputs = kinds.iter().enumerate().filter(|(i, _)| singles >> i & 1 == 0);
+        let largest = of_inputs.map(|(_, kind)| kind.bytes()).chain([common.bytes()]).max();
+        let mut width = VECTOR_BYTES / largest.unwrap_or(VECTOR_BYTES);
+        for index in 0..self.operands {
+            let is_single = index < self.inputs && singles >> index & 1 == 1;
+            while !is_single && !self.addresses[index].is_multiple_of(width * self.sizes[index]) {
+                width /= 2;
+            }
+        }
+        Layout::Flat { width: width as u8, singles }
+    }
+
+    /// Are 32 bits enough to compute its addresses?
+    fn fits_32_bits(&self) -> bool {
+        let reach = |index: usize| {
+            let each = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.strides[index]);
+            self.dims().iter().map(each).sum::<i128>()
+        };
+        i128::from(self.numel()) <= MOST && (0..self.operands).all(|index| reach(index) < MOST)
+    }
+
+    /// Calls `body` with parts for which 32 bits are enough.
+    pub fn for_each_part(&self, body: &mut dyn FnMut(&Iteration) -> Result<()>) -> Result<()> {
+        let mut rest = *self;
+        while !rest.fits_32_bits() {
+            rest.split().for_each_part(body)?;
+        }
+        body(&rest)
+    }
+
+    /// Takes the first half off, of the dimension that reaches furthest.
+    fn split(&mut self) -> Iteration {
+        let reach = |dim: &Dim| {
+            let furthest = dim.strides[..self.operands].iter().max().copied().unwrap_or(0);
+            i128::from(dim.size - 1) * i128::from(furthest.max(1))
+        };
+        let furthest = (0..self.len).max_by_key(|index| reach(&self.dims[*index])).unwrap_or(0);
+        let mut first = *self;
+        let half = self.dims[furthest].size / 2;
+        first.dims[furthest].size = half;
+        self.dims[furthest].size -= half;
+        for index in 0..self.operands {
+            let bytes = (half as i64).wrapping_mul(self.dims[furthest].strides[index]);
+            self.addresses[index] = self.addresses[index].wrapping_add(bytes as u64);
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+#[path = "iterate_tests.rs"]
+mod tests;

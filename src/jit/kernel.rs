@@ -1,0 +1,165 @@
+//! Whole kernels in CUDA C++.
+
+use super::call::capability;
+use super::plans::Plans;
+use super::store::MOST_PARAMETERS;
+use crate::device::Device;
+use crate::driver::compiler::Program;
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::text::Text;
+use std::ffi::{CStr, c_void};
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory that each block gets besides.
+    pub shared_bytes: u32,
+}
+
+/// A kernel.
+pub struct Kernel {
+    /// These with a NUL.
+    source: Vec<u8>,
+    name: Vec<u8>,
+    flags: Vec<Vec<u8>>,
+    /// By devices.
+    plans: Plans<i32>,
+}
+
+fn copied(text: &CStr) -> Result<Vec<u8>> {
+    let bytes = text.to_bytes_with_nul();
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
+/// Copied with its NUL.
+fn text(bytes: &[u8]) -> &CStr {
+    CStr::from_bytes_with_nul(bytes).unwrap_or(c"")
+}
+
+impl Kernel {
+    /// Compiles a kernel for a device; for others that happens at its first launch there.
+    pub fn new(device: &Device, source: &CStr, name: &CStr, flags: &[&CStr]) -> Result<Kernel> {
+        let bytes = name.to_bytes();
+        if bytes.is_empty() || !bytes.is_ascii() || bytes.contains(&b'"') || bytes.contains(&b'\n')
+        {
+            return Err(Error::BadText {
+                name: "name",
+                value: Text::new(name.to_str().unwrap_or("")),
+                allowed: "it must be the name of a kernel, \"add\", or an instance of a template, \
+                          \"scale<float>\"",
+            });
+        }
+        let mut list = Vec::new();
+        let room = list.try_reserve_exact(flags.len());
+        room.map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+        for flag in flags {
+            list.push(copied(flag)?);
+        }
+        let kernel = Kernel {
+            source: copied(source)?,
+            name: copied(name)?,
+            flags: list,
+            plans: Plans::new(),
+        };
+        kernel.prepare(device)?;
+        Ok(kernel)
+    }
+
+    /// Has it compiled for a device, or read from disk.
+    #[cold]
+    fn prepare(&self, device: &Device) -> Result<()> {
+        let mut flags: Vec<&CStr> = Vec::new();
+        let room = flags.try_reserve_exact(self.flags.len());
+        room.map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+        flags.extend(self.flags.iter().map(|flag| text(flag)));
+        let program = Program {
+            source: text(&self.source),
+            title: c"source",
+            entry: text(&self.name),
+            is_plain: false,
+            flags: &flags,
+            capability: capability(device)?,
+        };
+        let entry = device.compiled.find(device, &program)?;
+        self.plans.add(device.ordinal(), entry)
+    }
+
+    /// Queues it. `arguments` lead to its arguments, which are read now.
+    pub fn launch(
+        &self,
+        runtime: &Runtime,
+        geometry: &Geometry,
+        arguments: &[*mut c_void],
+        accesses: Option<&[i32]>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let device = runtime.device(stream.device())?;
+        if self.plans.find(&device.ordinal()).is_none() {
+            self.prepare(device)?;
+        }
+        let loaded = self.plans.find(&device.ordinal()).and_then(|entry| entry.get());
+        let Some(loaded) = loaded else {
+            return Err(Error::Internal(Text::new("a kernel that was made and is not there")));
+        };
+        if let Some(expected) = loaded.parameters.filter(|expected| *expected != arguments.len()) {
+            return Err(Error::Count { name: "num_args", found: arguments.len(), expected });
+        }
+        if arguments.iter().any(|argument| argument.is_null()) {
+            return Err(Error::Null { name: "args[i]" });
+        }
+        check_accesses(accesses)?;
+        let mut room = [std::ptr::null_mut(); MOST_PARAMETERS];
+        let Some(parameters) = room.get_mut(..arguments.len()) else {
+            return Err(Error::OutOfRange {
+                name: "num_args",
+                value: arguments.len() as i64,
+                allowed: "a kernel has at most 64 arguments here; pass a struct",
+            });
+        };
+        parameters.copy_from_slice(arguments);
+        let count = |size: u32| size.max(1);
+        let [grid_x, grid_y, grid_z] = geometry.grid.map(count);
+        let [block_x, block_y, block_z] = geometry.block.map(count);
+        let _context = device.enter()?;
+        // SAFETY: as many arguments as the kernel has parameters, where the driver tells, and each leads
+        // to a value by the caller's promise; the stream is alive.
+        unsafe {
+            device.driver().cuLaunchKernel(
+                loaded.function(),
+                grid_x,
+                grid_y,
+                grid_z,
+                block_x,
+                block_y,
+                block_z,
+                geometry.shared_bytes,
+                stream.native(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }?;
+        Ok(())
+    }
+}
+
+/// What a launch does to the memory of its arguments; who watches accesses hears of them here.
+fn check_accesses(accesses: Option<&[i32]>) -> Result<()> {
+    let wrong = accesses.unwrap_or(&[]).iter().find(|access| !(0..=3).contains(*access));
+    match wrong {
+        None => Ok(()),
+        Some(access) => Err(Error::OutOfRange {
+            name: "accesses[i]",
+            value: (*access).into(),
+            allowed: "use TCUDA_ACCESS_...",
+        }),
+    }
+}

@@ -1,0 +1,144 @@
+//! Functions of elements, as torch.cuda.jiterator has them, and whole kernels. What they need is
+//! compiled when it is first called, kept by the device until shutdown, and on disk for other processes.
+
+pub mod cache;
+pub mod call;
+pub mod iterate;
+pub mod kernel;
+pub mod kind;
+pub mod plans;
+pub mod source;
+pub mod store;
+pub mod text;
+
+use crate::error::{Error, Result};
+use plans::Plans;
+use source::Signature;
+use text::{MOST_TENSORS, ScalarKind};
+
+/// The most extra arguments.
+pub const MOST_SCALARS: usize = 32;
+
+/// The value of an extra argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "Python's own types")]
+pub enum Scalar {
+    Double(f64),
+    Int(i64),
+    Bool(bool),
+    Complex(f64, f64),
+}
+
+impl Scalar {
+    fn kind(self) -> ScalarKind {
+        match self {
+            Scalar::Double(_) => ScalarKind::Double,
+            Scalar::Int(_) => ScalarKind::Int,
+            Scalar::Bool(_) => ScalarKind::Bool,
+            Scalar::Complex(..) => ScalarKind::Complex,
+        }
+    }
+
+    /// As the kernel's parameter.
+    fn words(self) -> [u64; 2] {
+        match self {
+            Scalar::Double(value) => [value.to_bits(), 0],
+            Scalar::Int(value) => [value as u64, 0],
+            Scalar::Bool(value) => [value.into(), 0],
+            Scalar::Complex(real, imaginary) => [real.to_bits(), imaginary.to_bits()],
+        }
+    }
+}
+
+/// An extra argument that a function declares, with its default.
+struct Declared {
+    name: String,
+    default: Scalar,
+}
+
+/// A function of elements.
+pub struct Jit {
+    code: String,
+    /// Where its name is in the code.
+    name: std::ops::Range<usize>,
+    outputs: usize,
+    is_void: bool,
+    scalars: Vec<Declared>,
+    /// What was called before, by types and layout.
+    plans: Plans<call::PlanKey>,
+}
+
+fn copied(text: &str) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| Error::OutOfHostMemory("a function"))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+impl Jit {
+    /// A function of this code. `outputs`: `None` where it returns the one.
+    pub fn new<'a>(
+        code: &str,
+        outputs: Option<i32>,
+        scalars: impl ExactSizeIterator<Item = Result<(&'a str, Scalar)>>,
+    ) -> Result<Jit> {
+        let Signature { name, is_void } = source::parse(code)?;
+        if code.contains('\0') {
+            return Err(Error::Invalid("code has a NUL inside"));
+        }
+        let number = match outputs {
+            None => 1,
+            Some(number) if (1..=MOST_TENSORS as i32).contains(&number) => number as usize,
+            Some(number) => {
+                return Err(Error::OutOfRange {
+                    name: "num_outputs",
+                    value: number.into(),
+                    allowed: "use 1 to 8",
+                });
+            }
+        };
+        if is_void != outputs.is_some() {
+            return Err(Error::Invalid(match is_void {
+                true => {
+                    "the function returns void: it is one for tcuda_jit_create_multi, whose last \
+                     parameters are its outputs"
+                }
+                false => {
+                    "the function returns a value: it is one for tcuda_jit_create; here it returns \
+                     void, and its last parameters are references for its outputs"
+                }
+            }));
+        }
+        let start = name.as_ptr() as usize - code.as_ptr() as usize;
+        let name = start..start + name.len();
+        if scalars.len() > MOST_SCALARS {
+            return Err(Error::OutOfRange {
+                name: "num_scalars",
+                value: scalars.len() as i64,
+                allowed: "a function has at most 32 extra arguments",
+            });
+        }
+        let mut declared = Vec::new();
+        let room = declared.try_reserve_exact(scalars.len());
+        room.map_err(|_| Error::OutOfHostMemory("a function"))?;
+        for scalar in scalars {
+            let (name, default) = scalar?;
+            if declared.iter().any(|known: &Declared| known.name == name) {
+                return Err(Error::Invalid("two of the function's scalars have one name"));
+            }
+            declared.push(Declared { name: copied(name)?, default });
+        }
+        Ok(Jit {
+            code: copied(code)?,
+            name,
+            outputs: number,
+            is_void,
+            scalars: declared,
+            plans: Plans::new(),
+        })
+    }
+
+    fn signature(&self) -> Signature<'_> {
+        Signature { name: &self.code[self.name.clone()], is_void: self.is_void }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a function needs for calls like earlier ones: found without a lock, because entries only come.
+
+use super::store::Entry;
+use crate::error::Result;
+use crate::shared::Shared;
+use crate::thread::try_box;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+struct Node<K> {
+    key: K,
+    entry: Shared<Entry>,
+    next: *mut Node<K>,
+}
+
+/// Kernels by what they were made for.
+pub struct Plans<K> {
+    first: AtomicPtr<Node<K>>,
+}
+
+// SAFETY: nodes are not changed once they are reachable, and freed with the list.
+unsafe impl<K: Send + Sync> Send for Plans<K> {}
+// SAFETY: as above.
+unsafe impl<K: Send + Sync> Sync for Plans<K> {}
+
+impl<K: PartialEq> Plans<K> {
+    /// None yet.
+    pub const fn new() -> Plans<K> {
+        Plans { first: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The kernel for a key.
+    #[inline]
+    pub fn find(&self, key: &K) -> Option<&Shared<Entry>> {
+        let mut at = self.first.load(Ordering::Acquire);
+        while let Some(node) = NonNull::new(at) {
+            // SAFETY: it lives as long as the list.
+            let node = unsafe { node.as_ref() };
+            if node.key == *key {
+                return Some(&node.entry);
+            }
+            at = node.next;
+        }
+        None
+    }
+
+    /// Remembers a kernel. What two threads add at a time may be there twice.
+    pub fn add(&self, key: K, entry: Shared<Entry>) -> Result<()> {
+        let node = Box::into_raw(try_box(Node { key, entry, next: ptr::null_mut() }, "a kernel")?);
+        let mut first = self.first.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: not reachable yet, and this thread's alone.
+            unsafe { (*node).next = first };
+            // Who finds it finds it whole.
+            let put =
+                self.first.compare_exchange(first, node, Ordering::Release, Ordering::Relaxed);
+            match put {
+                Ok(_) => return Ok(()),
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+impl<K> Drop for Plans<K> {
+    fn drop(&mut self) {
+        let mut at = *self.first.get_mut();
+        while !at.is_null() {
+            // SAFETY: from Box::into_raw, and nobody sees the list any more.
+            let node = unsafe { Box::from_raw(at) };
+            at = node.next;
+        }
+    }
+}

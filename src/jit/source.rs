@@ -1,0 +1,182 @@
+//! The code string of a function, in PyTorch's shape: a template of one type, whose last function is
+//! the one that is called.
+
+use crate::error::{Error, Result};
+use crate::text::Text;
+
+/// Most bytes of a code: beyond that it is no function.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// What was read of a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature<'a> {
+    /// The name of the function.
+    pub name: &'a str,
+    /// It returns nothing, and writes to its last parameters.
+    pub is_void: bool,
+}
+
+fn malformed(code: &str) -> Error {
+    Error::BadText {
+        name: "code",
+        value: Text::new(code.trim_start()),
+        allowed: "couldn't parse code: it must begin with template <typename T>, and end with a \
+                  function, as \"template <typename T> T f(T x, T y) { return x + y; }\"",
+    }
+}
+
+fn is_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}
+
+/// Splits the word off at the end.
+fn last_word(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_end();
+    let start = text
+        .rfind(|character| !is_word(character))
+        .map_or(0, |at| at + text[at..].chars().next().map_or(1, char::len_utf8));
+    let (before, word) = text.split_at(start);
+    (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then_some((before, word))
+}
+
+/// The place of the bracket at which the one that closes `text` opens; comments and literals do not
+/// count, which is why they were blanked out before.
+fn opening(text: &[u8], open: u8, close: u8) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, byte) in text.iter().enumerate().rev() {
+        if *byte == close {
+            depth += 1;
+        } else if depth == 0 {
+            return None;
+        } else if *byte == open {
+            depth -= 1;
+            if depth == 0 {
+                return Some(at);
+            }
+        }
+    }
+    None
+}
+
+/// The code with comments and literals blanked, in `room`: of the same length, so that places agree.
+fn blanked<'a>(code: &str, room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+    room.try_reserve_exact(code.len()).map_err(|_| Error::OutOfHostMemory("a code"))?;
+    room.extend_from_slice(code.as_bytes());
+    let mut at = 0;
+    while at < room.len() {
+        let rest = &room[at..];
+        let length = match rest {
+            [b'/', b'/', ..] => rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len()),
+            [b'/', b'*', ..] => {
+                let end = rest[2..].windows(2).position(|pair| pair == b"*/");
+                end.map_or(rest.len(), |end| end + 4)
+            }
+            [quote @ (b'"' | b'\''), ..] => literal(rest, *quote),
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        room[at..at + length].fill(b' ');
+        at += length;
+    }
+    Ok(room)
+}
+
+/// Bytes of the literal at the beginning.
+fn literal(text: &[u8], quote: u8) -> usize {
+    let mut at = 1;
+    while at < text.len() {
+        match text[at] {
+            b'\\' => at += 2,
+            byte if byte == quote => return at + 1,
+            b'\n' => return at,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+/// Reads the shape of a code.
+pub fn parse(code: &str) -> Result<Signature<'_>> {
+    if code.len() > MOST_BYTES {
+        return Err(Error::OutOfRange {
+            name: "code",
+            value: code.len() as i64,
+            allowed: "a code of so many bytes is no function of elements; use at most a mebibyte",
+        });
+    }
+    let mut room = Vec::new();
+    let text = blanked(code, &mut room)?;
+    find(code, text).ok_or_else(|| malformed(code))
+}
+
+fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
+    // What is blanked is ASCII blanks, so that the rest stays UTF-8.
+    let text = std::str::from_utf8(blanked).ok()?.trim_end();
+    let after = text.trim_start().strip_prefix("template")?.trim_start();
+    if !after.starts_with('<') {
+        return None;
+    }
+    let body = opening(text.as_bytes(), b'{', b'}')?;
+    let head = text[..body].trim_end();
+    let parameters = opening(head.as_bytes(), b'(', b')')?;
+    let (before, name) = last_word(&head[..parameters])?;
+    // Between the two there is a blank, a reference or the end of a type.
+    let returned = before.trim_end();
+    let (_, word) = last_word(returned).unwrap_or(("", ""));
+    if returned.is_empty() || (returned.ends_with(is_word) && returned.len() == before.len()) {
+        return None;
+    }
+    // The parameters of the template are no type.
+    let angle = opening(returned.as_bytes(), b'<', b'>').map(|at| &returned[..at]);
+    if angle.and_then(last_word).is_some_and(|(_, word)| word == "template") {
+        return None;
+    }
+    let start = name.as_ptr() as usize - text.as_ptr() as usize;
+    Some(Signature { name: &code[start..start + name.len()], is_void: word == "void" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(code: &str) -> Option<&str> {
+        parse(code).ok().map(|signature| signature.name)
+    }
+
+    #[test]
+    fn the_last_function_is_called() {
+        let plain = "template <typename T> T add(T x, T y, T alpha) { return x + alpha * y; }";
+        assert_eq!(name(plain), Some("add"));
+        let two = "\n template<class T>T half_of(T x){return x/T(2);}\n\
+            template <typename T>\nT f ( T x ) {\n if (x > T(0)) { return half_of(x); } return x;\n}\n";
+        assert_eq!(name(two), Some("f"));
+        let commented = "template <typename T> T f(T x) { return x; /* } */ } // T g(T x) { }";
+        assert_eq!(name(commented), Some("f"));
+        let literal = "template <typename T> T f(T x) { return x == T('}') ? x : T('\\''); }";
+        assert_eq!(name(literal), Some("f"));
+        let void = "template <typename T> void split(T x, T& a, T& b) { a = x; b = -x; }";
+        assert_eq!(parse(void).unwrap(), Signature { name: "split", is_void: true });
+        assert!(!parse(plain).unwrap().is_void);
+    }
+
+    #[test]
+    fn what_is_no_function_is_refused() {
+        for wrong in [
+            "",
+            "T f(T x) { return x; }",
+            "template <typename T>",
+            "template <typename T> T f(T x)",
+            "template <typename T> f(T x) { return x; } ;",
+            "template <typename T> T (T x) { return x; }",
+            "template <typename T> T 1f(T x) { return x; }",
+            "template T f(T x) { return x; }",
+            "template <typename T> T f { return x; }",
+            "template <typename T> T f(T x) { return x; ",
+        ] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.contains("couldn't parse code"), "{wrong}: {error}");
+        }
+    }
+}

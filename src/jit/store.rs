@@ -1,0 +1,217 @@
+//! The compiled kernels that a device has: each program is compiled or read from disk once, and stays
+//! until the library is shut down, because graphs and work on the way need it.
+
+use super::cache::{self, Key};
+use crate::device::Device;
+use crate::driver::compiler::{Image, Program};
+use crate::driver::sys::{CUfunction, CUmodule};
+use crate::driver::{CudaError, Driver, code};
+use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::memory::Relaxed;
+use crate::once::Once;
+use crate::rank::Rank;
+use crate::shared::Shared;
+use std::ffi::{CStr, c_void};
+
+/// The most parameters that are known of a kernel.
+pub const MOST_PARAMETERS: usize = 64;
+
+/// A kernel that was loaded.
+pub struct Loaded {
+    function: usize,
+    /// How many parameters it has; `None`: the driver does not tell.
+    pub parameters: Option<usize>,
+}
+
+impl Loaded {
+    /// For a launch.
+    pub fn function(&self) -> CUfunction {
+        self.function as CUfunction
+    }
+}
+
+/// A program, and its kernel once it is there.
+pub struct Entry {
+    key: Key,
+    made: Once<Loaded>,
+}
+
+impl Entry {
+    /// The kernel, if it was loaded.
+    pub fn get(&self) -> Option<&Loaded> {
+        self.made.get()
+    }
+}
+
+/// The kernels of a device.
+pub struct Store {
+    driver: &'static Driver,
+    entries: Mutex<Vec<Shared<Entry>>>,
+    /// All that is loaded.
+    modules: Mutex<Vec<usize>>,
+}
+
+const NO_MEMORY: Error = Error::OutOfHostMemory("a kernel");
+
+impl Store {
+    pub(crate) fn new(driver: &'static Driver) -> Store {
+        Store {
+            driver,
+            entries: Mutex::new(Rank::LEAF, Vec::new()),
+            modules: Mutex::new(Rank::LEAF, Vec::new()),
+        }
+    }
+
+    fn entry(&self, key: Key) -> Result<Shared<Entry>> {
+        let found = |entries: &[Shared<Entry>]| {
+            entries.iter().find(|entry| entry.key == key).map(Shared::share)
+        };
+        if let Some(entry) = found(&self.entries.lock()) {
+            return Ok(entry);
+        }
+        let fresh = Shared::new(Entry { key, made: Once::new(Rank::ONCE) }, "a kernel")?;
+        let mut entries = self.entries.lock();
+        // Another thread may have been faster.
+        if let Some(entry) = found(&entries) {
+            return Ok(entry);
+        }
+        entries.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        entries.push(fresh.share());
+        Ok(fresh)
+    }
+
+    /// A program that cannot be compiled is nothing to remember.
+    fn drop_unmade(&self, entry: &Shared<Entry>) {
+        let mut entries = self.entries.lock();
+        if entry.get().is_none() {
+            entries.retain(|known| !known.is(entry));
+        }
+    }
+
+    /// The kernel of a program, which is made now if it was not.
+    pub fn find(&self, device: &Device, program: &Program<'_>) -> Result<Shared<Entry>> {
+        let key = Key::of(program, self.driver);
+        let entry = self.entry(key)?;
+        if entry.get().is_some() {
+            return Ok(entry);
+        }
+        let made = self.make(device, program, &entry);
+        if made.is_err() {
+            self.drop_unmade(&entry);
+        }
+        made.map(|()| entry)
+    }
+
+    fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<()> {
+        if let Some(image) = cache::load(&entry.key, self.driver.compiler_version()) {
+            match entry.made.get_or_try_init(|| self.load(device, &image)) {
+                Ok(_) => return Ok(()),
+                // Another driver's, perhaps.
+                Err(Error::Cuda(error)) if is_the_images(&error) => cache::forget(&entry.key),
+                Err(error) => return Err(error),
+            }
+        }
+        // Its own lock is of the same rank as that of the entry.
+        self.driver.find_compiler()?;
+        entry.made.get_or_try_init(|| {
+            let image = self.driver.compile(program)?;
+            let loaded = self.load(device, &image)?;
+            cache::store(&entry.key, &image);
+            Ok::<_, Error>(loaded)
+        })?;
+        Ok(())
+    }
+
+    fn load(&self, device: &Device, image: &Image) -> Result<Loaded> {
+        let name = CStr::from_bytes_with_nul(&image.entry)
+            .map_err(|_| Error::Invalid("the name of a kernel has a NUL inside"))?;
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let module = self.load_module(image)?;
+        let mut function: CUfunction = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a NUL; `function` is writable.
+        let found =
+            unsafe { self.driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+        let parameters = found.map_err(Error::from).and_then(|()| self.count(function));
+        if parameters.is_err() {
+            self.unload(module);
+        }
+        parameters.map(|parameters| Loaded { function: function as usize, parameters })
+    }
+
+    /// Loads an image; whatever comes of it, `close` knows of the module.
+    fn load_module(&self, image: &Image) -> Result<CUmodule> {
+        let mut modules = self.modules.lock();
+        modules.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        // Taken already, so that nobody else takes it.
+        modules.push(0);
+        drop(modules);
+        let mut module: CUmodule = std::ptr::null_mut();
+        let bytes = image.bytes.as_ptr().cast::<c_void>();
+        // SAFETY: what a compiler made for this driver, or what a checksum says is the same; `module` is
+        // writable.
+        let loaded = unsafe { self.driver.cuModuleLoadData(&mut module, bytes) };
+        let mut modules = self.modules.lock();
+        let place = modules.iter().position(|known| *known == 0);
+        match (place, &loaded) {
+            (Some(place), Ok(())) => modules[place] = module as usize,
+            (Some(place), Err(_)) => drop(modules.swap_remove(place)),
+            (None, _) => (),
+        }
+        drop(modules);
+        loaded?;
+        Ok(module)
+    }
+
+    /// Unloads a module that is of no use; one that the driver does not let go goes at the end.
+    fn unload(&self, module: CUmodule) {
+        // SAFETY: ours, and nothing of it is in use.
+        if unsafe { self.driver.cuModuleUnload(module) }.is_ok() {
+            self.modules.lock().retain(|known| *known != module as usize);
+        }
+    }
+
+    /// How many parameters a kernel has.
+    fn count(&self, function: CUfunction) -> Result<Option<usize>> {
+        for index in 0..MOST_PARAMETERS {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the kernel is loaded; both are writable.
+            let asked =
+                unsafe { self.driver.cuFuncGetParamInfo(function, index, &mut offset, &mut size) };
+            match asked {
+                Ok(()) => (),
+                Err(error) if error.code == code::INVALID_VALUE => return Ok(Some(index)),
+                // Drivers before CUDA 12.4.
+                Err(error) if error.code == CudaError::MISSING => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Unloads what was loaded; the device's context is current and nothing runs.
+    pub(crate) fn close(&self) {
+        let entries = std::mem::take(&mut *self.entries.lock());
+        drop(entries);
+        let modules = std::mem::take(&mut *self.modules.lock());
+        for module in modules {
+            // SAFETY: ours, and nothing of it is in use.
+            let _ = unsafe { self.driver.cuModuleUnload(module as CUmodule) };
+        }
+    }
+}
+
+/// Is it the image that a driver does not take?
+fn is_the_images(error: &CudaError) -> bool {
+    const NO_BINARY: i32 = 209;
+    matches!(
+        error.code,
+        code::INVALID_IMAGE
+            | NO_BINARY
+            | code::INVALID_PTX
+            | code::UNSUPPORTED_PTX_VERSION
+            | code::NOT_FOUND
+            | code::INVALID_VALUE
+    )
+}

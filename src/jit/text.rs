@@ -1,0 +1,363 @@
+//! The kernel around a function, as CUDA C++: for one choice of types, and of how its operands lie.
+
+use super::kind::Kind;
+use super::source::Signature;
+use crate::error::{Error, Result};
+use std::fmt::{self, Write};
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Vectors of each operand that a thread has in flight where nothing lies between elements.
+pub const UNROLL: u32 = 2;
+
+/// Elements of a thread where something does.
+pub const UNROLL_STRIDED: u32 = 4;
+
+/// The most tensors on each side.
+pub const MOST_TENSORS: usize = 8;
+
+/// The most dimensions in a kernel's parameters: PyTorch's.
+pub const MOST_DIMS: usize = 25;
+
+/// Bytes of a vector.
+pub const VECTOR_BYTES: u64 = 16;
+
+/// An extra argument's kind, as the header numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "Python's own types")]
+pub enum ScalarKind {
+    Double,
+    Int,
+    Bool,
+    Complex,
+}
+
+impl ScalarKind {
+    fn text(self) -> &'static str {
+        match self {
+            ScalarKind::Double => "double",
+            ScalarKind::Int => "long long",
+            ScalarKind::Bool => "bool",
+            ScalarKind::Complex => "std::complex<double>",
+        }
+    }
+
+    /// Bytes of the kernel's parameter.
+    pub fn bytes(self) -> usize {
+        match self {
+            ScalarKind::Double | ScalarKind::Int => 8,
+            ScalarKind::Bool => 1,
+            ScalarKind::Complex => 16,
+        }
+    }
+}
+
+/// How the operands lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Element after element, `width` of which are a vector; inputs of `singles` are one element.
+    Flat {
+        /// Elements that are read and written at a time.
+        width: u8,
+        /// A bit for each input.
+        singles: u8,
+    },
+    /// By strides.
+    Strided,
+}
+
+/// What a kernel is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant<'a> {
+    /// Types of the inputs.
+    pub inputs: &'a [Kind],
+    /// Outputs, all of the common type.
+    pub outputs: usize,
+    /// That type.
+    pub common: Kind,
+    /// Types of the extra arguments.
+    pub scalars: &'a [ScalarKind],
+    /// How the tensors lie.
+    pub layout: Layout,
+}
+
+const BASE: &str = include_str!("prelude/base.h");
+const STD: &str = include_str!("prelude/std.h");
+const SHORT: &str = include_str!("prelude/short.h");
+const FLOAT8: &str = include_str!("prelude/float8.h");
+const COMPLEX: &str = include_str!("prelude/complex.h");
+
+/// A text that grows as long as there is memory.
+#[derive(Default)]
+pub struct Growing(pub Vec<u8>);
+
+impl Write for Growing {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Growing {
+    /// Takes the bytes, of which a NUL is the last.
+    pub fn ended(mut self) -> Result<Vec<u8>> {
+        self.write_str("\0").map_err(no_room)?;
+        Ok(self.0)
+    }
+}
+
+pub(super) fn no_room(_: fmt::Error) -> Error {
+    Error::OutOfHostMemory("the text of a kernel")
+}
+
+/// Calls `body` with each number below `end`, and a separator between two.
+struct Each<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result>(usize, &'static str, F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result> fmt::Display for Each<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for index in 0..self.0 {
+            if index > 0 {
+                f.write_str(self.1)?;
+            }
+            (self.2)(f, index)?;
+        }
+        Ok(())
+    }
+}
+
+/// A type as inputs have it in memory: any byte that is not 0 is true.
+fn in_memory(kind: Kind) -> &'static str {
+    if kind == Kind::Bool { "unsigned char" } else { kind.stored() }
+}
+
+impl Variant<'_> {
+    /// The kernel's name, with a NUL.
+    pub fn name(&self, signature: &Signature<'_>) -> Result<Vec<u8>> {
+        let mut text = Growing::default();
+        let name = signature.name;
+        let written = match self.layout {
+            Layout::Flat { width, .. } => write!(text, "{name}_vectorized{width}_kernel"),
+            Layout::Strided => write!(text, "{name}_kernel"),
+        };
+        written.map_err(no_room)?;
+        text.ended()
+    }
+
+    /// The whole source, with a NUL.
+    pub fn text(&self, code: &str, signature: &Signature<'_>) -> Result<Vec<u8>> {
+        let mut text = Growing::default();
+        self.write(&mut text, code, signature).map_err(no_room)?;
+        text.ended()
+    }
+
+    fn write(&self, to: &mut Growing, code: &str, signature: &Signature<'_>) -> fmt::Result {
+        let kinds = || self.inputs.iter().copied().chain([self.common]);
+        to.write_str(BASE)?;
+        let is_complex =
+            kinds().any(Kind::is_complex) || self.scalars.contains(&ScalarKind::Complex);
+        // Each name costs time that a function without it need not wait.
+        if is_complex || code.contains("std") {
+            to.write_str(STD)?;
+        }
+        if kinds().any(Kind::is_short_float) {
+            to.write_str(SHORT)?;
+        }
+        if kinds().any(Kind::is_float8) {
+            to.write_str(FLOAT8)?;
+        }
+        if is_complex {
+            to.write_str(COMPLEX)?;
+        }
+        write!(to, "#line 1 \"code\"\n{code}\n#line 1 \"tcuda\"\n")?;
+        self.write_apply(to, signature)?;
+        match self.layout {
+            Layout::Flat { width, singles } => self.write_flat(to, signature, width, singles),
+            Layout::Strided => self.write_strided(to, signature),
+        }
+    }
+
+    fn scalars(&self) -> impl fmt::Display {
+        Each(self.scalars.len(), "", |f, i| write!(f, ", {} s{i}", self.scalars[i].text()))
+    }
+
+    /// How many elements there are, and where they are.
+    fn operands(&self) -> impl fmt::Display {
+        Each(1, "", |f, _| {
+            f.write_str("const uint64_t count")?;
+            for (i, kind) in self.inputs.iter().enumerate() {
+                write!(f, ", const {} *i{i}", in_memory(*kind))?;
+            }
+            (0..self.outputs).try_for_each(|i| write!(f, ", {} *o{i}", self.common.stored()))
+        })
+    }
+
+    /// The function with casts around it.
+    fn write_apply(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
+        let (common, computed) = (self.common.stored(), self.common.computed());
+        let (inputs, outputs) = (self.inputs.len(), self.outputs);
+        writeln!(to, "namespace tcuda {{")?;
+        let parameters = Each(inputs, "", |f, i| write!(f, "{} x{i}, ", in_memory(self.inputs[i])));
+        let references = Each(outputs, ", ", |f, i| write!(f, "{common} &y{i}"));
+        let scalars = self.scalars();
+        writeln!(to, "TCUDA_INLINE void apply({parameters}{references}{scalars}) {{")?;
+        let arguments = Each(inputs, ", ", |f, i| {
+            let kind = self.inputs[i];
+            match (kind == self.common && kind != Kind::Bool, common == computed) {
+                (true, true) => write!(f, "x{i}"),
+                (true, false) => write!(f, "to<{computed}>(x{i})"),
+                (false, true) => write!(f, "to<{common}>(x{i})"),
+                (false, false) => write!(f, "to<{computed}>(to<{common}>(x{i}))"),
+            }
+        });
+        let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
+        let name = signature.name;
+        if signature.is_void {
+            let declared = Each(outputs, ", ", |f, i| write!(f, "r{i}"));
+            let passed = Each(outputs, "", |f, i| write!(f, ", r{i}"));
+            writeln!(to, "{computed} {declared};")?;
+            writeln!(to, "::{name}<{computed}>({arguments}{extra}{passed});")?;
+            let stored = Each(outputs, " ", |f, i| write!(f, "y{i} = to<{common}>(r{i});"));
+            writeln!(to, "{stored}\n}}\n}}")
+        } else {
+            writeln!(to, "y0 = to<{common}>(::{name}<{computed}>({arguments}{extra}));\n}}\n}}")
+        }
+    }
+
+    fn write_flat(
+        &self,
+        to: &mut Growing,
+        signature: &Signature<'_>,
+        width: u8,
+        singles: u8,
+    ) -> fmt::Result {
+        let (inputs, outputs) = (self.inputs.len(), self.outputs);
+        let is_single = |i: usize| singles >> i & 1 == 1;
+        let kind = |i: usize| in_memory(self.inputs[i]);
+        let common = self.common.stored();
+        let name = signature.name;
+        let (operands, scalars) = (self.operands(), self.scalars());
+        let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
+        let declared = Each(inputs, "\n", |f, i| match is_single(i) {
+            true => write!(f, "const {} x{i} = *i{i};", kind(i)),
+            false => write!(f, "vector<{}, V> x{i}[U];", kind(i)),
+        });
+        let loaded = Each(inputs, "\n", |f, i| match is_single(i) {
+            true => Ok(()),
+            false => {
+                write!(f, "x{i}[u] = *reinterpret_cast<const vector<{}, V> *>(i{i} + at);", kind(i))
+            }
+        });
+        let of_vectors = Each(inputs, "", |f, i| match is_single(i) {
+            true => write!(f, "x{i}, "),
+            false => write!(f, "x{i}[u].at[v], "),
+        });
+        let of_elements = Each(inputs, "", |f, i| match is_single(i) {
+            true => write!(f, "*i{i}, "),
+            false => write!(f, "i{i}[at], "),
+        });
+        let vectors = Each(outputs, " ", |f, i| write!(f, "vector<{common}, V> y{i};"));
+        let into_vectors = Each(outputs, ", ", |f, i| write!(f, "y{i}.at[v]"));
+        let stored = Each(outputs, "\n", |f, i| {
+            write!(f, "*reinterpret_cast<vector<{common}, V> *>(o{i} + at) = y{i};")
+        });
+        let into_elements = Each(outputs, ", ", |f, i| write!(f, "o{i}[at]"));
+        write!(
+            to,
+            r#"extern "C" __global__ void __launch_bounds__({THREADS})
+{name}_vectorized{width}_kernel({operands}{scalars}) {{
+using namespace tcuda;
+enum {{ V = {width}, U = {UNROLL}, THREADS = {THREADS} }};
+const uint64_t first = uint64_t(blockIdx.x) * (THREADS * U * V);
+if (count - first >= THREADS * U * V) {{
+{declared}
+#pragma unroll
+for (int u = 0; u < U; ++u) {{
+const uint64_t at = first + (u * THREADS + threadIdx.x) * V;
+{loaded}
+}}
+#pragma unroll
+for (int u = 0; u < U; ++u) {{
+const uint64_t at = first + (u * THREADS + threadIdx.x) * V;
+{vectors}
+#pragma unroll
+for (int v = 0; v < V; ++v) apply({of_vectors}{into_vectors}{extra});
+{stored}
+}}
+}} else {{
+#pragma unroll 1
+for (uint64_t at = first + threadIdx.x; at < count; at += THREADS)
+apply({of_elements}{into_elements}{extra});
+}}
+}}
+"#
+        )
+    }
+
+    fn write_strided(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
+        let (inputs, outputs) = (self.inputs.len(), self.outputs);
+        let number = inputs + outputs;
+        let kind = |i: usize| in_memory(self.inputs[i]);
+        let common = self.common.stored();
+        let name = signature.name;
+        let (operands, scalars) = (self.operands(), self.scalars());
+        let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
+        let declared = Each(inputs, " ", |f, i| write!(f, "{} x{i}[U];", kind(i)));
+        let loaded = Each(inputs, "\n", |f, i| {
+            let kind = kind(i);
+            write!(f, "x{i}[u] = *reinterpret_cast<const {kind} *>(")?;
+            write!(f, "reinterpret_cast<const char *>(i{i}) + o[u][{i}]);")
+        });
+        let values = Each(inputs, "", |f, i| write!(f, "x{i}[u], "));
+        let results = Each(outputs, ", ", |f, i| {
+            let place = inputs + i;
+            write!(
+                f,
+                "*reinterpret_cast<{common} *>(reinterpret_cast<char *>(o{i}) + o[u][{place}])"
+            )
+        });
+        write!(
+            to,
+            r#"namespace tcuda {{
+enum {{ N = {number}, U = {UNROLL_STRIDED}, THREADS = {THREADS}, MOST = {MOST_DIMS} }};
+struct shape {{
+uint32_t dims, size[MOST], magic[MOST], shift[MOST], stride[MOST][N];
+}};
+TCUDA_INLINE void place(const shape &q, uint32_t at, uint32_t *o) {{
+#pragma unroll
+for (int k = 0; k < N; ++k) o[k] = 0;
+for (uint32_t d = 0; d < q.dims; ++d) {{
+const uint32_t whole = (__umulhi(at, q.magic[d]) + at) >> q.shift[d];
+const uint32_t index = at - whole * q.size[d];
+at = whole;
+#pragma unroll
+for (int k = 0; k < N; ++k) o[k] += index * q.stride[d][k];
+}}
+}}
+}}
+extern "C" __global__ void __launch_bounds__({THREADS})
+{name}_kernel({operands}, const tcuda::shape q{scalars}) {{
+using namespace tcuda;
+const uint32_t first = blockIdx.x * (THREADS * U) + threadIdx.x, n = uint32_t(count);
+uint32_t o[U][N];
+{declared}
+#pragma unroll
+for (int u = 0; u < U; ++u) if (first + u * THREADS < n) {{
+place(q, first + u * THREADS, o[u]);
+{loaded}
+}}
+#pragma unroll
+for (int u = 0; u < U; ++u) if (first + u * THREADS < n) {{
+apply({values}{results}{extra});
+}}
+}}
+"#
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! Every form of a kernel is taken by NVRTC, where there is one: it needs no GPU. What the kernels
+//! compute is tested on the simulated machine, from the same texts.
+
+use super::*;
+use crate::driver::compiler::{Failure, Program};
+use crate::driver::nvrtc;
+use crate::jit::source;
+use std::ffi::CStr;
+use std::time::Instant;
+
+fn compile(code: &str, variant: &Variant<'_>, capability: u32) -> Option<Vec<u8>> {
+    let signature = source::parse(code).unwrap();
+    let (text, name) = (variant.text(code, &signature).unwrap(), variant.name(&signature).unwrap());
+    let program = Program {
+        source: CStr::from_bytes_with_nul(&text).unwrap(),
+        title: c"code",
+        entry: CStr::from_bytes_with_nul(&name).unwrap(),
+        is_plain: true,
+        flags: &[],
+        capability,
+    };
+    match nvrtc::compile(&program) {
+        Ok(image) => Some(image.bytes),
+        Err(Failure::Library(_)) => None,
+        Err(failure) => panic!("{failure}\n{}", String::from_utf8_lossy(&text)),
+    }
+}
+
+const FLAT: Layout = Layout::Flat { width: 1, singles: 0 };
+
+#[test]
+fn nvrtc_takes_every_type() {
+    let code = "template <typename T> T f(T x, T y) { return x + y * T(2); }";
+    let scalars = [];
+    for kind in Kind::ALL {
+        let width = (VECTOR_BYTES / kind.bytes()) as u8;
+        for layout in [Layout::Flat { width, singles: 0 }, Layout::Strided] {
+            let inputs = [kind, kind];
+            let variant =
+                Variant { inputs: &inputs, outputs: 1, common: kind, scalars: &scalars, layout };
+            if compile(code, &variant, 90).is_none() {
+                println!("skipped: no NVRTC; set TCUDA_NVRTC_PATH");
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn nvrtc_takes_casts_scalars_and_outputs() {
+    use ScalarKind::*;
+    let code = "template <typename T> T inner(T x) { return std::sqrt(std::exp(x)); }\n\
+        template <typename T> void f(T x, T y, T a, T b, T c, T &p, T &q)\n\
+        { p = inner(x) * a; q = y / (b + c); }";
+    let scalars = [Double, Int, Bool];
+    for (first, second, common) in [
+        (Kind::I32, Kind::F16, Kind::F16),
+        (Kind::Bool, Kind::BF16, Kind::BF16),
+        (Kind::F16, Kind::BF16, Kind::F32),
+        (Kind::I64, Kind::F64, Kind::F64),
+        (Kind::F32, Kind::C64, Kind::C64),
+        (Kind::F16, Kind::C32, Kind::C32),
+        (Kind::BF16, Kind::C128, Kind::C128),
+    ] {
+        let inputs = [first, second];
+        for layout in [FLAT, Layout::Flat { width: 1, singles: 2 }, Layout::Strided] {
+            let variant =
+                Variant { inputs: &inputs, outputs: 2, common, scalars: &scalars, layout };
+            // Of a device that it does not know, PTX.
+            for capability in [90, 250] {
+                let Some(image) = compile(code, &variant, capability) else { return };
+                assert_eq!(image.starts_with(b"\x7fELF"), capability == 90);
+            }
+        }
+    }
+}
+
+#[test]
+fn nvrtc_knows_the_functions_of_users() {
+    let real = "template <typename T> T f(T x) { return std::sin(x) + ::cos(x) + std::abs(x) + \
+        std::fmod(x, T(3)) + std::pow(x, T(2)) + max(x, T(1)) + std::tanh(x) + rsqrt(x) + \
+        (std::isnan(x) ? T(NAN) : T(INFINITY)) + std::erf(x) + std::log1p(x) + std::floor(x); }";
+    let complex = "template <typename T> T f(T x) { return std::sin(x) + std::cos(x) + std::tan(x) + \
+        std::exp(x) + std::log(x) + std::sqrt(x) + std::pow(x, x) + std::conj(x) + std::tanh(x) + \
+        std::abs(x) + std::arg(x) + std::norm(x) + std::polar(x.real(), x.imag()) - x / x; }";
+    for (code, kinds) in [
+        (real, &[Kind::F16, Kind::F32, Kind::F64][..]),
+        (complex, &[Kind::C32, Kind::C64, Kind::C128]),
+    ] {
+        for kind in kinds {
+            let inputs = [*kind];
+            let variant =
+                Variant { inputs: &inputs, outputs: 1, common: *kind, scalars: &[], layout: FLAT };
+            if compile(code, &variant, 90).is_none() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plain_function_compiles_quickly() {
+    let code = "template <typename T> T add(T x, T y) { return x + y; }";
+    let inputs = [Kind::F32, Kind::F32];
+    let layout = Layout::Flat { width: 4, singles: 0 };
+    let variant = Variant { inputs: &inputs, outputs: 1, common: Kind::F32, scalars: &[], layout };
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        if compile(code, &variant, 90).is_none() {
+            return;
+        }
+        best = best.min(start.elapsed().as_secs_f64() * 1e3);
+    }
+    println!("figure: nvrtc_ms = {best:.1}");
+}

@@ -1,0 +1,85 @@
+//! Functions of elements and kernels. Where the cache is cold, a run takes as long as a compiler.
+
+use crate::host::{Done, Failed, Memory, Stream, call, problem};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use tcuda::ffi::jit::*;
+use tcuda::ffi::kernel::*;
+use tcuda::ffi::tensor::*;
+
+struct Function(*mut tcuda_jit);
+
+impl Function {
+    fn new() -> Result<Function, Failed> {
+        let mut jit = null_mut();
+        let code = c"template <typename T> T f(T x, T y, T by) { return x + by * y; }";
+        let scalar = tcuda_scalar {
+            name: c"by".as_ptr(),
+            kind: TCUDA_SCALAR_DOUBLE,
+            integer: 0,
+            real: 2.0,
+            imaginary: 0.0,
+        };
+        let options = tcuda_jit_options {
+            struct_size: size_of::<tcuda_jit_options>(),
+            scalars: &scalar,
+            num_scalars: 1,
+        };
+        call!(tcuda_jit_create(code.as_ptr(), &options, &mut jit))?;
+        Ok(Function(jit))
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        if call!(tcuda_jit_destroy(self.0)).is_err() {
+            problem("a function could not be destroyed".to_string());
+        }
+    }
+}
+
+struct Kernel(*mut tcuda_kernel);
+
+impl Kernel {
+    fn new() -> Result<Kernel, Failed> {
+        let mut kernel = null_mut();
+        let source = c"template <typename T> __global__ void put(T *to, T value) { *to = value; }";
+        let name = c"put<float>".as_ptr();
+        call!(tcuda_kernel_compile(source.as_ptr(), name, null(), &mut kernel))?;
+        Ok(Kernel(kernel))
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if call!(tcuda_kernel_destroy(self.0)).is_err() {
+            problem("a kernel could not be destroyed".to_string());
+        }
+    }
+}
+
+/// A function that is called twice, and a kernel.
+pub fn functions() -> Done {
+    let function = Function::new()?;
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(1 << 12, 0, stream.0)?;
+    let mut size = [100];
+    let tensor = tcuda_tensor {
+        data: memory.0,
+        device: tcuda_tensor_device { device_type: TCUDA_DEVICE_CUDA, device_id: 0 },
+        ndim: 1,
+        dtype: tcuda_dtype { code: TCUDA_DTYPE_FLOAT, bits: 32, lanes: 1 },
+        shape: size.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    };
+    let inputs = [tensor; 2];
+    for _ in 0..2 {
+        call!(tcuda_jit_call(function.0, inputs.as_ptr(), 2, null(), 0, &tensor, 1, stream.0))?;
+    }
+    let kernel = Kernel::new()?;
+    let (mut to, mut value) = (memory.0, 1f32);
+    let args = [(&raw mut to).cast::<c_void>(), (&raw mut value).cast()];
+    call!(tcuda_kernel_launch(kernel.0, null(), args.as_ptr(), 2, stream.0))?;
+    stream.synchronize()
+}
