@@ -213,6 +213,22 @@ static void *destroy_it(void *argument)
     return NULL;
 }
 
+/* NCCL connects ranks at their first collective, in the call. */
+static void connect(tcuda_communicator *const *own, void *data)
+{
+    int64_t shape[] = { 4 };
+    void *other = allocate(256, 1, default_of(1));
+    const tcuda_tensor x = tensor_of(data, 0, TCUDA_DTYPE_FLOAT, 32, shape);
+    const tcuda_tensor y = tensor_of(other, 1, TCUDA_DTYPE_FLOAT, 32, shape);
+    CHECK_OK(tcuda_communicator_group_begin());
+    CHECK_OK(tcuda_communicator_all_reduce(own[0], &x, &x, 0, NULL));
+    CHECK_OK(tcuda_communicator_all_reduce(own[1], &y, &y, 0, NULL));
+    CHECK_OK(tcuda_communicator_group_end());
+    CHECK_OK(tcuda_device_synchronize(0));
+    CHECK_OK(tcuda_device_synchronize(1));
+    CHECK_OK(tcuda_free(other));
+}
+
 static void a_destroy_that_waits_is_aborted(void)
 {
     start();
@@ -220,7 +236,7 @@ static void a_destroy_that_waits_is_aborted(void)
     if (n < 2 || !runs_late()) return;
     join_all(2, own);
     void *data = allocate(256, 0, default_of(0));
-    CHECK_OK(tcuda_device_synchronize(0));
+    connect(own, data);
     waiting = own[0];
     one_side(data);
     CHECK_EQ(outcome, TCUDA_STATUS_OK);

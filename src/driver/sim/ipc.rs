@@ -56,18 +56,19 @@ impl Words {
         unsafe { std::mem::transmute::<Words, [c_char; 64]>(self) }
     }
 
-    /// What a handle of another process says; one of our own cannot be opened.
-    fn of(bytes: [c_char; 64], magic: u64) -> Result<Words, i32> {
+    /// What a handle of another process says; one of our own cannot be opened, and what is none has
+    /// the status `unknown`.
+    fn of(bytes: [c_char; 64], magic: u64, unknown: c_int) -> Result<Words, i32> {
         // SAFETY: 64 bytes, and integers take any.
         let words = unsafe { std::mem::transmute::<[c_char; 64], Words>(bytes) };
-        require(words.magic == magic && words.sum == words.sum(), code::INVALID_VALUE)?;
+        require(words.magic == magic && words.sum == words.sum(), unknown)?;
         require(words.process != std::process::id(), code::INVALID_CONTEXT)?;
         Ok(words)
     }
 }
 
 pub(super) unsafe extern "C" fn get_memory(handle: *mut CUipcMemHandle, ptr: CUdeviceptr) -> c_int {
-    entry(|machine| {
+    entry_checked(require(ptr != 0, code::INVALID_VALUE), |machine| {
         require(!handle.is_null(), code::INVALID_VALUE)?;
         let address = ptr as usize;
         let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
@@ -102,7 +103,7 @@ pub(super) unsafe extern "C" fn open_memory(
     entry(|machine| {
         let device = machine.current()?.device;
         require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
-        let words = Words::of(handle.reserved, MEMORY)?;
+        let words = Words::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
@@ -139,7 +140,7 @@ pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: CUevent) -> c_int {
-    entry_checked(require(!event.is_null(), code::INVALID_HANDLE), |machine| {
+    entry_checked(require(!event.is_null(), code::INVALID_VALUE), |machine| {
         require(!handle.is_null(), code::INVALID_VALUE)?;
         let event = event::get(machine, event)?;
         let shared = event.shared.as_ref().ok_or(code::INVALID_HANDLE)?;
@@ -162,7 +163,7 @@ pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEve
     entry(|machine| {
         let device = machine.current()?.device;
         require(!event.is_null(), code::INVALID_VALUE)?;
-        let words = Words::of(handle.reserved, EVENT)?;
+        let words = Words::of(handle.reserved, EVENT, code::MAP_FAILED)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let opened = Arc::new(open_shared(machine, device, &words)?);
         let created = write(&machine.events).insert(opened);
@@ -214,7 +215,12 @@ pub(super) unsafe extern "C" fn import(
     entry(|machine| {
         let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         require(!handle.is_null() && is_file, code::INVALID_VALUE)?;
-        let found = shared::import(shareable.addr() as c_int, machine.devices.len());
+        let file = shareable.addr() as c_int;
+        // SAFETY: any number may be asked for.
+        let is_open = unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0;
+        // Driver 580.
+        require(is_open, code::UNKNOWN)?;
+        let found = shared::import(file, machine.devices.len());
         let imported = write(&machine.handles).insert(found.ok_or(code::INVALID_VALUE)?);
         put!(handle, imported as CUmemGenericAllocationHandle)
     })

@@ -13,7 +13,8 @@ pub const ROWS: &[Row] = crate::rows!["arguments":
 
 fn cuIpcGetMemHandle(bench: &Bench) {
     let mut memory = NO_MEMORY;
-    cu!(bench, cuIpcGetMemHandle(&mut memory, 0) => 3);
+    cu!(bench, cuIpcGetMemHandle(&mut memory, 0) => 1);
+    cu!(bench, cuIpcGetMemHandle(&mut memory, 512) => 3);
     bench.start();
     let block = bench.allocate(UNIT);
     cu!(bench, cuIpcGetMemHandle(null_mut(), block) => 1);
@@ -46,11 +47,11 @@ fn cuIpcCloseMemHandle(bench: &Bench) {
 
 fn cuIpcGetEventHandle(bench: &Bench) {
     let (mut shared, mut event) = (NO_EVENT, handle(77));
-    cu!(bench, cuIpcGetEventHandle(&mut shared, null_mut()) => 400);
+    cu!(bench, cuIpcGetEventHandle(&mut shared, null_mut()) => 1);
     bench.start();
     cu!(bench, cuEventCreate(&mut event, 6) => 0);
     cu!(bench, cuIpcGetEventHandle(null_mut(), event) => 1);
-    cu!(bench, cuIpcGetEventHandle(&mut shared, null_mut()) => 400);
+    cu!(bench, cuIpcGetEventHandle(&mut shared, null_mut()) => 1);
     // One that was not made for it.
     cu!(bench, cuIpcGetEventHandle(&mut shared, bench.event()) => 400);
     cu!(bench, cuIpcGetEventHandle(&mut shared, event) => 0);
@@ -63,7 +64,7 @@ fn cuIpcOpenEventHandle(bench: &Bench) {
     let (mut shared, mut event) = (NO_EVENT, null_mut());
     cu!(bench, cuEventCreate(&mut event, 6) => 0);
     cu!(bench, cuIpcGetEventHandle(&mut shared, event) => 0);
-    cu!(bench, cuIpcOpenEventHandle(&mut opened, NO_EVENT) => 1);
+    cu!(bench, cuIpcOpenEventHandle(&mut opened, NO_EVENT) => 205);
     cu!(bench, cuIpcOpenEventHandle(&mut opened, shared) => 201);
     bench.is("untouched", opened.addr(), 77);
 }
@@ -100,7 +101,7 @@ fn cuMemImportFromShareableHandle(bench: &Bench) {
     let none = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
     cu!(bench, cuMemImportFromShareableHandle(&mut imported, handle(file as usize), none) => 1);
     // No descriptor, and one of something else.
-    cu!(bench, cuMemImportFromShareableHandle(&mut imported, handle(9999), kind) => 1);
+    cu!(bench, cuMemImportFromShareableHandle(&mut imported, handle(9999), kind) => 999);
     cu!(bench, cuMemImportFromShareableHandle(&mut imported, handle(0), kind) => 1);
     bench.is("untouched", imported, 77);
 }
