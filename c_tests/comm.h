@@ -202,7 +202,10 @@ static inline void make_many(owned *tensors, tcuda_tensor *views, int32_t device
 /* First of all, after SKIP_WITHOUT_GPU. */
 static inline void find_devices(void)
 {
-    all_devices = num_devices() < MOST_DEVICES ? num_devices() : MOST_DEVICES;
+    const int32_t found = num_devices();
+    /* A driver that fails for ever has none. */
+    CHECK(found > 0);
+    all_devices = found < MOST_DEVICES ? found : MOST_DEVICES;
     other = all_devices - 1;
 }
 

@@ -23,7 +23,7 @@ use crate::tensor::owned;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How a GPU is reached.
@@ -340,12 +340,11 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
 
 /// "cuda" or "sim": what runs, or would run.
 pub fn backend_name(inside: &Inside) -> &'static CStr {
-    let backend = match existing_driver(inside).map(Driver::name) {
-        Some("sim") => Backend::Sim,
-        Some(_) => Backend::Cuda,
-        None => return chosen_backend_name(),
-    };
-    backend.name()
+    match existing_driver(inside).map(Driver::name) {
+        Some("sim") => Backend::Sim.name(),
+        Some(_) => Backend::Cuda.name(),
+        None => chosen_backend_name(),
+    }
 }
 
 /// Is it the simulated machine that runs, or would run?
@@ -498,12 +497,4 @@ impl Runtime {
         thread::block().device.store(device.ordinal() as u32, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// Reads a NUL-terminated buffer that the driver wrote.
-pub fn text_of(buffer: &[c_char]) -> &str {
-    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
-    // SAFETY: c_char and u8 have the same layout; the range is inside the buffer.
-    let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), end) };
-    std::str::from_utf8(bytes).unwrap_or("")
 }

@@ -1,5 +1,6 @@
 //! A short text held by value, so that messages need no host memory.
 
+use std::ffi::c_char;
 use std::fmt;
 
 /// Up to 62 bytes of UTF-8, or so many; longer ones end in "...".
@@ -75,6 +76,14 @@ impl<const CAPACITY: usize> fmt::Debug for Text<CAPACITY> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }
+}
+
+/// Reads a NUL-terminated buffer that the driver wrote.
+pub fn text_of(buffer: &[c_char]) -> &str {
+    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
+    // SAFETY: c_char and u8 have the same layout; the range is inside the buffer.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), end) };
+    std::str::from_utf8(bytes).unwrap_or("")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::error::Result;
-use crate::{blas, copy, kernels, runtime, sync_debug, thread};
+use crate::{blas, copy, kernels, runtime, sync_debug, text, thread};
 use std::ffi::{c_char, c_void};
 
 /// Hidden waits are as any others.
@@ -163,7 +163,7 @@ fn info_of(device: &Device, driver_version: i32) -> Result<tcuda_device_info> {
 
 /// The driver tells MIG instances by their name alone: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
 fn name_has_mig(name: &[c_char]) -> bool {
-    runtime::text_of(name).contains(" MIG ")
+    text::text_of(name).contains(" MIG ")
 }
 
 /// Initialises now; otherwise the first call that needs it does.
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn tcuda_device_name(
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
         let properties = call.runtime()?.device(device)?.properties()?;
-        out.set(runtime::text_of(&properties.name))
+        out.set(text::text_of(&properties.name))
     })
 }
 
