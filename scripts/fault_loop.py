@@ -50,7 +50,7 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
 # wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
 # context, check inside callbacks and captures, where recovery cannot
-# begin, or start compilers.
+# begin, start compilers, or are several processes, of which one waits for what the other is refused.
 LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
@@ -58,7 +58,8 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
-            "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel"}
+            "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel",
+            "ipc", "ipc_death", "ipc_event"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
 # The same programs on other machines.
