@@ -61,7 +61,8 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "qu
             "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel",
             "ipc", "ipc_death", "ipc_event"}
 # Only with --all: a run that comes to its end takes seconds.
-SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads"}
+SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm", "comm_2_devices",
+        "comm_parts", "comm_parts_2_devices", "communicator", "monitor", "nvtx", "blas", "sync_debug"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
 TWO = ["device", "memory", "comm", "comm_parts"]
