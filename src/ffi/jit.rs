@@ -236,6 +236,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
     boundary(|call| {
         let jit = JITS.get(jit as usize, "jit", call)?;
         let scalars = self::scalars(scalars, num_scalars)?;
+        jit.require_outputs(num_outputs)?;
         let (mut read, mut written) = (Views::new(), Views::new());
         read.read(inputs, num_inputs, "inputs", view)?;
         written.read(outputs, num_outputs, "outputs", writable)?;

@@ -88,10 +88,7 @@ impl Jit {
                 allowed: "use 1 to 8",
             });
         }
-        if outputs.len() != self.outputs {
-            let (found, expected) = (outputs.len(), self.outputs);
-            return Err(Error::Count { name: "num_outputs", found, expected });
-        }
+        self.require_outputs(outputs.len())?;
         let scalars = self.scalars(scalars)?;
         let mut kinds = [Kind::Bool; MOST_TENSORS];
         for (kind, input) in kinds.iter_mut().zip(inputs) {

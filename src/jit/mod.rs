@@ -68,6 +68,14 @@ pub struct Jit {
     plans: Plans<call::PlanKey>,
 }
 
+impl Jit {
+    /// An error unless it has so many outputs: before the list of them is read.
+    pub fn require_outputs(&self, found: usize) -> Result<()> {
+        let (name, expected) = ("num_outputs", self.outputs);
+        if found == expected { Ok(()) } else { Err(Error::Count { name, found, expected }) }
+    }
+}
+
 fn copied(text: &str) -> Result<String> {
     let mut copy = String::new();
     copy.try_reserve_exact(text.len()).map_err(|_| Error::OutOfHostMemory("a function"))?;
