@@ -81,6 +81,45 @@ static void work_comes_after_what_was_queued(void)
     exit(finish());
 }
 
+static void *open_later(void *held)
+{
+    sleep_ms(30);
+    gate_open(held);
+    return NULL;
+}
+
+static void closes_while_it_works(int line)
+{
+    static gate held;
+    const tcuda_ipc_handle handle = hear_handle(line);
+    tcuda_stream *stream = create_stream(0);
+    void *ptr = import_block(&handle, stream, large);
+    gate_close(&held, stream);
+    fill_bytes(ptr, 0x21, large, stream);
+    const pthread_t opener = start_thread(open_later, &held);
+    CHECK_OK(tcuda_ipc_close(ptr, stream));
+    if (runs_late())
+        CHECK(atomic_load(&held.is_open));
+    join_thread(opener);
+    nod(line);
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
+static void closing_comes_after_the_work(void)
+{
+    int line;
+    const pid_t partner = start_partner(closes_while_it_works, &line);
+    void *block = allocate(large, 0, NULL);
+    fill_bytes(block, 0x20, large, NULL);
+    const tcuda_ipc_handle handle = export_block(block, NULL);
+    tell(line, &handle, sizeof handle);
+    wait_for_nod(line);
+    CHECK_EQ(count_other_bytes(block, 0x21, large, NULL), 0);
+    end_partner(partner, line);
+    CHECK_OK(tcuda_free(block));
+    exit(finish());
+}
+
 /* ---- Handles and counts ---- */
 
 static void imports_neighbours(int line)
@@ -116,7 +155,7 @@ static void neighbours_share_a_mapping(void)
     end_partner(partner, line);
     CHECK_OK(tcuda_free(first));
     CHECK_OK(tcuda_free(second));
-    CHECK_EQ(allocated_now(), 0);
+    collect_until(0);
     exit(finish());
 }
 
@@ -150,9 +189,8 @@ static void imports_are_counted(void)
     tell(line, &handle, sizeof handle);
     wait_for_nod(line);
     end_partner(partner, line);
-    CHECK_OK(tcuda_ipc_collect());
     CHECK_OK(tcuda_free(block));
-    CHECK_EQ(allocated_now(), 0);
+    collect_until(0);
     exit(finish());
 }
 
@@ -343,6 +381,7 @@ int main(void)
         return CHECK_SKIPPED;
     CASE(both_see_the_same_bytes);
     CASE(work_comes_after_what_was_queued);
+    CASE(closing_comes_after_the_work);
     CASE(neighbours_share_a_mapping);
     CASE(imports_are_counted);
     CASE(what_others_have_is_not_reused);
