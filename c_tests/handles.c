@@ -343,7 +343,7 @@ static void threads_may_destroy_what_others_use(const kind *kind)
 {
     pthread_t users[USERS], destroyers[DESTROYERS];
     shared.kind = kind;
-    shared.rounds = on_simulator() ? 20000 : 5000;
+    shared.rounds = under_adversary() ? 2000 : on_simulator() ? 20000 : 5000;
     atomic_store(&shared.stop, false);
     atomic_store(&shared.used, 0);
     atomic_store(&shared.created, SHARED);

@@ -32,6 +32,14 @@ static inline bool runs_late(void)
         || strstr(options, "schedule=adversarial") != NULL));
 }
 
+/* A turn of another thread costs tens of microseconds there: tests of many calls on many threads make
+ * fewer, since it is the seed that decides what they meet. */
+static inline bool under_adversary(void)
+{
+    const char *options = getenv("TCUDA_SIM");
+    return on_simulator() && options != NULL && strstr(options, "schedule=adversarial") != NULL;
+}
+
 static inline void sleep_ms(long milliseconds)
 {
     const struct timespec time = { milliseconds / 1000, milliseconds % 1000 * 1000000 };

@@ -1,11 +1,10 @@
 /* Many threads allocate and free, on streams of their own and on one that they share, and free what
  * others allocated. Totals are exact and no two live blocks overlap. */
-#include "check.h"
+#define _POSIX_C_SOURCE 200809L
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include "support.h"
 
-enum { THREADS = 8, PHASES = 4, STEPS = 6000, HELD = 64, MAILBOXES = 32 };
+enum { THREADS = 8, PHASES = 4, STEPS = 6000, ADVERSARY_STEPS = 1500, HELD = 64, MAILBOXES = 32 };
 
 /* A live block; whoever has the record may free the block. */
 typedef struct block {
@@ -33,7 +32,7 @@ static size_t random_below(worker *w, size_t bound)
     return (size_t)(w->random % bound);
 }
 
-static block *allocate(worker *w)
+static block *allocate_some(worker *w)
 {
     const size_t kind = random_below(w, 32);
     const size_t largest = kind == 0 ? 4 << 20 : kind < 4 ? 200000 : 5000;
@@ -61,10 +60,11 @@ static void release(block *b)
 static void *work(void *user_data)
 {
     worker *const w = (worker *)user_data;
-    for (int step = 0; step < STEPS; step++) {
+    const int steps = under_adversary() ? ADVERSARY_STEPS : STEPS;
+    for (int step = 0; step < steps; step++) {
         block **const place = &w->held[random_below(w, HELD)];
         if (*place == NULL) {
-            *place = allocate(w);
+            *place = allocate_some(w);
         } else if (random_below(w, 3) == 0) {
             /* To another thread, which frees it; and in return, perhaps, what another left here. */
             block *const other = atomic_exchange(&mailboxes[random_below(w, MAILBOXES)], *place);

@@ -10,7 +10,7 @@ use super::adversary::Adversary;
 use super::lanes::{Callback, State};
 use super::worker::{Bell, Worker};
 use super::{Machine, census, code, lock, require, schedule};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_micros(100);
 const LONG: u64 = 10;
 /// Work is forgotten when no call has come for so long.
 const FORGOTTEN: Duration = Duration::from_millis(200);
+/// Where another process may wait for it: a host that waits for that one makes no call either.
+const AWAITED: Duration = Duration::from_millis(5);
 /// Unless a thread is on its way and only slow to get there: then it is asked again.
 const AGAIN: Duration = Duration::from_millis(10);
 /// From then on, an operation runs this often until a call comes.
@@ -36,6 +38,19 @@ pub(super) struct Helpers {
     on_the_way: AtomicUsize,
     /// There is work to watch over, or the machine goes off.
     pub(super) watch: Bell,
+    /// Another process has events of this one, or the other way round.
+    has_partners: AtomicBool,
+}
+
+impl Helpers {
+    /// Events are shared with another process.
+    pub(super) fn share_events(&self) {
+        self.has_partners.store(true, Ordering::Relaxed);
+    }
+
+    fn patience(&self) -> Duration {
+        if self.has_partners.load(Ordering::Relaxed) { AWAITED } else { FORGOTTEN }
+    }
 }
 
 /// What a thread that runs callbacks is at.
@@ -187,7 +202,7 @@ impl Adversary {
         let id = unsafe { libc::gettid() };
         self.turnstile.end_nap();
         let mut state = lock(&self.state);
-        let (mut calls, mut patience) = (state.calls, FORGOTTEN);
+        let (mut calls, mut patience) = (state.calls, self.helpers.patience());
         while !state.closed {
             if !state.is_busy() {
                 state.unwatched = true;
@@ -205,7 +220,7 @@ impl Adversary {
             state = lock(&self.state);
             let is_quiet = quiet.is_some_and(|stamp| self.turnstile.is_still(stamp));
             if state.calls != calls || self.turnstile.has_callers() {
-                (calls, patience) = (state.calls, FORGOTTEN);
+                (calls, patience) = (state.calls, self.helpers.patience());
             } else if timed_out && !is_quiet {
                 patience = patience.min(AGAIN);
             } else if timed_out && let Some(index) = state.any() {

@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: 
             ..Words::default()
         };
         // Another process may wait for it while this one makes no call.
-        schedule::share_memory(machine);
+        schedule::share_events(machine);
         put!(handle, CUipcEventHandle { reserved: words.bytes() })
     })
 }
@@ -166,6 +166,7 @@ pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEve
         let words = Words::of(handle.reserved, EVENT, code::MAP_FAILED)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let opened = Arc::new(open_shared(machine, device, &words)?);
+        schedule::share_events(machine);
         let created = write(&machine.events).insert(opened);
         put!(event, ptr::without_provenance_mut(created))
     })

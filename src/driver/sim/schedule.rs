@@ -89,6 +89,12 @@ pub(super) fn share_memory(machine: &Arc<Machine>) {
     }
 }
 
+/// Another process may wait from now on for what the host has queued, or the host for that one's.
+pub(super) fn share_events(machine: &Arc<Machine>) {
+    machine.adversary.helpers.share_events();
+    share_memory(machine);
+}
+
 /// Waits until every stream of some contexts is idle.
 pub(super) fn drain<'a>(machine: &Arc<Machine>, contexts: impl IntoIterator<Item = &'a Context>) {
     let mut tails = Vec::new();
