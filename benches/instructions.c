@@ -177,6 +177,37 @@ static void event_query(long count)
     }
 }
 
+/* A function of elements, of two matrices and of a matrix and a row. instructions.py leaves out what the
+ * simulated machine makes of the launch. */
+static void jit(long count, int32_t dimensions)
+{
+    int64_t matrix[] = { 2, 8 };
+    tcuda_tensor tensors[3];
+    tcuda_jit *function;
+    void *memory;
+    CHECK(tcuda_malloc(3 * 64, TCUDA_CURRENT_DEVICE, NULL, &memory));
+    for (int i = 0; i < 3; i++)
+        tensors[i] = (tcuda_tensor){ .data = memory, .device = { TCUDA_DEVICE_CUDA, 0 }, .ndim = 2,
+            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = matrix, .byte_offset = (uint64_t)i * 64 };
+    tensors[1].ndim = dimensions;
+    tensors[1].shape = matrix + 2 - dimensions;
+    CHECK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL, &function));
+    for (long i = 0; i < count; i++)
+        CHECK(tcuda_jit_call(function, tensors, 2, NULL, 0, &tensors[2], 1, own));
+    CHECK(tcuda_jit_destroy(function));
+    CHECK(tcuda_free(memory));
+}
+
+static void jit_call(long count)
+{
+    jit(count, 2);
+}
+
+static void jit_call_row(long count)
+{
+    jit(count, 1);
+}
+
 static const struct operation {
     const char *name;
     void (*run)(long count);
@@ -194,6 +225,8 @@ static const struct operation {
     { "nvtx_range", nvtx_range },
     { "stream_exchange", stream_exchange },
     { "event_query", event_query },
+    { "jit_call", jit_call },
+    { "jit_call_row", jit_call_row },
 };
 
 enum { COUNT = sizeof OPERATIONS / sizeof OPERATIONS[0] };

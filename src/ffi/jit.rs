@@ -1,14 +1,17 @@
 //! Section "Jiterator and kernels" of the header: functions of elements.
 
-use super::boundary::{Sized_, boundary, out, struct_in, text};
+use super::boundary::{Call, Sized_, boundary, out, struct_in, text};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
-use super::tensor::{tcuda_tensor, view, writable};
+use super::tensor::{parts_of, tcuda_tensor, view, writable};
 use crate::error::{Error, Result};
+use crate::jit::call::Scalars;
+use crate::jit::recent::Asked;
 use crate::jit::text::MOST_TENSORS;
 use crate::jit::{Jit, Scalar, call};
-use crate::tensor::Tensor;
+use crate::stream::Stream;
+use crate::tensor::{Parts, Tensor, owned};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
@@ -235,13 +238,63 @@ pub unsafe extern "C" fn tcuda_jit_call(
 ) -> tcuda_status {
     boundary(|call| {
         let jit = JITS.get(jit as usize, "jit", call)?;
-        let scalars = self::scalars(scalars, num_scalars)?;
+        let mut values = Scalars::new();
+        jit.read_scalars(self::scalars(scalars, num_scalars)?, &mut values)?;
         jit.require_outputs(num_outputs)?;
-        let (mut read, mut written) = (Views::new(), Views::new());
-        read.read(inputs, num_inputs, "inputs", view)?;
-        written.read(outputs, num_outputs, "outputs", writable)?;
         let stream = optional(stream, call)?;
-        let (inputs, outputs) = (read.as_slice(), written.as_slice());
-        jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
+        let lists = [(inputs, num_inputs), (outputs, num_outputs)];
+        match call_again(jit, call, lists, &values, stream)? {
+            true => Ok(()),
+            false => call_anew(jit, call, lists, &values, stream),
+        }
     })
+}
+
+/// Tensors, and how many.
+type List = (*const tcuda_tensor, usize);
+
+/// The call, if it is like one of the last; what is odd about it is left to those who plan it.
+fn call_again(
+    jit: &Jit,
+    call: &Call,
+    [inputs, outputs]: [List; 2],
+    scalars: &Scalars,
+    stream: Option<&Stream>,
+) -> Result<bool> {
+    let mut parts = [const { MaybeUninit::<Parts<'_>>::uninit() }; 2 * MOST_TENSORS];
+    let mut len = 0;
+    for (list, count) in [inputs, outputs] {
+        if list.is_null() || count > MOST_TENSORS {
+            return Ok(false);
+        }
+        for index in 0..count {
+            // SAFETY: not NULL, and as long as the caller says.
+            let raw = unsafe { list.wrapping_add(index).read_unaligned() };
+            let Some(found) = parts_of(&raw) else { return Ok(false) };
+            if list == outputs.0 && owned::is_read_only(raw.shape as usize) {
+                return Ok(false);
+            }
+            parts[len].write(found);
+            len += 1;
+        }
+    }
+    // SAFETY: so many were written.
+    let operands = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), len) };
+    jit.call_again(call.runtime()?, &Asked { operands, inputs: inputs.1 }, scalars, stream)
+}
+
+/// Any other call.
+#[inline(never)]
+fn call_anew(
+    jit: &Jit,
+    call: &Call,
+    [(inputs, num_inputs), (outputs, num_outputs)]: [List; 2],
+    scalars: &Scalars,
+    stream: Option<&Stream>,
+) -> Result<()> {
+    let (mut read, mut written) = (Views::new(), Views::new());
+    read.read(inputs, num_inputs, "inputs", view)?;
+    written.read(outputs, num_outputs, "outputs", writable)?;
+    let (inputs, outputs) = (read.as_slice(), written.as_slice());
+    jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
 }

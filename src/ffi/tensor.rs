@@ -158,6 +158,31 @@ fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
     Tensor::new(Parts { data, byte_offset: raw.byte_offset, place, dtype, shape, strides })
 }
 
+/// What a host's tensor says, where it lies; `None` where that takes a closer look.
+#[inline]
+pub(super) fn parts_of<'a>(raw: &tcuda_tensor) -> Option<Parts<'a>> {
+    let ndim = tensor::ndim(raw.ndim).ok()?;
+    let list = |from: *const i64| {
+        // SAFETY: the caller promises as many as the tensor has dimensions, and it is aligned.
+        from.is_aligned().then(|| unsafe { std::slice::from_raw_parts(from, ndim) })
+    };
+    let (mut shape, mut strides): (&[i64], Option<&[i64]>) = (&[], None);
+    if ndim > 0 {
+        shape = (!raw.shape.is_null()).then(|| list(raw.shape))??;
+        if !raw.strides.is_null() {
+            strides = Some(list(raw.strides)?);
+        }
+    }
+    Some(Parts {
+        data: raw.data as u64,
+        byte_offset: raw.byte_offset,
+        place: Place::of(raw.device.device_type, raw.device.device_id).ok()?,
+        dtype: Dtype { code: raw.dtype.code, bits: raw.dtype.bits, lanes: raw.dtype.lanes },
+        shape,
+        strides,
+    })
+}
+
 /// A required tensor, to be read.
 pub(super) fn view(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
     let raw = read(tensor, name)?;

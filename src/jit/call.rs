@@ -2,17 +2,22 @@
 
 use super::iterate::{Iteration, MOST_OPERANDS};
 use super::kind::{self, Kind};
+use super::recent::{Again, Asked, Launch};
 use super::store::Loaded;
-use super::text::{Layout, MOST_DIMS, MOST_TENSORS, THREADS, UNROLL, UNROLL_STRIDED, Variant};
+use super::text::{
+    Layout, MOST_DIMS, MOST_TENSORS, ScalarKind, THREADS, UNROLL, UNROLL_STRIDED, Variant,
+};
 use super::{Jit, MOST_SCALARS, Scalar};
 use crate::device::Device;
 use crate::driver::compiler::Program;
+use crate::driver::sys::CUfunction;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use crate::text::Text;
 use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
 
 /// What tells the kernels of a function apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,13 +41,23 @@ pub struct Call<'a> {
 }
 
 /// Extra arguments as parameters of a kernel.
-struct Scalars {
-    kinds: [super::text::ScalarKind; MOST_SCALARS],
-    words: [[u64; 2]; MOST_SCALARS],
+pub struct Scalars {
+    kinds: [ScalarKind; MOST_SCALARS],
+    /// As many as there are, were written.
+    words: [MaybeUninit<[u64; 2]>; MOST_SCALARS],
     len: usize,
 }
 
 impl Scalars {
+    /// None yet.
+    pub fn new() -> Scalars {
+        Scalars {
+            kinds: [ScalarKind::Double; MOST_SCALARS],
+            words: [const { MaybeUninit::uninit() }; MOST_SCALARS],
+            len: 0,
+        }
+    }
+
     fn key(&self) -> u64 {
         let kinds = self.kinds[..self.len].iter();
         kinds.rev().fold(0, |key, kind| key << 2 | *kind as u64)
@@ -50,19 +65,15 @@ impl Scalars {
 }
 
 impl Jit {
-    /// The declared extra arguments, with what a call says instead.
-    fn scalars<'a>(
+    /// Fills in the declared extra arguments, with what a call says instead.
+    pub fn read_scalars<'a>(
         &self,
         given: impl Iterator<Item = Result<(&'a str, Scalar)>>,
-    ) -> Result<Scalars> {
-        let mut made = Scalars {
-            kinds: [super::text::ScalarKind::Double; MOST_SCALARS],
-            words: [[0; 2]; MOST_SCALARS],
-            len: self.scalars.len(),
-        };
+        to: &mut Scalars,
+    ) -> Result<()> {
         let mut set = |index: usize, value: Scalar| {
-            made.kinds[index] = value.kind();
-            made.words[index] = value.words();
+            to.kinds[index] = value.kind();
+            to.words[index].write(value.words());
         };
         self.scalars.iter().enumerate().for_each(|(index, known)| set(index, known.default));
         for scalar in given {
@@ -70,16 +81,34 @@ impl Jit {
             let index = self.scalars.iter().position(|known| known.name == name);
             set(index.ok_or_else(|| Error::Undeclared { name: Text::new(name) })?, value);
         }
-        Ok(made)
+        to.len = self.scalars.len();
+        Ok(())
+    }
+
+    /// Does a call that is like one of the last; `false`: it is not.
+    #[inline]
+    pub fn call_again(
+        &self,
+        runtime: &Runtime,
+        asked: &Asked<'_>,
+        scalars: &Scalars,
+        stream: Option<&Stream>,
+    ) -> Result<bool> {
+        let mut found = Again::new();
+        if !self.recent.find(asked, scalars.key(), &mut found) {
+            return Ok(false);
+        }
+        let device = runtime.device(found.device)?;
+        let stream = stream.unwrap_or_else(|| device.streams.current());
+        if stream.device() != found.device {
+            return Ok(false);
+        }
+        queue(device, stream, &found.launch, found.shape(), found.addresses(), scalars)?;
+        Ok(true)
     }
 
     /// Computes the outputs, queued on a stream.
-    pub fn call<'a>(
-        &self,
-        runtime: &Runtime,
-        call: &Call<'_>,
-        scalars: impl Iterator<Item = Result<(&'a str, Scalar)>>,
-    ) -> Result<()> {
+    pub fn call(&self, runtime: &Runtime, call: &Call<'_>, scalars: &Scalars) -> Result<()> {
         let Call { inputs, outputs, stream } = *call;
         if !(1..=MOST_TENSORS).contains(&inputs.len()) {
             return Err(Error::OutOfRange {
@@ -89,7 +118,6 @@ impl Jit {
             });
         }
         self.require_outputs(outputs.len())?;
-        let scalars = self.scalars(scalars)?;
         let mut kinds = [Kind::Bool; MOST_TENSORS];
         for (kind, input) in kinds.iter_mut().zip(inputs) {
             *kind = Kind::of(input.dtype)?;
@@ -109,14 +137,17 @@ impl Jit {
         if stream.device() != device.ordinal() {
             return Err(Error::Invalid("the stream is of another device than the tensors"));
         }
-        let Some(whole) = Iteration::new(inputs, outputs)? else { return Ok(()) };
-        let target = Target { jit: self, device, stream, kinds, common, scalars: &scalars };
+        let mut whole = Iteration::new();
+        if !whole.set(inputs, outputs)? {
+            return Ok(());
+        }
+        let target = Target { jit: self, device, stream, kinds, common, scalars, call };
         match whole.layout(kinds, common) {
-            Layout::Strided => whole.for_each_part(&mut |part| {
+            Layout::Strided if !whole.fits_32_bits() => whole.for_each_part(&mut |part| {
                 // A part may lie side by side where the whole does not.
-                target.launch(part, part.layout(kinds, common))
+                target.launch(part, part.layout(kinds, common), false)
             }),
-            flat => target.launch(&whole, flat),
+            layout => target.launch(&whole, layout, true),
         }
     }
 }
@@ -146,6 +177,7 @@ struct Target<'a> {
     kinds: &'a [Kind],
     common: Kind,
     scalars: &'a Scalars,
+    call: &'a Call<'a>,
 }
 
 /// The most parameters of a kernel: a count, operands, shape, extra arguments.
@@ -168,15 +200,16 @@ impl Target<'_> {
         PlanKey { inputs, scalars: self.scalars.key(), layout, common: self.common as u8, device }
     }
 
-    fn launch(&self, part: &Iteration, layout: Layout) -> Result<()> {
+    /// `is_whole`: it is all of the call, which is remembered.
+    fn launch(&self, part: &Iteration, layout: Layout, is_whole: bool) -> Result<()> {
         let key = self.key(layout);
         if let Some(loaded) = self.jit.plans.find(&key).and_then(|entry| entry.get()) {
-            return self.launch_kernel(part, layout, loaded);
+            return self.launch_kernel(part, layout, loaded, is_whole);
         }
         self.prepare(key, layout)?;
         let entry = self.jit.plans.find(&key);
         match entry.and_then(|entry| entry.get()) {
-            Some(loaded) => self.launch_kernel(part, layout, loaded),
+            Some(loaded) => self.launch_kernel(part, layout, loaded, is_whole),
             None => Err(Error::Internal(Text::new("a kernel that was made and is not there"))),
         }
     }
@@ -208,54 +241,81 @@ impl Target<'_> {
         self.jit.plans.add(key, entry)
     }
 
-    fn launch_kernel(&self, part: &Iteration, layout: Layout, loaded: &Loaded) -> Result<()> {
+    fn launch_kernel(
+        &self,
+        part: &Iteration,
+        layout: Layout,
+        loaded: &Loaded,
+        is_whole: bool,
+    ) -> Result<()> {
         let numel = part.numel();
-        let mut operands = [0u64; 1 + MOST_OPERANDS];
-        operands[0] = numel;
-        operands[1..].copy_from_slice(&part.addresses);
-        let mut next = 1 + part.operands();
-        let mut shape = [0u32; SHAPE];
-        let mut words = self.scalars.words;
-        let mut parameters = [std::ptr::null_mut::<c_void>(); PARAMETERS];
-        for (to, word) in parameters.iter_mut().zip(&mut operands[..next]) {
-            *to = std::ptr::from_mut(word).cast();
-        }
-        let elements = match layout {
-            Layout::Flat { width, .. } => u64::from(width) * u64::from(UNROLL),
+        let mut room = [0u32; SHAPE];
+        let (elements, shape) = match layout {
+            Layout::Flat { width, .. } => (u64::from(width) * u64::from(UNROLL), &room[..0]),
             Layout::Strided => {
-                write_shape(&mut shape, part);
-                parameters[next] = shape.as_mut_ptr().cast();
-                next += 1;
-                u64::from(UNROLL_STRIDED)
+                write_shape(&mut room, part);
+                (u64::from(UNROLL_STRIDED), &room[..])
             }
         };
-        for (to, words) in parameters[next..].iter_mut().zip(&mut words[..self.scalars.len]) {
-            *to = words.as_mut_ptr().cast();
-        }
         let grid = numel.div_ceil(elements * u64::from(THREADS));
         let grid = u32::try_from(grid).ok().filter(|grid| *grid <= i32::MAX as u32);
         let grid =
             grid.ok_or(Error::Invalid("the tensors have more elements than a grid reaches"))?;
-        let _context = self.device.enter()?;
-        // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
-        // tensors, and the stream is alive.
-        unsafe {
-            self.device.driver().cuLaunchKernel(
-                loaded.function(),
-                grid,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                0,
-                self.stream.native(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        }?;
+        let launch = Launch { function: loaded.function() as usize, grid, numel };
+        let addresses = &part.addresses[..part.operands()];
+        queue(self.device, self.stream, &launch, shape, addresses, self.scalars)?;
+        if is_whole {
+            let Call { inputs, outputs, .. } = *self.call;
+            self.jit.recent.add(inputs, outputs, self.scalars.key(), &launch, shape);
+        }
         Ok(())
     }
+}
+
+/// Queues a kernel whose parameters are a count, the operands, its shape if it has one, and the extra
+/// arguments.
+fn queue(
+    device: &Device,
+    stream: &Stream,
+    launch: &Launch,
+    shape: &[u32],
+    addresses: &[u64],
+    scalars: &Scalars,
+) -> Result<()> {
+    // The driver reads what these lead to, and writes nothing.
+    let mut parameters = [std::ptr::null_mut::<c_void>(); PARAMETERS];
+    parameters[0] = std::ptr::from_ref(&launch.numel).cast_mut().cast();
+    let mut next = 1;
+    for (to, address) in parameters[next..].iter_mut().zip(addresses) {
+        *to = std::ptr::from_ref(address).cast_mut().cast();
+    }
+    next += addresses.len();
+    if !shape.is_empty() {
+        parameters[next] = shape.as_ptr().cast_mut().cast();
+        next += 1;
+    }
+    for (to, words) in parameters[next..].iter_mut().zip(&scalars.words[..scalars.len]) {
+        *to = words.as_ptr().cast_mut().cast();
+    }
+    let _context = device.enter()?;
+    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
+    // tensors, and the stream is alive.
+    unsafe {
+        device.driver().cuLaunchKernel(
+            launch.function as CUfunction,
+            launch.grid,
+            1,
+            1,
+            THREADS,
+            1,
+            1,
+            0,
+            stream.native(),
+            parameters.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    }?;
+    Ok(())
 }
 
 /// A device's compute capability: 90 is 9.0.

@@ -5,6 +5,7 @@ use super::kind::Kind;
 use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::tensor::{MAX_DIMS, Tensor};
+use std::mem::MaybeUninit;
 
 /// Inputs and outputs.
 pub const MOST_OPERANDS: usize = 2 * MOST_TENSORS;
@@ -13,7 +14,7 @@ pub const MOST_OPERANDS: usize = 2 * MOST_TENSORS;
 const MOST: i128 = i32::MAX as i128;
 
 /// A dimension, and from one index to the next in each operand, in bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dim {
     /// Indices.
     pub size: u64,
@@ -32,7 +33,8 @@ pub struct Iteration {
     sizes: [u64; MOST_OPERANDS],
     operands: usize,
     inputs: usize,
-    dims: [Dim; MOST_DIMS],
+    /// `len` were written. Room for all of them costs more to clear than the few that there are.
+    dims: [MaybeUninit<Dim>; MOST_DIMS],
     len: usize,
 }
 
@@ -124,8 +126,20 @@ fn is_same(a: &Tensor, b: &Tensor) -> bool {
 }
 
 impl Iteration {
-    /// Checks the shapes, and puts the dimensions in order; `None`: there are no elements.
-    pub fn new(inputs: &[Tensor], outputs: &[Tensor]) -> Result<Option<Iteration>> {
+    /// Of nothing yet.
+    pub fn new() -> Iteration {
+        Iteration {
+            addresses: [0; MOST_OPERANDS],
+            sizes: [1; MOST_OPERANDS],
+            operands: 0,
+            inputs: 0,
+            dims: [const { MaybeUninit::uninit() }; MOST_DIMS],
+            len: 0,
+        }
+    }
+
+    /// Checks the shapes, and puts the dimensions in order; `false`: there are no elements.
+    pub fn set(&mut self, inputs: &[Tensor], outputs: &[Tensor]) -> Result<bool> {
         let mut room = [0; MAX_DIMS];
         let shape = broadcast(inputs, &mut room)?;
         for output in outputs {
@@ -135,21 +149,14 @@ impl Iteration {
             output.require_writable()?;
         }
         if outputs.iter().any(|output| output.numel == 0) {
-            return Ok(None);
+            return Ok(false);
         }
         check_overlap(inputs, outputs)?;
-        let mut made = Iteration {
-            addresses: [0; MOST_OPERANDS],
-            sizes: [1; MOST_OPERANDS],
-            operands: inputs.len() + outputs.len(),
-            inputs: inputs.len(),
-            dims: [NONE; MOST_DIMS],
-            len: 0,
-        };
+        (self.operands, self.inputs) = (inputs.len() + outputs.len(), inputs.len());
         for (index, tensor) in inputs.iter().chain(outputs).enumerate() {
             let bytes = tensor.dtype.element_bytes().unwrap_or(1);
-            made.addresses[index] = tensor.address;
-            made.sizes[index] = bytes;
+            self.addresses[index] = tensor.address;
+            self.sizes[index] = bytes;
             if !tensor.address.is_multiple_of(bytes) {
                 return Err(MISALIGNED);
             }
@@ -158,8 +165,14 @@ impl Iteration {
                 return Err(FALLS);
             }
         }
-        made.order(shape, inputs, outputs)?;
-        Ok(Some(made))
+        self.order(shape, inputs, outputs)?;
+        Ok(true)
+    }
+
+    fn push(&mut self, dim: Dim) -> Result<()> {
+        self.dims.get_mut(self.len).ok_or(TOO_MANY)?.write(dim);
+        self.len += 1;
+        Ok(())
     }
 
     /// Puts the dimensions in order, the fastest first, and takes together what is as one.
@@ -167,37 +180,38 @@ impl Iteration {
         // Nearly always, and then there is no order to find.
         let is_flat = |tensor: &Tensor| tensor.shape() == shape && tensor.is_compact();
         if inputs.iter().chain(outputs).all(is_flat) {
-            let dim = &mut self.dims[0];
-            dim.size = outputs.first().map_or(1, |output| output.numel);
+            let mut dim = Dim { size: outputs.first().map_or(1, |output| output.numel), ..NONE };
             for (to, bytes) in dim.strides.iter_mut().zip(self.sizes).take(self.operands) {
                 *to = bytes as i64;
             }
-            self.len = 1;
-            return Ok(());
+            return self.push(dim);
         }
-        let mut dims = [NONE; MAX_DIMS];
-        let mut len = 0;
-        for (place, size) in shape.iter().enumerate().rev().filter(|(_, size)| **size != 1) {
-            let dim = &mut dims[len];
-            dim.size = *size as u64;
-            len += 1;
+        let sizes = self.sizes;
+        let dim = |place: u8| {
+            let mut dim = Dim { size: shape[usize::from(place)] as u64, ..NONE };
             for (index, tensor) in inputs.iter().chain(outputs).enumerate() {
                 let lacking = shape.len() - tensor.shape().len();
-                let Some(own) = place.checked_sub(lacking) else { continue };
+                let Some(own) = usize::from(place).checked_sub(lacking) else { continue };
                 if tensor.shape()[own] != 1 {
                     // The range of the tensor has so many bytes at least.
-                    dim.strides[index] =
-                        tensor.strides()[own].wrapping_mul(self.sizes[index] as i64);
+                    dim.strides[index] = tensor.strides()[own].wrapping_mul(sizes[index] as i64);
                 }
             }
+            dim
+        };
+        let mut places = [0; MAX_DIMS];
+        let mut len = 0;
+        for (place, _) in shape.iter().enumerate().rev().filter(|(_, size)| **size != 1) {
+            places[len] = place as u8;
+            len += 1;
         }
-        let dims = &mut dims[..len];
+        let places = &mut places[..len];
         for index in 1..len {
-            let mut moving = index;
+            let (mut moving, of_moving) = (index, dim(places[index]));
             for place in (0..index).rev() {
-                match self.compare(&dims[place], &dims[moving]) {
+                match self.compare(&dim(places[place]), &of_moving) {
                     std::cmp::Ordering::Greater => {
-                        dims.swap(place, moving);
+                        places.swap(place, moving);
                         moving = place;
                     }
                     std::cmp::Ordering::Less => break,
@@ -205,19 +219,17 @@ impl Iteration {
                 }
             }
         }
-        for dim in dims {
-            let operands = self.operands;
+        let operands = self.operands;
+        for place in places {
+            let dim = dim(*place);
             let joins = |last: &Dim| {
                 let pairs = last.strides.iter().zip(&dim.strides).take(operands);
                 let size = last.size as i64;
                 pairs.clone().all(|(inner, outer)| inner.checked_mul(size) == Some(*outer))
             };
-            match self.dims[..self.len].last_mut() {
+            match self.len.checked_sub(1).map(|last| self.dim_mut(last)) {
                 Some(last) if joins(last) => last.size *= dim.size,
-                _ => {
-                    *self.dims.get_mut(self.len).ok_or(TOO_MANY)? = *dim;
-                    self.len += 1;
-                }
+                _ => self.push(dim)?,
             }
         }
         Ok(())
@@ -243,7 +255,15 @@ impl Iteration {
 
     /// Its dimensions, the fastest first.
     pub fn dims(&self) -> &[Dim] {
-        &self.dims[..self.len]
+        let first = self.dims.as_ptr().cast();
+        // SAFETY: so many were written.
+        unsafe { std::slice::from_raw_parts(first, self.len) }
+    }
+
+    fn dim_mut(&mut self, index: usize) -> &mut Dim {
+        let place = &mut self.dims[..self.len][index];
+        // SAFETY: one of those that were written.
+        unsafe { place.assume_init_mut() }
     }
 
     /// Elements.
@@ -287,7 +307,7 @@ impl Iteration {
     }
 
     /// Are 32 bits enough to compute its addresses?
-    fn fits_32_bits(&self) -> bool {
+    pub fn fits_32_bits(&self) -> bool {
         let reach = |index: usize| {
             let each = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.strides[index]);
             self.dims().iter().map(each).sum::<i128>()
@@ -310,13 +330,14 @@ impl Iteration {
             let furthest = dim.strides[..self.operands].iter().max().copied().unwrap_or(0);
             i128::from(dim.size - 1) * i128::from(furthest.max(1))
         };
-        let furthest = (0..self.len).max_by_key(|index| reach(&self.dims[*index])).unwrap_or(0);
+        let dims = self.dims().iter().enumerate();
+        let furthest = dims.max_by_key(|(_, dim)| reach(dim)).map_or(0, |(index, _)| index);
         let mut first = *self;
-        let half = self.dims[furthest].size / 2;
-        first.dims[furthest].size = half;
-        self.dims[furthest].size -= half;
+        let half = self.dims()[furthest].size / 2;
+        first.dim_mut(furthest).size = half;
+        self.dim_mut(furthest).size -= half;
         for index in 0..self.operands {
-            let bytes = (half as i64).wrapping_mul(self.dims[furthest].strides[index]);
+            let bytes = (half as i64).wrapping_mul(self.dims()[furthest].strides[index]);
             self.addresses[index] = self.addresses[index].wrapping_add(bytes as u64);
         }
         first

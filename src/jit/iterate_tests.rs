@@ -8,7 +8,8 @@ fn tensor(address: u64, shape: &[i64], strides: Option<&[i64]>) -> Tensor {
 }
 
 fn of(inputs: &[Tensor], outputs: &[Tensor]) -> Result<Option<Iteration>> {
-    Iteration::new(inputs, outputs)
+    let mut made = Iteration::new();
+    Ok(made.set(inputs, outputs)?.then_some(made))
 }
 
 const F: [Kind; 2] = [Kind::F32, Kind::F32];

@@ -7,12 +7,14 @@ pub mod iterate;
 pub mod kernel;
 pub mod kind;
 pub mod plans;
+pub mod recent;
 pub mod source;
 pub mod store;
 pub mod text;
 
 use crate::error::{Error, Result};
 use plans::Plans;
+use recent::Recent;
 use source::Signature;
 use text::{MOST_TENSORS, ScalarKind};
 
@@ -66,6 +68,7 @@ pub struct Jit {
     scalars: Vec<Declared>,
     /// What was called before, by types and layout.
     plans: Plans<call::PlanKey>,
+    recent: Recent,
 }
 
 impl Jit {
@@ -143,6 +146,7 @@ impl Jit {
             is_void,
             scalars: declared,
             plans: Plans::new(),
+            recent: Recent::new(),
         })
     }
 

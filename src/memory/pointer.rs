@@ -172,3 +172,15 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
     Ok(Some((state.address(arena.base, id), state.blocks[id].requested)))
 }
+
+/// The same, and its device, where it is a block of the cache; else nothing, whatever it is.
+#[inline]
+pub fn cached_extent(address: u64) -> Option<(i32, u64, u64)> {
+    let cached = virtual_memory::arena_of(address);
+    let (arena, offset) = cached.or_else(|| segmented::arena_of(address))?;
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let id = state.find_around((offset / UNIT) as u32)?;
+    Some((arena.device, state.address(arena.base, id), state.blocks[id].requested))
+}
