@@ -3,10 +3,9 @@
 use super::iterate::{Iteration, MOST_OPERANDS};
 use super::kind::{self, Kind};
 use super::recent::{Again, Asked, Launch};
+use super::rows::{self, SHAPE, rows_of_thread};
 use super::store::Loaded;
-use super::text::{
-    Layout, MOST_DIMS, MOST_TENSORS, ScalarKind, THREADS, UNROLL, UNROLL_STRIDED, Variant,
-};
+use super::text::{Layout, MOST_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
 use super::{Jit, MOST_SCALARS, Scalar};
 use crate::device::Device;
 use crate::driver::compiler::Program;
@@ -24,7 +23,7 @@ use std::mem::MaybeUninit;
 pub struct PlanKey {
     inputs: [u8; MOST_TENSORS],
     scalars: u64,
-    layout: u16,
+    layout: u32,
     common: u8,
     device: u8,
 }
@@ -143,7 +142,7 @@ impl Jit {
         }
         let target = Target { jit: self, device, stream, kinds, common, scalars, call };
         match whole.layout(kinds, common) {
-            Layout::Strided if !whole.fits_32_bits() => whole.for_each_part(&mut |part| {
+            Layout::Rows { .. } if !whole.fits_32_bits() => whole.for_each_part(&mut |part| {
                 // A part may lie side by side where the whole does not.
                 target.launch(part, part.layout(kinds, common), false)
             }),
@@ -183,9 +182,6 @@ struct Target<'a> {
 /// The most parameters of a kernel: a count, operands, shape, extra arguments.
 const PARAMETERS: usize = 2 + MOST_OPERANDS + MOST_SCALARS;
 
-/// Words of 32 bits of the kernel's shape.
-const SHAPE: usize = 1 + 3 * MOST_DIMS + MOST_DIMS * MOST_OPERANDS;
-
 impl Target<'_> {
     fn key(&self, layout: Layout) -> PlanKey {
         let mut inputs = [0; MOST_TENSORS];
@@ -193,8 +189,10 @@ impl Target<'_> {
             *to = *kind as u8 + 1;
         }
         let layout = match layout {
-            Layout::Strided => 0,
-            Layout::Flat { width, singles } => u16::from(width) << 8 | u16::from(singles),
+            Layout::Flat { width, singles } => u32::from_le_bytes([width, singles, 0, 0]),
+            Layout::Rows { width, repeated, once, is_deep } => {
+                u32::from_le_bytes([width, repeated, once, 1 + u8::from(is_deep)])
+            }
         };
         let device = self.device.ordinal() as u8;
         PlanKey { inputs, scalars: self.scalars.key(), layout, common: self.common as u8, device }
@@ -250,14 +248,16 @@ impl Target<'_> {
     ) -> Result<()> {
         let numel = part.numel();
         let mut room = [0u32; SHAPE];
-        let (elements, shape) = match layout {
-            Layout::Flat { width, .. } => (u64::from(width) * u64::from(UNROLL), &room[..0]),
-            Layout::Strided => {
-                write_shape(&mut room, part);
-                (u64::from(UNROLL_STRIDED), &room[..])
+        let (grid, shape) = match layout {
+            Layout::Flat { width, .. } => {
+                (numel.div_ceil(u64::from(width) * u64::from(UNROLL * THREADS)), &room[..0])
+            }
+            Layout::Rows { width, is_deep, .. } => {
+                let unroll = rows_of_thread(width, self.kinds.iter().copied().chain([self.common]));
+                let (grid, words) = rows::write(&mut room, part, width, is_deep, unroll);
+                (grid, &room[..words])
             }
         };
-        let grid = numel.div_ceil(elements * u64::from(THREADS));
         let grid = u32::try_from(grid).ok().filter(|grid| *grid <= i32::MAX as u32);
         let grid =
             grid.ok_or(Error::Invalid("the tensors have more elements than a grid reaches"))?;
@@ -322,48 +322,4 @@ fn queue(
 pub fn capability(device: &Device) -> Result<u32> {
     let (major, minor) = device.capability()?;
     Ok((major * 10 + minor).unsigned_abs())
-}
-
-/// The kernel's shape.
-fn write_shape(shape: &mut [u32; SHAPE], part: &Iteration) {
-    let operands = part.operands();
-    shape[0] = part.dims().len() as u32;
-    let (sizes, strides) = shape[1..].split_at_mut(3 * MOST_DIMS);
-    for (index, dim) in part.dims().iter().enumerate() {
-        let (magic, shift) = magic(dim.size as u32);
-        sizes[index] = dim.size as u32;
-        sizes[MOST_DIMS + index] = magic;
-        sizes[2 * MOST_DIMS + index] = shift;
-        let own = &mut strides[index * operands..(index + 1) * operands];
-        for (to, stride) in own.iter_mut().zip(&dim.strides) {
-            // Fits: the part needs no more than 31 bits.
-            *to = *stride as u32;
-        }
-    }
-}
-
-/// With what to multiply, and how far to shift, instead of dividing numbers below 2^31.
-fn magic(divisor: u32) -> (u32, u32) {
-    let shift = divisor.max(1).next_power_of_two().trailing_zeros();
-    let rest = (1u64 << shift) - u64::from(divisor);
-    (((rest << 32) / u64::from(divisor) + 1) as u32, shift)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn division_by_multiplication_is_exact() {
-        let numbers =
-            [0, 1, 2, 3, 6, 7, 99, 1 << 16, 123_456_789, i32::MAX as u32 - 1, i32::MAX as u32];
-        for divisor in (1..2000).chain(numbers.into_iter().filter(|number| *number > 0)) {
-            let (magic, shift) = magic(divisor);
-            let around = (1..50).map(|times| divisor.saturating_mul(times) & 0x7fff_ffff);
-            for number in numbers.into_iter().chain(around.flat_map(|n| [n.max(1) - 1, n])) {
-                let high = ((u64::from(number) * u64::from(magic)) >> 32) as u32;
-                assert_eq!((high + number) >> shift, number / divisor, "{number} / {divisor}");
-            }
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //! dimensions, what of them is as one, and parts for which 32 bits are enough.
 
 use super::kind::Kind;
+use super::rows;
 use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::tensor::{MAX_DIMS, Tensor};
@@ -271,6 +272,11 @@ impl Iteration {
         self.dims().iter().map(|dim| dim.size).product()
     }
 
+    /// Bytes of an element of an operand.
+    pub fn element_bytes(&self, index: usize) -> u64 {
+        self.sizes[index]
+    }
+
     /// Inputs and outputs.
     pub fn operands(&self) -> usize {
         self.operands
@@ -285,7 +291,7 @@ impl Iteration {
             if index < self.inputs && self.dims().iter().all(|dim| dim.strides[index] == 0) {
                 singles |= 1 << index;
             } else if !rest.is_empty() || stride != self.sizes[index] as i64 {
-                return Layout::Strided;
+                return rows::layout(self, kinds, common);
             }
         }
         self.flat(kinds, common, singles)

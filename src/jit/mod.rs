@@ -8,6 +8,7 @@ pub mod kernel;
 pub mod kind;
 pub mod plans;
 pub mod recent;
+pub mod rows;
 pub mod source;
 pub mod store;
 pub mod text;

@@ -1,6 +1,7 @@
 //! The kernel around a function, as CUDA C++: for one choice of types, and of how its operands lie.
 
 use super::kind::Kind;
+use super::rows::rows_of_thread;
 use super::source::Signature;
 use crate::error::{Error, Result};
 use std::fmt::{self, Write};
@@ -11,14 +12,14 @@ pub const THREADS: u32 = 128;
 /// Vectors of each operand that a thread has in flight where nothing lies between elements.
 pub const UNROLL: u32 = 2;
 
-/// Elements of a thread where something does.
-pub const UNROLL_STRIDED: u32 = 4;
-
 /// The most tensors on each side.
 pub const MOST_TENSORS: usize = 8;
 
 /// The most dimensions in a kernel's parameters: PyTorch's.
 pub const MOST_DIMS: usize = 25;
+
+/// Dimensions for which a kernel has no loop.
+pub const SHALLOW: usize = 2;
 
 /// Bytes of a vector.
 pub const VECTOR_BYTES: u64 = 16;
@@ -64,8 +65,17 @@ pub enum Layout {
         /// A bit for each input.
         singles: u8,
     },
-    /// By strides.
-    Strided,
+    /// Rows of elements, anywhere.
+    Rows {
+        /// Elements of a row that are read and written at a time.
+        width: u8,
+        /// A bit for each input that is one element all along a row; none where `width` is 1.
+        repeated: u8,
+        /// A bit for each input that is the same in all rows of a thread.
+        once: u8,
+        /// Are there more than [`SHALLOW`] dimensions?
+        is_deep: bool,
+    },
 }
 
 /// What a kernel is made for.
@@ -140,7 +150,8 @@ impl Variant<'_> {
         let name = signature.name;
         let written = match self.layout {
             Layout::Flat { width, .. } => write!(text, "{name}_vectorized{width}_kernel"),
-            Layout::Strided => write!(text, "{name}_kernel"),
+            Layout::Rows { width: 1, .. } => write!(text, "{name}_kernel"),
+            Layout::Rows { width, .. } => write!(text, "{name}_rows{width}_kernel"),
         };
         written.map_err(no_room)?;
         text.ended()
@@ -175,7 +186,10 @@ impl Variant<'_> {
         self.write_apply(to, signature)?;
         match self.layout {
             Layout::Flat { width, singles } => self.write_flat(to, signature, width, singles),
-            Layout::Strided => self.write_strided(to, signature),
+            Layout::Rows { width, repeated, once, is_deep } => {
+                let dims = if is_deep { MOST_DIMS } else { SHALLOW };
+                self.write_rows(to, signature, width, [repeated, once], dims)
+            }
         }
     }
 
@@ -296,61 +310,114 @@ apply({of_elements}{into_elements}{extra});
         )
     }
 
-    fn write_strided(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
+    fn write_rows(
+        &self,
+        to: &mut Growing,
+        signature: &Signature<'_>,
+        width: u8,
+        [repeated, once]: [u8; 2],
+        dims: usize,
+    ) -> fmt::Result {
         let (inputs, outputs) = (self.inputs.len(), self.outputs);
         let number = inputs + outputs;
+        let unroll = rows_of_thread(width, self.inputs.iter().copied().chain([self.common]));
         let kind = |i: usize| in_memory(self.inputs[i]);
+        let (is_repeated, is_once) = (|i: usize| repeated >> i & 1 == 1, |i| once >> i & 1 == 1);
         let common = self.common.stored();
         let name = signature.name;
         let (operands, scalars) = (self.operands(), self.scalars());
         let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
-        let declared = Each(inputs, " ", |f, i| write!(f, "{} x{i}[U];", kind(i)));
+        let whole = |f: &mut fmt::Formatter<'_>, i: usize| match is_repeated(i) {
+            true => f.write_str(kind(i)),
+            false => write!(f, "vector<{}, V>", kind(i)),
+        };
+        let read = |f: &mut fmt::Formatter<'_>, i: usize, in_row: bool| {
+            f.write_str("*reinterpret_cast<const ")?;
+            whole(f, i)?;
+            write!(f, " *>(reinterpret_cast<const char *>(i{i}) + (o[{i}]")?;
+            if in_row { write!(f, " + row * q.step[{i}]));") } else { f.write_str("));") }
+        };
+        let declared = Each(inputs, "\n", |f, i| {
+            if is_once(i) {
+                f.write_str("const ")?;
+            }
+            whole(f, i)?;
+            if !is_once(i) {
+                return write!(f, " x{i}[U];");
+            }
+            write!(f, " x{i} = ")?;
+            read(f, i, false)
+        });
         let loaded = Each(inputs, "\n", |f, i| {
-            let kind = kind(i);
-            write!(f, "x{i}[u] = *reinterpret_cast<const {kind} *>(")?;
-            write!(f, "reinterpret_cast<const char *>(i{i}) + o[u][{i}]);")
+            if is_once(i) {
+                return Ok(());
+            }
+            write!(f, "x{i}[u] = ")?;
+            read(f, i, true)
         });
-        let values = Each(inputs, "", |f, i| write!(f, "x{i}[u], "));
-        let results = Each(outputs, ", ", |f, i| {
-            let place = inputs + i;
-            write!(
-                f,
-                "*reinterpret_cast<{common} *>(reinterpret_cast<char *>(o{i}) + o[u][{place}])"
-            )
+        let values = Each(inputs, "", |f, i| {
+            let row = if is_once(i) { "" } else { "[u]" };
+            let element = if is_repeated(i) { "" } else { ".at[v]" };
+            write!(f, "x{i}{row}{element}, ")
         });
+        let vectors = Each(outputs, " ", |f, i| write!(f, "vector<{common}, V> y{i};"));
+        let results = Each(outputs, ", ", |f, i| write!(f, "y{i}.at[v]"));
+        let stored = Each(outputs, "\n", |f, i| {
+            let k = inputs + i;
+            write!(f, "*reinterpret_cast<vector<{common}, V> *>(reinterpret_cast<char *>(o{i})")?;
+            write!(f, " + (o[{k}] + u * q.step[{k}])) = y{i};")
+        });
+        let suffix = Each(1, "", |f, _| match width {
+            1 => Ok(()),
+            _ => write!(f, "_rows{width}"),
+        });
+        // Of the last dimension nothing is left: without a loop there is one division.
+        let place = if dims == SHALLOW {
+            "const uint32_t whole = (__umulhi(at, q.magic[0]) + at) >> q.shift[0];\n\
+             const uint32_t index = at - whole * q.size[0];\n\
+             #pragma unroll\n\
+             for (int k = 0; k <= N; ++k) o[k] = index * q.stride[0][k] + whole * q.stride[1][k];"
+        } else {
+            "#pragma unroll\n\
+             for (int k = 0; k <= N; ++k) o[k] = 0;\n\
+             for (uint32_t d = 0; d < q.dims; ++d) {\n\
+             const uint32_t whole = (__umulhi(at, q.magic[d]) + at) >> q.shift[d];\n\
+             const uint32_t index = at - whole * q.size[d];\n\
+             at = whole;\n\
+             #pragma unroll\n\
+             for (int k = 0; k <= N; ++k) o[k] += index * q.stride[d][k];\n\
+             }"
+        };
         write!(
             to,
             r#"namespace tcuda {{
-enum {{ N = {number}, U = {UNROLL_STRIDED}, THREADS = {THREADS}, MOST = {MOST_DIMS} }};
+enum {{ N = {number}, U = {unroll}, V = {width}, THREADS = {THREADS}, MOST = {dims} }};
 struct shape {{
-uint32_t dims, size[MOST], magic[MOST], shift[MOST], stride[MOST][N];
+uint32_t threads, rows, groups, dims, size[MOST], magic[MOST], shift[MOST], stride[MOST][N + 1];
+uint32_t step[N];
 }};
-TCUDA_INLINE void place(const shape &q, uint32_t at, uint32_t *o) {{
-#pragma unroll
-for (int k = 0; k < N; ++k) o[k] = 0;
-for (uint32_t d = 0; d < q.dims; ++d) {{
-const uint32_t whole = (__umulhi(at, q.magic[d]) + at) >> q.shift[d];
-const uint32_t index = at - whole * q.size[d];
-at = whole;
-#pragma unroll
-for (int k = 0; k < N; ++k) o[k] += index * q.stride[d][k];
-}}
-}}
 }}
 extern "C" __global__ void __launch_bounds__({THREADS})
-{name}_kernel({operands}, const tcuda::shape q{scalars}) {{
+{name}{suffix}_kernel({operands}, const tcuda::shape q{scalars}) {{
 using namespace tcuda;
-const uint32_t first = blockIdx.x * (THREADS * U) + threadIdx.x, n = uint32_t(count);
-uint32_t o[U][N];
+uint32_t at = blockIdx.x * THREADS + threadIdx.x, o[N + 1];
+if (at >= q.threads) return;
+{place}
 {declared}
 #pragma unroll
-for (int u = 0; u < U; ++u) if (first + u * THREADS < n) {{
-place(q, first + u * THREADS, o[u]);
+for (int u = 0; u < U; ++u) {{
+/* Where there is no such row, the first one once more: no load waits for a branch. */
+const uint32_t row = o[N] + u * q.groups < q.rows ? u : 0;
 {loaded}
 }}
 #pragma unroll
-for (int u = 0; u < U; ++u) if (first + u * THREADS < n) {{
-apply({values}{results}{extra});
+for (int u = 0; u < U; ++u) {{
+{vectors}
+#pragma unroll
+for (int v = 0; v < V; ++v) apply({values}{results}{extra});
+if (o[N] + u * q.groups < q.rows) {{
+{stored}
+}}
 }}
 }}
 "#

@@ -27,6 +27,7 @@ fn compile(code: &str, variant: &Variant<'_>, capability: u32) -> Option<Vec<u8>
 }
 
 const FLAT: Layout = Layout::Flat { width: 1, singles: 0 };
+const ANYWHERE: Layout = Layout::Rows { width: 1, repeated: 0, once: 0, is_deep: true };
 
 #[test]
 fn nvrtc_takes_every_type() {
@@ -34,7 +35,8 @@ fn nvrtc_takes_every_type() {
     let scalars = [];
     for kind in Kind::ALL {
         let width = (VECTOR_BYTES / kind.bytes()) as u8;
-        for layout in [Layout::Flat { width, singles: 0 }, Layout::Strided] {
+        let rows = Layout::Rows { width, repeated: u8::from(width > 1), once: 2, is_deep: false };
+        for layout in [Layout::Flat { width, singles: 0 }, rows, ANYWHERE] {
             let inputs = [kind, kind];
             let variant =
                 Variant { inputs: &inputs, outputs: 1, common: kind, scalars: &scalars, layout };
@@ -63,7 +65,7 @@ fn nvrtc_takes_casts_scalars_and_outputs() {
         (Kind::BF16, Kind::C128, Kind::C128),
     ] {
         let inputs = [first, second];
-        for layout in [FLAT, Layout::Flat { width: 1, singles: 2 }, Layout::Strided] {
+        for layout in [FLAT, Layout::Flat { width: 1, singles: 2 }, ANYWHERE] {
             let variant =
                 Variant { inputs: &inputs, outputs: 2, common, scalars: &scalars, layout };
             // Of a device that it does not know, PTX.
