@@ -158,6 +158,57 @@ static void tensors_are_checked(void)
     CHECK_OK(tcuda_jit_destroy(jit));
 }
 
+/* What depends on addresses is looked at in each of a hundred calls of the same shapes. */
+static void calls_like_the_last_are_checked(void)
+{
+    tcuda_jit *jit = NULL;
+    tcuda_scalar alpha = { .name = "alpha", .kind = TCUDA_SCALAR_DOUBLE, .real = 1 };
+    tcuda_jit_options options = { sizeof options, &alpha, 1 };
+    CHECK_OK(tcuda_jit_create("template <typename T> T scaled(T x, T alpha) { return x * alpha; }",
+        &options, &jit));
+    float *mine = NULL, found[64];
+    tcuda_stream *stream = create_stream(0);
+    for (int caching = 1; caching >= 0; caching--) {
+        CHECK_OK(tcuda_memory_caching_enable(caching));
+        CHECK_OK(tcuda_malloc(64 * sizeof *mine, 0, NULL, (void **)&mine));
+        CHECK_OK(tcuda_memory_caching_enable(1));
+        put(mine, host, 64 * sizeof *mine);
+        const tcuda_tensor input = row(mine, float32, 60), output = row(c, float32, 60);
+        for (int i = 0; i < 100; i++) {
+            alpha.real = i;
+            tcuda_stream *own = i % 3 ? stream : NULL;
+            CHECK_OK(tcuda_jit_call(jit, &input, 1, &alpha, i != 0, &output, 1, own));
+            CHECK_OK(tcuda_stream_synchronize(own));
+            put(found, c, sizeof found);
+            for (int k = 0; k < 60; k++)
+                CHECK(found[k] == host[k] * (i == 0 ? 1 : (float)i));
+        }
+        const tcuda_tensor too_far = row(mine + 8, float32, 60);
+        const tcuda_tensor shared = row(mine + 4, float32, 60);
+        const tcuda_tensor nobodys = row((char *)c + ((size_t)1 << 40), float32, 60);
+        /* Without the cache nothing is known of the inside of a block. */
+        if (caching)
+            CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+                tcuda_jit_call(jit, &too_far, 1, NULL, 0, &output, 1, NULL));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+            tcuda_jit_call(jit, &input, 1, NULL, 0, &shared, 1, NULL));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER,
+            tcuda_jit_call(jit, &nobodys, 1, NULL, 0, &output, 1, NULL));
+        CHECK_OK(tcuda_jit_call(jit, &input, 1, NULL, 0, &input, 1, NULL));
+        CHECK_OK(tcuda_stream_synchronize(NULL));
+        CHECK_OK(tcuda_free(mine));
+        if (on_simulator())
+            CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER,
+                tcuda_jit_call(jit, &input, 1, NULL, 0, &output, 1, NULL));
+    }
+    alpha.name = "beta";
+    const tcuda_tensor input = row(a, float32, 60), output = row(c, float32, 60);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_jit_call(jit, &input, 1, &alpha, 1, &output, 1, NULL));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_jit_destroy(jit));
+}
+
 static void a_function_has_several_outputs(void)
 {
     tcuda_jit *jit = NULL;
@@ -344,6 +395,7 @@ int main(void)
     functions_are_called();
     what_is_no_function_is_refused();
     tensors_are_checked();
+    calls_like_the_last_are_checked();
     a_function_has_several_outputs();
     large_tensors_are_whole();
     fill();

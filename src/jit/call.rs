@@ -94,7 +94,7 @@ impl Jit {
         stream: Option<&Stream>,
     ) -> Result<bool> {
         let mut found = Again::new();
-        if !self.recent.find(asked, scalars.key(), &mut found) {
+        if !self.recent.find(runtime, asked, scalars.key(), &mut found) {
             return Ok(false);
         }
         let device = runtime.device(found.device)?;

@@ -3,9 +3,11 @@
 
 use super::MOST_SCALARS;
 use super::iterate::MOST_OPERANDS;
+use crate::copy;
 use crate::lock::Mutex;
 use crate::memory;
 use crate::rank::Rank;
+use crate::runtime::Runtime;
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
 use std::mem::MaybeUninit;
 
@@ -247,16 +249,34 @@ impl Again {
         unsafe { std::slice::from_raw_parts(self.reach.as_ptr().cast(), self.len) }
     }
 
-    /// Is all of it in blocks of ours, of that device?
-    fn is_ours(&self) -> bool {
+    /// Is all of it memory of that device, and what begins in a block of ours inside that block?
+    fn is_there(&self, runtime: &Runtime) -> bool {
         self.addresses().iter().zip(self.reach()).all(|(address, (before, behind))| {
-            memory::cached_extent(*address).is_some_and(|(device, start, bytes)| {
+            let holds = |start: u64, bytes: u64| {
                 let offset = address - start;
-                device == self.device
-                    && *before <= offset
-                    && *behind <= bytes.saturating_sub(offset)
-            })
+                *before <= offset && *behind <= bytes.saturating_sub(offset)
+            };
+            match memory::cached_extent(*address) {
+                Some((device, start, bytes)) => device == self.device && holds(start, bytes),
+                None => self.is_there_elsewhere(runtime, *address, holds),
+            }
         })
+    }
+
+    /// The same for memory that is not of the cache: others' as well.
+    #[cold]
+    fn is_there_elsewhere(
+        &self,
+        runtime: &Runtime,
+        address: u64,
+        holds: impl FnOnce(u64, u64) -> bool,
+    ) -> bool {
+        matches!(copy::device_of(runtime, address), Ok(Some(device)) if device == self.device)
+            && match memory::extent(address) {
+                Ok(Some((start, bytes))) => holds(start, bytes),
+                Ok(None) => true,
+                Err(_) => false,
+            }
     }
 }
 
@@ -282,7 +302,7 @@ impl Recent {
     /// Fills in what such a call launched before; `false`: it is to be planned. That goes also for
     /// whoever comes while another thread looks, and for what must be refused.
     #[inline]
-    pub fn find(&self, asked: &Asked<'_>, scalars: u64, to: &mut Again) -> bool {
+    pub fn find(&self, runtime: &Runtime, asked: &Asked<'_>, scalars: u64, to: &mut Again) -> bool {
         let Some(list) = self.list.try_lock() else { return false };
         let Some(memo) = list.memos.iter().find(|memo| memo.take(asked, scalars, to)) else {
             return false;
@@ -293,7 +313,7 @@ impl Recent {
         }
         // An arena's lock comes before this one.
         drop(list);
-        to.is_ours()
+        to.is_there(runtime)
     }
 
     /// Remembers a call, instead of the one that was remembered first; where there is no memory for
