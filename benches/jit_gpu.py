@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How fast functions of elements are beside PyTorch's and CuPy's, on a GPU, in the same run.
 
-  jit_gpu.py LIBRARY [--out FOLDER] [--tune]
+  jit_gpu.py LIBRARY [--out FOLDER] [--calls PROGRAM] [--tune]
 
 LIBRARY is libtcuda.so. Bandwidth: bytes read and written by the median of batches that take turns, by
-events; a copy shows what memory allows. Calls: host time of one warm call of 1024 elements. First calls:
+events; a copy shows what memory allows. Calls: host time of one warm call of 1024 elements, from here and,
+where --calls names the built benches/jit_call.c, from C. First calls:
 each in a process of its own, whose context is there: cold with an empty cache, then from disk.
 --tune instead tries other shapes of the kernel of a + b. The tables come last.
 """
@@ -58,6 +59,12 @@ def bandwidth(torch, ours):
         ("uint8 + uint8", ("uint8", "uint8"), "flat"),
         ("float16 + float32", ("float16", "float32"), "flat"),
         ("float32 + a row", ("float32", "float32"), "row"),
+        ("bfloat16 + a row", ("bfloat16", "bfloat16"), "row"),
+        ("float32 + an odd row", ("float32", "float32"), "odd row"),
+        ("float32 + a column", ("float32", "float32"), "column"),
+        ("float32 + one", ("float32", "float32"), "one"),
+        ("float32, each second", ("float32", "float32"), "second"),
+        ("float32, a part", ("float32", "float32"), "part"),
         ("float32 transposed", ("float32", "float32"), "transposed"),
     ]:
         kinds = [getattr(torch, dtype) for dtype in dtypes]
@@ -66,11 +73,25 @@ def bandwidth(torch, ours):
         a, b = (torch.ones(count, dtype=kind, device="cuda") for kind in kinds)
         if shape == "row":
             a, b = a.view(-1, side), b[:side]
+        if shape == "odd row":
+            a = a[:count // (side - 1) * (side - 1)].view(-1, side - 1)
+            b = b[:side - 1]
+        if shape == "column":
+            a = a.view(-1, side)
+            b = b[:a.shape[0], None]
+        if shape == "one":
+            b = b[:1]
+        if shape == "second":
+            a, b = a[::2], b[::2]
+        if shape == "part":
+            a, b = a.view(-1, side)[:, :side // 2], b.view(-1, side)[:, side // 2:]
         if shape == "transposed":
             a, b = a.view(-1, side).t(), b.view(side, -1)
         out = torch.empty(torch.broadcast_shapes(a.shape, b.shape), device="cuda",
                           dtype=torch.promote_types(*kinds))
-        moved = sum(t.numel() * t.element_size() for t in (a, b, out))
+        # Of every second element all bytes are moved.
+        moved = sum(t.numel() * t.element_size() * (2 if shape == "second" and t is not out else 1)
+                    for t in (a, b, out))
         other, copied = torch.empty(GIB, dtype=torch.uint8, device="cuda"), torch.empty(
             GIB, dtype=torch.uint8, device="cuda")
         works = {"ours": ours.prepared(handle, [a, b], [out]), "jiterator": lambda: theirs(a, b),
@@ -222,6 +243,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, help="folder for jit_speed.json")
+    parser.add_argument("--calls", type=pathlib.Path, help="the built benches/jit_call.c")
     parser.add_argument("--tune", action="store_true", help="other shapes of one kernel")
     options = parser.parse_args()
     first = {} if options.tune else first_calls(options.library.resolve())
@@ -244,6 +266,9 @@ def main():
         print(f"{row['name']:22}{cells}{row['ours'] / row['copy']:11.3f}")
     for what, microseconds in host.items():
         print(f"one call, {what:28}{microseconds:8.2f} us")
+    if options.calls:
+        print("calls from C", flush=True)
+        subprocess.run([options.calls.resolve()], env={**os.environ, "TCUDA_BACKEND": "cuda"}, check=True)
     for what, (whole, later) in first.items():
         print(f"first call {what:10} with opening NVRTC {whole:8.2f} ms, then {later:8.2f} ms")
 

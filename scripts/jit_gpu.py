@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Compares functions of elements with torch.cuda.jiterator, bit for bit, on a GPU.
 
-  jit_gpu.py LIBRARY [--out FOLDER] [--only TEXT]
+  jit_gpu.py LIBRARY [--budget SECONDS] [--out FOLDER] [--only TEXT] [--part NAME]
 
-LIBRARY is libtcuda.so. Each function is compiled by both for each pair of types and each way in which
-tensors lie, and gets the same inputs, infinities and NaNs among them. What PyTorch cannot compile is
-counted apart. The table comes last; exit status 1: something differs.
+LIBRARY is libtcuda.so. Functions, types and ways in which tensors lie get the same inputs by both,
+infinities and NaNs among them. Parts, in this order: "corpus", one function with every pair of types in
+every layout; "functions", the others with one pair for each kind of numbers, side by side and turned;
+"rest", all that is left. PyTorch compiles for each pair of types and some of the layouts, which takes
+most of the time: what has not begun when the budget is spent is left out and counted. Each case is a line
+of FOLDER/jit_cases.jsonl as soon as it is known, and each pair of types a line of the output. What
+PyTorch cannot compile is counted apart. The table comes last; exit status 1: something differs.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import ctypes
 import json
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from random_gpu import Dtype, Tensor
@@ -165,71 +170,124 @@ def same(torch, a, b):
     return bool(torch.equal(a, b))
 
 
+QUICK = ("side by side", "transposed")
+
+
+class Function:
+    """A function, made by both when it is first needed: PyTorch compiles for each pair of types."""
+
+    def __init__(self, ours, name, code, inputs, scalars, classes, outputs=None):
+        self.ours, self.name, self.code, self.inputs = ours, name, code, inputs
+        self.scalars, self.classes, self.outputs = scalars, classes, outputs
+        self.made = None
+
+    def both(self, torch):
+        if self.made is None:
+            create = torch.cuda.jiterator
+            theirs = (create._create_jit_fn(self.code, **self.scalars) if self.outputs is None else
+                      create._create_multi_output_jit_fn(self.code, self.outputs, **self.scalars))
+            self.made = self.ours.create(self.code, self.outputs, self.scalars), theirs
+        return self.made
+
+
+def groups(functions):
+    """What is compared together: the part, a function, types, and the layouts or None for all."""
+    corpus, *others = functions
+    for kind in corpus.classes:
+        for dtypes in TYPES[kind]:
+            yield "corpus", corpus, dtypes, None
+    for function in others:
+        for kind in function.classes:
+            yield "functions", function, TYPES[kind][0], QUICK
+    for function in others:
+        for kind in function.classes:
+            for index, dtypes in enumerate(TYPES[kind]):
+                yield "rest", function, dtypes, None if index else (*QUICK, None)
+
+
+def compare(torch, function, dtypes, wanted):
+    """Cases of one function and pair of types: layout, what came out, and what differs."""
+    ours, theirs = function.both(torch)
+    for layout, tensors in layouts(torch, dtypes, function.inputs):
+        # Those of "rest" leave out what "functions" has had.
+        if wanted is not None and (layout in wanted) == (None in wanted):
+            continue
+        try:
+            expected = theirs(*tensors)
+        except RuntimeError as error:
+            yield layout, "torch cannot", str(error)[:200]
+            return
+        expected = [expected] if torch.is_tensor(expected) else list(expected)
+        found = [torch.full_like(e, 1) for e in expected]
+        try:
+            function.ours.prepared(ours, tensors, found)()
+        except RuntimeError as error:
+            yield layout, "failed", str(error)[:400]
+            return
+        torch.cuda.synchronize()
+        if all(same(torch, f, e) for f, e in zip(found, expected)):
+            yield layout, "same", ""
+            continue
+        f, e = bits(torch, found[0]).flatten(), bits(torch, expected[0]).flatten()
+        unequal = ((f != e) & ~((f != f) & (e != e))).nonzero().flatten()[:3].tolist()
+        values = [(i, f[i].item(), e[i].item()) for i in unequal]
+        yield layout, "other", f"element, ours, theirs: {values or 'NaNs or zeros by their bits'}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
-    parser.add_argument("--out", type=pathlib.Path, help="folder for jit_cases.json")
+    parser.add_argument("--budget", type=float, default=150, help="seconds; 150")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for jit_cases.jsonl and jit_cases.json")
     parser.add_argument("--only", default="", help="functions with this in their names")
+    parser.add_argument("--part", default="", help="corpus, functions or rest alone")
     options = parser.parse_args()
+    begin = time.monotonic()
     import torch
 
     ours = Library(options.library)
-    counts = collections.defaultdict(collections.Counter)
-    failures = []
-    plan = [(name, code, inputs, scalars, classes, None) for name, code, inputs, scalars, classes
-            in FUNCTIONS] + [("two_outputs", MULTIPLE[0], 2, MULTIPLE[1], "fc", 2)]
-    for name, code, inputs, scalars, classes, outputs in plan:
-        if options.only not in name:
-            continue
-        handle = ours.create(code, outputs, scalars)
-        if outputs is None:
-            theirs = torch.cuda.jiterator._create_jit_fn(code, **scalars)
-        else:
-            theirs = torch.cuda.jiterator._create_multi_output_jit_fn(code, outputs, **scalars)
-        for dtypes in (pair for kind in classes for pair in TYPES[kind]):
-            broken = False
-            for layout, tensors in layouts(torch, dtypes, inputs):
-                if broken:
-                    continue
-                case = f"{name} {'+'.join(dtypes[:inputs])} {layout}"
-                try:
-                    expected = theirs(*tensors)
-                except RuntimeError:
-                    counts[name]["torch cannot"] += 1
-                    broken = True
-                    continue
-                expected = [expected] if torch.is_tensor(expected) else list(expected)
-                found = [torch.full_like(e, 1) for e in expected]
-                try:
-                    ours.prepared(handle, tensors, found)()
-                except RuntimeError as error:
-                    counts[name]["failed"] += 1
-                    failures.append((case, str(error)[:400]))
-                    broken = True
-                    continue
-                torch.cuda.synchronize()
-                right = all(same(torch, f, e) for f, e in zip(found, expected))
-                counts[name]["same" if right else "other"] += 1
-                if not right:
-                    f, e = bits(torch, found[0]).flatten(), bits(torch, expected[0]).flatten()
-                    unequal = ((f != e) & ~((f != f) & (e != e))).nonzero().flatten()[:3].tolist()
-                    values = [(i, f[i].item(), e[i].item()) for i in unequal]
-                    failures.append((case, f"element, ours, theirs: {values or 'NaNs or zeros by their bits'}"))
-        ours.call("tcuda_jit_destroy", handle)
-    for case, what in failures[:30]:
-        print(f"{case}: {what}")
+    functions = [Function(ours, *row) for row in FUNCTIONS]
+    functions.append(Function(ours, "two_outputs", MULTIPLE[0], 2, MULTIPLE[1], "fc", 2))
+    # The first one has floats, integers and complex numbers.
+    functions.sort(key=lambda function: function.name != "integer_axpy")
+    lines = None
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        record = {"torch": torch.__version__, "device": torch.cuda.get_device_name(),
-                  "counts": counts, "failures": failures}
+        lines = (options.out / "jit_cases.jsonl").open("w")
+    counts, left_out, failures = collections.defaultdict(collections.Counter), 0, []
+    for part, function, dtypes, wanted in groups(functions):
+        if options.only not in function.name or options.part not in ("", part):
+            continue
+        if time.monotonic() - begin > options.budget:
+            left_out += 1
+            continue
+        types, found = "+".join(dtypes[:function.inputs]), collections.Counter()
+        for layout, result, what in compare(torch, function, dtypes, wanted):
+            found[result] += 1
+            if result in ("failed", "other"):
+                failures.append((f"{function.name} {types} {layout}", what))
+                print(f"  {layout}: {what}")
+            if lines:
+                case = {"part": part, "function": function.name, "types": types, "layout": layout,
+                        "result": result, "what": what}
+                print(json.dumps(case), file=lines, flush=True)
+        counts[function.name].update(found)
+        summary = ", ".join(f"{number} {result}" for result, number in found.items())
+        print(f"{time.monotonic() - begin:6.1f} s {part:10}{function.name:14}{types:24}{summary}", flush=True)
+    for function in functions:
+        if function.made:
+            ours.call("tcuda_jit_destroy", function.made[0])
+    if options.out:
+        record = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "counts": counts,
+                  "left_out": left_out, "failures": failures}
         (options.out / "jit_cases.json").write_text(json.dumps(record, indent=1))
     print(f"{'function':16}{'same':>7}{'other':>7}{'failed':>8}{'torch cannot':>14}")
-    for name, found in counts.items():
-        print(f"{name:16}{found['same']:7}{found['other']:7}{found['failed']:8}{found['torch cannot']:14}")
     sum_of = collections.Counter()
     for found in counts.values():
         sum_of.update(found)
-    print(f"{'all':16}{sum_of['same']:7}{sum_of['other']:7}{sum_of['failed']:8}{sum_of['torch cannot']:14}")
+    for name, found in [*counts.items(), ("all", sum_of)]:
+        print(f"{name:16}{found['same']:7}{found['other']:7}{found['failed']:8}{found['torch cannot']:14}")
+    print(f"left out, for want of time: {left_out} pairs of types")
     sys.exit(1 if failures else 0)
 
 
