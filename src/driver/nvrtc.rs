@@ -240,20 +240,31 @@ fn is_of(flag: &CStr, names: &[&str]) -> bool {
 
 /// Compiles a program.
 pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
+    // What functions of elements hardly need (textures, functions of the runtime) costs an eighth of the
+    // time. Versions that do not know the option refuse at once; who needs these gets them.
+    if program.is_plain
+        && let Ok(image) = compile_with(program, &[c"--minimal"])
+    {
+        return Ok(image);
+    }
+    compile_with(program, &[])
+}
+
+fn compile_with(program: &Program<'_>, own: &[&'static CStr]) -> Result<Image, Failure> {
     let functions = functions()?;
     let (target, is_own) = functions.target(program.capability)?;
     let mut architecture = Short { bytes: [0; ROOM], len: 0 };
     let kind = if is_own { "sm" } else { "compute" };
     let _ = write!(architecture, "--gpu-architecture={kind}_{target}");
     let mut options: Vec<*const c_char> = Vec::new();
-    let room = options.try_reserve_exact(program.flags.len() + 3);
+    let room = options.try_reserve_exact(program.flags.len() + own.len() + 3);
     room.map_err(|_| Failure::OutOfHostMemory)?;
     options.push(architecture.bytes.as_ptr().cast());
     options.push(c"-default-device".as_ptr());
     if !program.flags.iter().any(|flag| is_of(flag, &["-std", "--std"])) {
         options.push(c"--std=c++17".as_ptr());
     }
-    options.extend(program.flags.iter().map(|flag| flag.as_ptr()));
+    options.extend(program.flags.iter().chain(own).map(|flag| flag.as_ptr()));
 
     let mut open = Open { functions, handle: std::ptr::null_mut() };
     let (source, title) = (program.source.as_ptr(), program.title.as_ptr());
