@@ -32,8 +32,8 @@ static inline bool runs_late(void)
         || strstr(options, "schedule=adversarial") != NULL));
 }
 
-/* A turn of another thread costs tens of microseconds there: tests of many calls on many threads make
- * fewer, since it is the seed that decides what they meet. */
+/* A turn of another thread costs tens of microseconds there: tests of many calls on many threads
+ * make fewer, since it is the seed that decides what they meet. */
 static inline bool under_adversary(void)
 {
     const char *options = getenv("TCUDA_SIM");

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -366,6 +367,117 @@ private:
     std::int32_t previous_device_ = -1;
     tcuda_status status_;
 };
+
+// A function of elements, from PyTorch's code string: one output that it returns, or several that
+// are its last parameters.
+class jit : public unique_handle<tcuda_jit, tcuda_jit_destroy> {
+public:
+    using scalars = std::initializer_list<tcuda_scalar>;
+    using tensors = std::initializer_list<tcuda_tensor>;
+    explicit jit(const char *code, scalars defaults = {}) {
+        const tcuda_jit_options options = {sizeof options, defaults.begin(), defaults.size()};
+        status_ = detail::created(tcuda_jit_create(code, &options, &handle_));
+    }
+    jit(const char *code, std::int32_t num_outputs, scalars defaults = {}) {
+        const tcuda_jit_options options = {sizeof options, defaults.begin(), defaults.size()};
+        status_ = detail::created(tcuda_jit_create_multi(code, num_outputs, &options, &handle_));
+    }
+
+    // Queues it. jit({x, y}, {out}, stream, {scalar("alpha", 2.0)})
+    result operator()(tensors inputs, tensors outputs, stream_view stream = {},
+        scalars instead = {}) const {
+        return detail::acted(tcuda_jit_call(handle_, inputs.begin(), inputs.size(),
+            instead.begin(), instead.size(), outputs.begin(), outputs.size(), stream.get()));
+    }
+};
+
+// An extra argument, by its name.
+template <class T> tcuda_scalar scalar(const char *name, T value) {
+    static_assert(std::is_arithmetic_v<T>, "a number; complex ones are tcuda_scalar's own");
+    constexpr std::int32_t whole = std::is_same_v<T, bool> ? TCUDA_SCALAR_BOOL : TCUDA_SCALAR_INT;
+    if constexpr (std::is_floating_point_v<T>)
+        return {name, TCUDA_SCALAR_DOUBLE, 0, static_cast<double>(value), 0};
+    else
+        return {name, whole, static_cast<std::int64_t>(value), 0, 0};
+}
+
+// A kernel in CUDA C++.
+class kernel : public unique_handle<tcuda_kernel, tcuda_kernel_destroy> {
+public:
+    kernel(const char *source, const char *name, std::initializer_list<const char *> flags = {}) {
+        const tcuda_kernel_options options = {sizeof options, flags.begin(), flags.size()};
+        status_ = detail::created(tcuda_kernel_compile(source, name, &options, &handle_));
+    }
+
+    // Queues it. The arguments must have the types of the kernel's parameters.
+    template <class... Arguments> result launch(const tcuda_launch_options &options,
+        stream_view stream, const Arguments &...arguments) const {
+            void *const list[] = {
+            const_cast<void *>(static_cast<const void *>(&arguments))..., nullptr};
+        return detail::acted(tcuda_kernel_launch(
+            handle_, &options, list, sizeof...(Arguments), stream.get()));
+    }
+};
+
+// Memory of another process, closed on the stream that it was imported for and that must outlive it.
+class imported {
+public:
+    explicit imported(const tcuda_ipc_handle &handle, stream_view stream = {}) : stream_(stream) {
+        status_ = detail::created(tcuda_ipc_import(&handle, stream.get(), &ptr_, &bytes_));
+    }
+    imported(imported &&other) noexcept
+        : stream_(other.stream_), ptr_(std::exchange(other.ptr_, nullptr)),
+          bytes_(std::exchange(other.bytes_, 0)), status_(other.status_) {}
+    ~imported() { reset(); }
+
+    void *get() const noexcept { return ptr_; }
+    // Size as its owner asked for.
+    std::size_t size_bytes() const noexcept { return bytes_; }
+    explicit operator bool() const noexcept { return ptr_ != nullptr; }
+    tcuda_status status() const noexcept { return status_; }
+    // Waits for its stream and closes it now.
+    void reset() noexcept {
+        bytes_ = 0;
+        detail::ignore(tcuda_ipc_close(std::exchange(ptr_, nullptr), stream_.get()));
+    }
+
+private:
+    stream_view stream_;
+    void *ptr_ = nullptr;
+    std::size_t bytes_ = 0;
+    tcuda_status status_ = TCUDA_STATUS_OK;
+};
+
+// A range of this thread for profilers, until the end of the scope.
+class [[nodiscard]] nvtx_range {
+public:
+    explicit nvtx_range(const char *message)
+        : status_(detail::created(tcuda_nvtx_range_push(message, nullptr))) {}
+    nvtx_range(const nvtx_range &) = delete;
+    nvtx_range &operator=(const nvtx_range &) = delete;
+    ~nvtx_range() {
+        if (status_ == TCUDA_STATUS_OK) detail::ignore(tcuda_nvtx_range_pop(nullptr));
+    }
+    tcuda_status status() const noexcept { return status_; }
+
+private:
+    tcuda_status status_;
+};
+
+// One rank of a group; made when all of its ranks have joined.
+class communicator : public unique_handle<tcuda_communicator, tcuda_communicator_destroy> {
+public:
+    communicator(const tcuda_unique_id &id, std::int32_t ranks, std::int32_t rank, int device) {
+        status_ = detail::created(tcuda_communicator_init_rank(&id, ranks, rank, device, &handle_));
+    }
+};
+
+// A cublasHandle_t of this thread, for its current stream; the library's own.
+inline outcome<cublasContext *> blas_handle(std::int32_t device = TCUDA_CURRENT_DEVICE) {
+    cublasContext *handle = nullptr;
+    const tcuda_status status = tcuda_blas_handle(device, &handle);
+    return detail::answered(status, handle);
+}
 
 // Judges the status of any function of tcuda.h: throws, or gives it back as a result.
 inline result check(tcuda_status status) { return detail::acted(status); }
