@@ -6,6 +6,7 @@ use super::recent::{Again, Asked, Launch};
 use super::rows::{self, SHAPE, rows_of_thread};
 use super::store::Loaded;
 use super::text::{Layout, MOST_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
+use super::tile;
 use super::{Jit, MOST_SCALARS, Scalar};
 use crate::device::Device;
 use crate::driver::compiler::Program;
@@ -142,10 +143,11 @@ impl Jit {
         }
         let target = Target { jit: self, device, stream, kinds, common, scalars, call };
         match whole.layout(kinds, common) {
-            Layout::Rows { .. } if !whole.fits_32_bits() => whole.for_each_part(&mut |part| {
-                // A part may lie side by side where the whole does not.
-                target.launch(part, part.layout(kinds, common), false)
-            }),
+            Layout::Rows { .. } | Layout::Tiled { .. } if !whole.fits_32_bits() => whole
+                .for_each_part(&mut |part| {
+                    // A part may lie side by side where the whole does not.
+                    target.launch(part, part.layout(kinds, common), false)
+                }),
             layout => target.launch(&whole, layout, true),
         }
     }
@@ -193,6 +195,7 @@ impl Target<'_> {
             Layout::Rows { width, repeated, once, is_deep } => {
                 u32::from_le_bytes([width, repeated, once, 1 + u8::from(is_deep)])
             }
+            Layout::Tiled { turned } => u32::from_le_bytes([turned, 0, 0, 3]),
         };
         let device = self.device.ordinal() as u8;
         PlanKey { inputs, scalars: self.scalars.key(), layout, common: self.common as u8, device }
@@ -255,6 +258,10 @@ impl Target<'_> {
             Layout::Rows { width, is_deep, .. } => {
                 let unroll = rows_of_thread(width, self.kinds.iter().copied().chain([self.common]));
                 let (grid, words) = rows::write(&mut room, part, width, is_deep, unroll);
+                (grid, &room[..words])
+            }
+            Layout::Tiled { .. } => {
+                let (grid, words) = tile::write(&mut room, part, self.kinds.len());
                 (grid, &room[..words])
             }
         };

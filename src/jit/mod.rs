@@ -12,6 +12,7 @@ pub mod rows;
 pub mod source;
 pub mod store;
 pub mod text;
+pub mod tile;
 
 use crate::error::{Error, Result};
 use plans::Plans;

@@ -8,6 +8,7 @@
 use super::iterate::{Dim, Iteration};
 use super::kind::Kind;
 use super::text::{Layout, MOST_DIMS, SHALLOW, THREADS, VECTOR_BYTES};
+use super::tile;
 
 /// Words of the kernel's shape at most.
 pub const SHAPE: usize = words(MOST_DIMS, super::iterate::MOST_OPERANDS);
@@ -28,6 +29,9 @@ pub fn layout(part: &Iteration, kinds: &[Kind], common: Kind) -> Layout {
         return Layout::Rows { width: 1, repeated: 0, once: 0, is_deep: false };
     };
     let inputs = kinds.len();
+    if let Some(tiled) = tile::layout(part, inputs) {
+        return tiled;
+    }
     let is_deep = part.dims().len() > SHALLOW;
     let once = |index: usize| rest.get(unrolled(rest)).is_some_and(|dim| dim.strides[index] == 0);
     let mask = |is_in: &dyn Fn(usize) -> bool| {
@@ -44,7 +48,7 @@ pub fn layout(part: &Iteration, kinds: &[Kind], common: Kind) -> Layout {
         let vector = width * bytes;
         first.strides[index] == bytes as i64
             && part.addresses[index].is_multiple_of(vector)
-            && rest.iter().all(|dim| dim.strides[index] as u64 % vector == 0)
+            && rest.iter().all(|dim| (dim.strides[index] as u64).is_multiple_of(vector))
     };
     while width > 1
         && !(first.size.is_multiple_of(width)
@@ -107,7 +111,7 @@ pub fn write(
 }
 
 /// With what to multiply, and how far to shift, instead of dividing numbers below 2^31.
-fn magic(divisor: u32) -> (u32, u32) {
+pub(super) fn magic(divisor: u32) -> (u32, u32) {
     let shift = divisor.max(1).next_power_of_two().trailing_zeros();
     let rest = (1u64 << shift) - u64::from(divisor);
     (((rest << 32) / u64::from(divisor) + 1) as u32, shift)

@@ -30,7 +30,11 @@ fn check(input: Tensor, expected: Layout) {
     let kinds = [Kind::F32; 2];
     let layout = part.layout(&kinds, Kind::F32);
     assert_eq!(layout, expected);
-    let Layout::Rows { width, is_deep, .. } = layout else { panic!("{layout:?}") };
+    let Layout::Rows { width, is_deep, .. } = layout else {
+        let (grid, len) = tile::write(&mut [0; SHAPE], &part, 2);
+        // Two squares beside each other, two below, and six of these.
+        return assert_eq!((grid, len), (2 * 6, 4 + 4 * 8 + 6));
+    };
     let unroll = rows_of_thread(width, kinds.into_iter());
     let mut words = [0; SHAPE];
     let (grid, len) = write(&mut words, &part, width, is_deep, unroll);
@@ -83,7 +87,7 @@ fn threads_share_rows_out() {
     // Turned, every second, and where a vector does not begin.
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1, 6, 240])), rows(1, 0, 0, true));
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1920, 48, 2])), rows(1, 0, 0, false));
-    check(tensor(1 << 22, &[6, 40, 24], Some(&[960, 1, 40])), rows(1, 0, 0, true));
+    check(tensor(1 << 22, &[6, 40, 24], Some(&[2000, 1, 40])), Layout::Tiled { turned: 2 });
     check(tensor((1 << 22) + 8, &[24], None), rows(2, 0, 2, false));
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1040, 26, 1])), rows(2, 0, 0, false));
 }

@@ -76,6 +76,11 @@ pub enum Layout {
         /// Are there more than [`SHALLOW`] dimensions?
         is_deep: bool,
     },
+    /// Squares, of which those of `turned` inputs lie the other way round.
+    Tiled {
+        /// A bit for each input.
+        turned: u8,
+    },
 }
 
 /// What a kernel is made for.
@@ -124,7 +129,11 @@ pub(super) fn no_room(_: fmt::Error) -> Error {
 }
 
 /// Calls `body` with each number below `end`, and a separator between two.
-struct Each<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result>(usize, &'static str, F);
+pub(super) struct Each<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result>(
+    pub usize,
+    pub &'static str,
+    pub F,
+);
 
 impl<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result> fmt::Display for Each<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,7 +148,7 @@ impl<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result> fmt::Display for Each
 }
 
 /// A type as inputs have it in memory: any byte that is not 0 is true.
-fn in_memory(kind: Kind) -> &'static str {
+pub(super) fn in_memory(kind: Kind) -> &'static str {
     if kind == Kind::Bool { "unsigned char" } else { kind.stored() }
 }
 
@@ -152,6 +161,7 @@ impl Variant<'_> {
             Layout::Flat { width, .. } => write!(text, "{name}_vectorized{width}_kernel"),
             Layout::Rows { width: 1, .. } => write!(text, "{name}_kernel"),
             Layout::Rows { width, .. } => write!(text, "{name}_rows{width}_kernel"),
+            Layout::Tiled { .. } => write!(text, "{name}_turned_kernel"),
         };
         written.map_err(no_room)?;
         text.ended()
@@ -190,15 +200,16 @@ impl Variant<'_> {
                 let dims = if is_deep { MOST_DIMS } else { SHALLOW };
                 self.write_rows(to, signature, width, [repeated, once], dims)
             }
+            Layout::Tiled { turned } => self.write_tiled(to, signature, turned),
         }
     }
 
-    fn scalars(&self) -> impl fmt::Display {
+    pub(super) fn scalars(&self) -> impl fmt::Display {
         Each(self.scalars.len(), "", |f, i| write!(f, ", {} s{i}", self.scalars[i].text()))
     }
 
     /// How many elements there are, and where they are.
-    fn operands(&self) -> impl fmt::Display {
+    pub(super) fn operands(&self) -> impl fmt::Display {
         Each(1, "", |f, _| {
             f.write_str("const uint64_t count")?;
             for (i, kind) in self.inputs.iter().enumerate() {

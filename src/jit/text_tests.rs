@@ -36,7 +36,8 @@ fn nvrtc_takes_every_type() {
     for kind in Kind::ALL {
         let width = (VECTOR_BYTES / kind.bytes()) as u8;
         let rows = Layout::Rows { width, repeated: u8::from(width > 1), once: 2, is_deep: false };
-        for layout in [Layout::Flat { width, singles: 0 }, rows, ANYWHERE] {
+        let tiled = Layout::Tiled { turned: 2 };
+        for layout in [Layout::Flat { width, singles: 0 }, rows, ANYWHERE, tiled] {
             let inputs = [kind, kind];
             let variant =
                 Variant { inputs: &inputs, outputs: 1, common: kind, scalars: &scalars, layout };

@@ -20,7 +20,7 @@ use std::{fs, ptr, slice};
 pub(super) struct Compiled {
     name: *const c_char,
     sizes: *const usize,
-    pointers: *const bool,
+    pointers: *const u8,
     number: usize,
     run: unsafe extern "C" fn(*const Call),
     fiber_bytes: usize,
@@ -58,8 +58,8 @@ impl Compiled {
 }
 
 impl Compiled {
-    /// Which of its parameters are pointers.
-    fn pointers(&'static self) -> &'static [bool] {
+    /// Which of its parameters are pointers, 1, and which may have some in them, 2.
+    fn pointers(&'static self) -> &'static [u8] {
         // SAFETY: constants of the object's, as many as it says.
         unsafe { slice::from_raw_parts(self.pointers, self.number) }
     }
@@ -253,14 +253,16 @@ pub(super) fn run(
     let mut arguments = Vec::with_capacity(sizes.len());
     let mut at = 0;
     let pointers = compiled.pointers();
-    for (((start, size), words), is_pointer) in starts.iter().zip(sizes).zip(words).zip(pointers) {
+    for (((start, size), words), pointers) in starts.iter().zip(sizes).zip(words).zip(pointers) {
         let mut bytes = vec![0u8; words * 16];
         let value = values.get(*start..start + size).ok_or(code::INVALID_VALUE)?;
         bytes[..*size].copy_from_slice(value);
-        for word in bytes[..size / 8 * 8].chunks_exact_mut(8) {
+        // Numbers beside each other may look like an address.
+        let searched = if *pointers == 0 { 0 } else { size / 8 * 8 };
+        for word in bytes[..searched].chunks_exact_mut(8) {
             let mut raw = [0; 8];
             raw.copy_from_slice(word);
-            let found = (u64::from_ne_bytes(raw), *is_pointer);
+            let found = (u64::from_ne_bytes(raw), *pointers == 1);
             let host = host_address(machine, device, found, &mut views)?;
             word.copy_from_slice(&host.to_ne_bytes());
         }

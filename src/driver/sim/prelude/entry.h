@@ -11,7 +11,7 @@ template <one_thread *one> void run(const launch *launch) {
 struct kernel {
     const char *name;
     const size_t *sizes;
-    const bool *pointers;
+    const unsigned char *pointers; /* 0: has no room for one; 1: is one; 2: may have some in it */
     size_t number;
     void (*run)(const launch *);
     size_t fiber_bytes; /* of the context of a thread; 0: threads run one after the other */

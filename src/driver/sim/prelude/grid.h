@@ -37,7 +37,8 @@ template <class T> struct is_pointer<T *const> { static constexpr bool value = t
 template <class F> struct entry;
 template <class... P> struct entry<void(P...)> {
     static constexpr size_t sizes[] = {sizeof(P)..., 0};
-    static constexpr bool pointers[] = {is_pointer<P>::value..., false};
+    static constexpr unsigned char pointers[] = {
+        (is_pointer<P>::value ? 1 : alignof(P) < alignof(void *) ? 0 : 2)..., 0};
     static const unsigned number = sizeof...(P);
     template <void (*kernel)(P...), unsigned... I>
     static void call(void *const *arguments, indices<I...>) {
@@ -50,5 +51,5 @@ template <class... P> struct entry<void(P...)> {
     }
 };
 template <class... P> constexpr size_t entry<void(P...)>::sizes[];
-template <class... P> constexpr bool entry<void(P...)>::pointers[];
+template <class... P> constexpr unsigned char entry<void(P...)>::pointers[];
 typedef void one_thread(void *const *);
