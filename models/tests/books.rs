@@ -121,7 +121,7 @@ impl Device {
         };
         // SAFETY: the lock is held and we are not parked.
         let has_risen = change > 0 && unsafe { arena.with_account(rise) };
-        if !has_risen && !(change > 0 && self.books.with_partner(arena, rise_with)) {
+        if !(has_risen || change > 0 && self.books.with_partner(arena, rise_with)) {
             self.books.count(arena, &bytes(change));
         }
     }
