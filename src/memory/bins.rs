@@ -87,7 +87,9 @@ impl Bins {
         if block.bin_next == NONE {
             let word = &mut self.bits[bin >> WORD_BITS];
             *word &= !(1 << (bin % 64));
-            self.words &= !(u64::from(*word == 0) << (bin >> WORD_BITS));
+            if *word == 0 {
+                self.words &= !(1 << (bin >> WORD_BITS));
+            }
         }
     }
 
@@ -96,8 +98,9 @@ impl Bins {
     #[inline]
     pub fn find(&self, blocks: &Blocks, units: u32, walk: usize) -> u32 {
         let bin = bin_of(units);
-        let mut found = self.next(bin, !0);
-        if found == bin {
+        let word = bin >> WORD_BITS;
+        let bits = self.bits[word] >> (bin % 64);
+        if bits & 1 != 0 {
             let mut id = self.heads[bin];
             for _ in 0..walk {
                 if id == NONE {
@@ -108,27 +111,18 @@ impl Bins {
                 }
                 id = blocks[id].bin_next;
             }
-            found = self.next(bin, !1);
         }
         // Every block of a later bin is large enough; its first is its smallest.
-        self.heads.get(found).copied().unwrap_or(NONE)
-    }
-
-    /// The first bin that is not empty, from this one on or, without its bit in `mask`, after it; one
-    /// past the last: there is none.
-    #[inline]
-    fn next(&self, bin: usize, mask: u64) -> usize {
-        let word = bin >> WORD_BITS;
-        let bits = self.bits[word] & mask << (bin % 64);
-        if bits != 0 {
-            return word << WORD_BITS | bits.trailing_zeros() as usize;
+        let later = bits & !1;
+        if later != 0 {
+            return self.heads[bin + later.trailing_zeros() as usize];
         }
         let words = self.words & (!1 << word);
         if words == 0 {
-            return BINS;
+            return NONE;
         }
         let word = words.trailing_zeros() as usize;
-        word << WORD_BITS | self.bits[word].trailing_zeros() as usize
+        self.heads[word << WORD_BITS | self.bits[word].trailing_zeros() as usize]
     }
 
     /// Is a block in the list where it belongs?
