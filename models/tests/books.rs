@@ -3,11 +3,11 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tcuda_models::explore;
 use tcuda_models::memory::arena_lock::ArenaLock;
 use tcuda_models::memory::books::{GuardedBooks, Member};
-use tcuda_models::memory::stats::{ALL, ALLOCATED_BYTES, Account, Class, LANES, Lanes};
+use tcuda_models::memory::stats::{ALL, ALLOCATED_BYTES, Account, Class, Lanes, Split, change_of};
 use tcuda_models::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
@@ -27,6 +27,8 @@ struct Arena {
     class: Class,
     account: UnsafeCell<Account>,
     state: UnsafeCell<i64>,
+    /// Fixed before it is shared.
+    partner: AtomicPtr<Arena>,
     truth: std::sync::Arc<Truth>,
 }
 
@@ -37,6 +39,11 @@ impl Member for Arena {
 
     fn class(&self) -> Class {
         self.class
+    }
+
+    fn partner(&self) -> Option<&Arena> {
+        // SAFETY: NULL, or boxed and as long-lived as the books.
+        unsafe { self.partner.load(Ordering::Relaxed).as_ref() }
     }
 
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
@@ -65,10 +72,11 @@ unsafe impl Sync for Device {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Device {}
 
+const NO_SPLIT: Split = Split { blocks: 0, bytes: 0 };
+
+/// A block of so many bytes comes, or goes.
 fn bytes(change: i64) -> Lanes {
-    let mut lanes = [0; LANES];
-    lanes[ALLOCATED_BYTES] = change;
-    lanes
+    change_of(change.signum(), change, change, false)
 }
 
 impl Device {
@@ -82,12 +90,18 @@ impl Device {
                 class: *class,
                 account: UnsafeCell::new(Account::default()),
                 state: UnsafeCell::new(0),
+                partner: AtomicPtr::default(),
                 truth: std::sync::Arc::clone(&truth),
             });
             arenas.push(&raw const *arena);
             books.with_members(|members| members.push(arena));
         }
-        Arc::new(Device { books, arenas, truth })
+        let device = Device { books, arenas, truth };
+        for (index, other) in [(0, 1), (1, 0)] {
+            let other = device.arenas[other].cast_mut();
+            device.arena(index).partner.store(other, Ordering::Relaxed);
+        }
+        Arc::new(device)
     }
 
     fn arena(&self, index: usize) -> &Arena {
@@ -101,7 +115,15 @@ impl Device {
         let _guard = arena.lock.guard();
         // SAFETY: the lock is held.
         arena.state.with_mut(|state| unsafe { *state += change });
-        self.books.count(arena, &bytes(change));
+        let rise = |account: &mut Account| account.rise(change, change, NO_SPLIT);
+        let rise_with = |account: &mut Account, other: &mut Account| {
+            account.rise_with(other, (change, change), NO_SPLIT)
+        };
+        // SAFETY: the lock is held and we are not parked.
+        let has_risen = change > 0 && unsafe { arena.with_account(rise) };
+        if !(has_risen || change > 0 && self.books.with_partner(arena, rise_with)) {
+            self.books.count(arena, &bytes(change));
+        }
     }
 
     /// As the statistics and a snapshot do: the peak, and the sum of the states.
@@ -285,6 +307,23 @@ fn a_parked_owner_is_read_and_not_waited_for() {
     inside(&[waits_parked_as_the_owner, looks_on, moves_in_the_second]);
 }
 
+/// Has less than ever, but in the other arena: that takes the slack of the first, which then lacks it.
+fn moves_from_one_to_the_other(device: &Device) {
+    for (index, change) in [(1, 3), (1, -3), (0, 4), (0, -4), (1, 2), (0, 4)] {
+        device.change(index, change);
+    }
+}
+
+#[test]
+fn peaks_are_true_of_slack_that_moves_while_another_looks() {
+    inside(&[moves_from_one_to_the_other, looks_on]);
+}
+
+#[test]
+fn peaks_are_true_of_slack_that_moves_while_an_arena_changes_hands() {
+    inside(&[moves_from_one_to_the_other, moves_too]);
+}
+
 const FOUND: &[&str] = &["Causality violation", "not the true peak", "lock order"];
 
 #[test]
@@ -330,5 +369,24 @@ fn counts_without_asking(device: &Device) {
 fn counting_beyond_the_slack() {
     fails("counting_beyond_the_slack", Bug::None, FOUND, || {
         together(&[counts_without_asking, looks_on]);
+    });
+}
+
+/// Takes slack of an arena without its lock.
+fn takes_slack_unguarded(device: &Device) {
+    let (own, other) = (device.arena(1), device.arena(0));
+    let _guard = own.lock.guard();
+    let rise_with = |account: &mut Account| {
+        // SAFETY: none, which is to be found.
+        unsafe { other.with_account(|other| account.rise_with(other, (1, 1), NO_SPLIT)) }
+    };
+    // SAFETY: the lock is held.
+    let _ = unsafe { own.with_account(rise_with) };
+}
+
+#[test]
+fn slack_taken_without_a_lock() {
+    fails("slack_taken_without_a_lock", Bug::None, FOUND, || {
+        together(&[takes_slack_unguarded, moves_in_the_first]);
     });
 }

@@ -31,7 +31,18 @@ pub struct Account {
     pub asked: u64,
     /// Blocks that became free before the last reset.
     freed_before: i64,
+    /// What it has left below the peaks of its class beyond the slack, which ends with those of all.
+    spare: Lanes,
 }
+
+/// What [`Account::rise`] looks at: the lanes whose slack that is, two of which have it in common.
+const PARTS: [[usize; 2]; 5] = [
+    [ALLOCATION, ACTIVE],
+    [ALLOCATED_BYTES, ACTIVE_BYTES],
+    [REQUESTED_BYTES; 2],
+    [INACTIVE_SPLIT; 2],
+    [INACTIVE_SPLIT_BYTES; 2],
+];
 
 /// The free blocks of an arena that count as split, and their bytes.
 #[derive(Clone, Copy)]
@@ -78,9 +89,13 @@ impl Account {
         std::array::from_fn(|lane| self.now(lane))
     }
 
-    /// Sets how much each may grow from now on.
-    pub fn set_slack(&mut self, slack: Lanes) {
+    /// Sets how much each may grow from now on: as far as the peaks of all classes go, and those of its
+    /// own.
+    pub fn set_slack(&mut self, left: [Lanes; 2]) {
         let current = self.current();
+        let [of_all, of_class] = left;
+        let slack: Lanes = std::array::from_fn(|lane| of_all[lane].min(of_class[lane]));
+        self.spare = std::array::from_fn(|lane| of_class[lane] - slack[lane]);
         (self.slack, self.blocks, self.bytes) = (slack, 0, 0);
         self.most = std::array::from_fn(|lane| current[lane] + slack[lane]);
         self.share();
@@ -109,6 +124,62 @@ impl Account {
         self.increased[REQUESTED_BYTES] += requested;
         self.set_split(split_blocks, split_bytes);
         true
+    }
+
+    /// The same where the slack does not allow it, with slack of another account of the device; false:
+    /// nothing was done.
+    #[inline(never)]
+    pub fn rise_with(
+        &mut self,
+        other: &mut Account,
+        (bytes, requested): (i64, i64),
+        split: Split,
+    ) -> bool {
+        let (own, others) = (self.parts(), other.parts());
+        let wanted = [1, bytes, requested, split.blocks, split.bytes];
+        // Those of the free blocks are all of them.
+        let now = [0, 0, 0, self.now(INACTIVE_SPLIT), self.now(INACTIVE_SPLIT_BYTES)];
+        let mut given = [0; PARTS.len()];
+        for (part, [first, second]) in PARTS.into_iter().enumerate() {
+            let missing = wanted[part] - now[part] - own[part];
+            if missing > 0 {
+                let most = others[part].min(self.spare[first]).min(self.spare[second]);
+                if missing > most {
+                    return false;
+                }
+                // Half of what the other has, so that neither soon comes back.
+                given[part] = missing.max(others[part] / 2).min(most);
+            }
+        }
+        for (part, given) in given.into_iter().enumerate().filter(|(_, given)| *given > 0) {
+            self.gain(part, given);
+            other.gain(part, -given);
+        }
+        self.rise(bytes, requested, split)
+    }
+
+    /// The slack of each of [`PARTS`].
+    #[inline]
+    fn parts(&self) -> [i64; PARTS.len()] {
+        let slack = |part: usize| self.slack[PARTS[part][0]];
+        [self.blocks, self.bytes, slack(2), slack(3), slack(4)]
+    }
+
+    /// Gains slack of one of [`PARTS`]; what its class has left stays as it is.
+    #[inline]
+    fn gain(&mut self, part: usize, gained: i64) {
+        let [first, second] = PARTS[part];
+        match part {
+            0 => self.blocks += gained,
+            1 => self.bytes += gained,
+            _ => self.slack[first] += gained,
+        }
+        self.most[first] += gained;
+        self.spare[first] -= gained;
+        if second != first {
+            self.most[second] += gained;
+            self.spare[second] -= gained;
+        }
     }
 
     /// The same for one that goes.
@@ -227,11 +298,67 @@ mod tests {
         assert_eq!(account.now(ALLOCATION), 0);
         let mut slack = [0; LANES];
         slack[ALLOCATION] = 1;
-        account.set_slack(slack);
+        account.set_slack([slack, slack]);
         assert!(account.apply(&change));
         assert!(!account.apply(&change));
         change[ALLOCATION] = -1;
         assert!(account.apply(&change));
         assert_eq!((account.now(ALLOCATION), account.increased[ALLOCATION]), (0, 1));
+    }
+
+    const NO_SPLIT: Split = Split { blocks: 0, bytes: 0 };
+
+    /// A small and a large account with so much left below the peaks of all, and of their class.
+    fn accounts(left: [[i64; 2]; 2]) -> [Account; 2] {
+        left.map(|left| {
+            let mut account = Account::default();
+            account.set_slack(left.map(|left| [left; LANES]));
+            account
+        })
+    }
+
+    /// What is there and may still come: of all, and of each class. That is what peaks bound.
+    fn bounds(accounts: &[Account; 2]) -> [Lanes; 3] {
+        let [small, large] = accounts;
+        let of_class = |account: &Account| -> Lanes {
+            std::array::from_fn(|lane| account.most[lane] + account.spare[lane])
+        };
+        let all = std::array::from_fn(|lane| small.most[lane] + large.most[lane]);
+        [all, of_class(small), of_class(large)]
+    }
+
+    #[test]
+    fn slack_of_another_serves_below_all_peaks() {
+        for left in [[[0, 9], [8, 8]], [[3, 9], [8, 2]], [[5, 9], [0, 3]], [[9, 5], [9, 9]]] {
+            let mut accounts = accounts(left);
+            let before = bounds(&accounts);
+            let mut came = 0;
+            loop {
+                let [small, large] = &mut accounts;
+                let split = Split { blocks: came + 1, bytes: came + 1 };
+                if !small.rise(1, 1, split) && !small.rise_with(large, (1, 1), split) {
+                    break;
+                }
+                came += 1;
+                assert_eq!(small.current()[..OVERSIZE], [came; OVERSIZE]);
+                assert_eq!(large.current(), [0; LANES]);
+                assert_eq!(bounds(&accounts), before, "{left:?}");
+            }
+            let [[all, class], [others, others_class]] = left;
+            let most = all.min(class) + others.min(others_class);
+            assert_eq!(came, most.min(class), "{left:?}: all that the peaks allow");
+        }
+    }
+
+    #[test]
+    fn where_one_part_is_missing_nothing_is_given() {
+        let [mut small, mut large] = accounts([[0, 9], [8, 8]]);
+        let mut left = [8; LANES];
+        left[REQUESTED_BYTES] = 0;
+        large.set_slack([left, [8; LANES]]);
+        assert!(!small.rise_with(&mut large, (1, 1), NO_SPLIT));
+        assert_eq!((small.parts(), large.parts()), ([0; 5], [8, 8, 0, 8, 8]));
+        assert!(small.rise_with(&mut large, (1, 0), NO_SPLIT));
+        assert_eq!((small.parts(), large.parts()), ([3, 3, 0, 0, 0], [4, 4, 0, 8, 8]));
     }
 }

@@ -256,6 +256,19 @@ impl Member for Arena {
         self.class
     }
 
+    /// The arena of the other class that serves its stream.
+    #[inline]
+    fn partner(&self) -> Option<&Arena> {
+        let class = match self.class {
+            Class::Small => Class::Large,
+            Class::Large => Class::Small,
+        };
+        let place = class as usize + if self.segmented { 2 } else { 0 };
+        let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        unsafe { arena.as_ref() }
+    }
+
     #[inline]
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
         // SAFETY: the caller's promise.

@@ -124,6 +124,24 @@ impl ArenaLock {
             return None;
         }
         Rank::ARENA.before();
+        self.guard_as_owner(me)
+    }
+
+    /// Takes it beside another arena's, which this thread holds, if it is the owner and does not hold
+    /// this one: it waits for nobody.
+    #[inline]
+    pub fn guard_beside(&self) -> Option<ArenaGuard<'_>> {
+        let me = thread::address();
+        let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
+        // An owner alone raises the flag.
+        if !is_owner || self.bias.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.guard_as_owner(me)
+    }
+
+    #[inline(always)]
+    fn guard_as_owner(&self, me: usize) -> Option<ArenaGuard<'_>> {
         self.bias.inside.store(true, Ordering::Relaxed);
         sync::light_fence();
         if self.bias.owner.load(Ordering::Acquire) == me {

@@ -1,16 +1,19 @@
 //! Free blocks by size: two levels of bitmaps over lists, so that a best fit costs a few instructions
 //! however many blocks are free.
 //!
-//! A bin holds sizes that agree in their top seven bits: up to 127 units each size has its own, above
-//! that bins are 1.6 % wide. A list is ordered by size, then address; a walk along one gives up after
-//! [`SHORT_WALK`] blocks, which bounds the time. It may miss what fits: before memory is mapped
-//! instead, the [`WHOLE_WALK`] is due.
+//! A bin holds sizes that agree in their top eight bits: up to 255 units each size has its own, above
+//! that bins are 0.8 % wide, so that most have one block at most. A list is ordered by size, then
+//! address; a walk along one gives up after [`SHORT_WALK`] blocks, which bounds the time. It may miss
+//! what fits: before memory is mapped instead, the [`WHOLE_WALK`] is due.
 
 use super::block::{Blocks, NONE};
 
-const SUB_BITS: u32 = 6;
+const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
-const LEVELS: usize = (32 - SUB_BITS) as usize + 1;
+const BINS: usize = (32 - SUB_BITS as usize + 1) << SUB_BITS;
+/// Bins whose bits are in one word.
+const WORD_BITS: u32 = 6;
+const WORDS: usize = BINS >> WORD_BITS;
 /// Blocks of one list that are looked at in steady state.
 pub const SHORT_WALK: usize = 24;
 /// All blocks of the list.
@@ -18,35 +21,37 @@ pub const WHOLE_WALK: usize = usize::MAX;
 
 /// The lists of an arena.
 pub struct Bins {
-    levels: u32,
-    subs: [u64; LEVELS],
-    heads: [[u32; SUBS]; LEVELS],
+    /// Which words are not 0.
+    words: u64,
+    /// Which lists are not empty.
+    bits: [u64; WORDS],
+    heads: [u32; BINS],
 }
 
-/// Level and place in it of a size.
+/// The bin of a size.
 #[inline]
-fn bin_of(units: u32) -> (usize, usize) {
-    if units < SUBS as u32 {
-        (0, units as usize)
-    } else {
-        let top = 31 - units.leading_zeros();
-        let sub = (units >> (top - SUB_BITS)) as usize & (SUBS - 1);
-        ((top - SUB_BITS) as usize + 1, sub)
-    }
+fn bin_of(units: u32) -> usize {
+    // Sizes below SUBS lie as if they had its top bit: no branch decides.
+    let width = 31 - (units | SUBS as u32).leading_zeros() - SUB_BITS;
+    ((width << SUB_BITS) + (units >> width)) as usize
 }
 
 impl Bins {
     /// No blocks.
     pub fn new() -> Bins {
-        Bins { levels: 0, subs: [0; LEVELS], heads: [[NONE; SUBS]; LEVELS] }
+        Bins { words: 0, bits: [0; WORDS], heads: [NONE; BINS] }
     }
 
     /// Adds a free block.
     #[inline]
     pub fn insert(&mut self, blocks: &mut Blocks, id: u32) {
         let key = (blocks[id].units, blocks[id].start);
-        let (level, sub) = bin_of(key.0);
-        let (mut below, mut above) = (NONE, self.heads[level][sub]);
+        let bin = bin_of(key.0);
+        let (mut below, mut above) = (NONE, self.heads[bin]);
+        if above == NONE {
+            self.bits[bin >> WORD_BITS] |= 1 << (bin % 64);
+            self.words |= 1 << (bin >> WORD_BITS);
+        }
         for _ in 0..SHORT_WALK {
             if above == NONE || (blocks[above].units, blocks[above].start) >= key {
                 break;
@@ -62,9 +67,7 @@ impl Bins {
         if below != NONE {
             blocks[below].bin_next = id;
         } else {
-            self.heads[level][sub] = id;
-            self.subs[level] |= 1 << sub;
-            self.levels |= 1 << level;
+            self.heads[bin] = id;
         }
     }
 
@@ -79,12 +82,13 @@ impl Bins {
             blocks[block.bin_previous].bin_next = block.bin_next;
             return;
         }
-        let (level, sub) = bin_of(block.units);
-        self.heads[level][sub] = block.bin_next;
+        let bin = bin_of(block.units);
+        self.heads[bin] = block.bin_next;
         if block.bin_next == NONE {
-            self.subs[level] &= !(1 << sub);
-            if self.subs[level] == 0 {
-                self.levels &= !(1 << level);
+            let word = &mut self.bits[bin >> WORD_BITS];
+            *word &= !(1 << (bin % 64));
+            if *word == 0 {
+                self.words &= !(1 << (bin >> WORD_BITS));
             }
         }
     }
@@ -93,39 +97,44 @@ impl Bins {
     /// [`WHOLE_WALK`] does that mean that there is none.
     #[inline]
     pub fn find(&self, blocks: &Blocks, units: u32, walk: usize) -> u32 {
-        let (level, sub) = bin_of(units);
-        let mut id = self.heads[level][sub];
-        for _ in 0..walk {
-            if id == NONE {
-                break;
+        let bin = bin_of(units);
+        let word = bin >> WORD_BITS;
+        let bits = self.bits[word] >> (bin % 64);
+        if bits & 1 != 0 {
+            let mut id = self.heads[bin];
+            for _ in 0..walk {
+                if id == NONE {
+                    break;
+                }
+                if blocks[id].units >= units {
+                    return id;
+                }
+                id = blocks[id].bin_next;
             }
-            if blocks[id].units >= units {
-                return id;
-            }
-            id = blocks[id].bin_next;
         }
         // Every block of a later bin is large enough; its first is its smallest.
-        let later = self.subs[level] & (!1u64).checked_shl(sub as u32).unwrap_or(0);
+        let later = bits & !1;
         if later != 0 {
-            return self.heads[level][later.trailing_zeros() as usize];
+            return self.heads[bin + later.trailing_zeros() as usize];
         }
-        let levels = self.levels & (!1u32 << level);
-        if levels == 0 {
+        let words = self.words & (!1 << word);
+        if words == 0 {
             return NONE;
         }
-        let level = levels.trailing_zeros() as usize;
-        self.heads[level][self.subs[level].trailing_zeros() as usize]
+        let word = words.trailing_zeros() as usize;
+        self.heads[word << WORD_BITS | self.bits[word].trailing_zeros() as usize]
     }
 
     /// Is a block in the list where it belongs?
     #[cfg(test)]
     pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
-        let (level, sub) = bin_of(blocks[id].units);
-        let mut next = self.heads[level][sub];
+        let bin = bin_of(blocks[id].units);
+        let mut next = self.heads[bin];
         while next != NONE && next != id {
             next = blocks[next].bin_next;
         }
-        let listed = self.levels >> level & 1 == 1 && self.subs[level] >> sub & 1 == 1;
+        let word = bin >> WORD_BITS;
+        let listed = self.words >> word & 1 == 1 && self.bits[word] >> (bin % 64) & 1 == 1;
         next == id && listed
     }
 }
@@ -141,14 +150,14 @@ mod tests {
 
     #[test]
     fn every_size_has_a_bin_and_bins_are_in_order() {
-        let mut last = (0, 0);
+        let mut last = 0;
         for units in (1..10_000).chain((14..31).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 9]))
         {
             let bin = bin_of(units);
             assert!(bin >= last, "{units}: {bin:?} after {last:?}");
             last = bin;
         }
-        assert!(bin_of(u32::MAX).0 < LEVELS);
+        assert_eq!(bin_of(u32::MAX), BINS - 1);
     }
 
     #[test]
@@ -174,7 +183,7 @@ mod tests {
             bins.remove(&mut blocks, ids[id]);
         }
         assert_eq!(bins.find(&blocks, 1, SHORT_WALK), NONE);
-        assert_eq!(bins.levels, 0);
+        assert_eq!(bins.words, 0);
     }
 
     #[test]
@@ -191,7 +200,7 @@ mod tests {
         let held = |bins: &Bins| [a, b, c, d].map(|id| bins.contains(&blocks, id));
         assert_eq!(held(&bins), [true, false, true, false]);
         // A list of which the bitmaps know nothing is never searched.
-        bins.levels = 0;
+        bins.words = 0;
         assert_eq!(held(&bins), [false; 4]);
     }
 }

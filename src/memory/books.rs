@@ -14,6 +14,9 @@ pub trait Member {
     /// Its size class.
     fn class(&self) -> Class;
 
+    /// Another member, most likely of the same thread, that may have slack when this one has none.
+    fn partner(&self) -> Option<&Self>;
+
     /// Runs `body` on its account.
     ///
     /// # Safety
@@ -97,6 +100,25 @@ impl<M: Member> GuardedBooks<M> {
         if !applied {
             self.count_in_ledger(own, change);
         }
+    }
+
+    /// Runs `body` on a member's account and its partner's, if this thread is the owner of that one;
+    /// false: it is not, or `body` says so. The caller holds the member's lock, and no reference to
+    /// what it guards.
+    #[inline]
+    pub fn with_partner(
+        &self,
+        own: &M,
+        body: impl FnOnce(&mut Account, &mut Account) -> bool,
+    ) -> bool {
+        let Some(partner) = own.partner() else { return false };
+        let Some(_guard) = partner.lock().guard_beside() else { return false };
+        let with_both = |account: &mut Account| {
+            // SAFETY: its lock is held too, and we are not parked.
+            unsafe { partner.with_account(|other| body(account, other)) }
+        };
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { own.with_account(with_both) }
     }
 
     #[cold]
@@ -200,7 +222,7 @@ impl<M: Member> Books<M> {
             let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
             let slack = self.ledger.share(&sums, &members, member.class(), asked);
             let set = |account: &mut Account| {
-                account.set_slack(if takes_part(account) { slack } else { [0; LANES] });
+                account.set_slack(if takes_part(account) { slack } else { [[0; LANES]; 2] });
             };
             // SAFETY: the books hold all accounts still.
             unsafe { member.with_account(set) };

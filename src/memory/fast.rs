@@ -112,7 +112,7 @@ impl DeviceMemory {
         let split = state.split();
         // SAFETY: the lock is held and we are not parked.
         if !unsafe { arena.account() }.rise(bytes, requested, split) {
-            self.count_slowly(arena, change_of(1, bytes, requested, false), split);
+            self.count_risen(arena, (bytes, requested), split);
         }
         Some(arena.base + u64::from(start) * UNIT)
     }

@@ -94,7 +94,7 @@ use books::GuardedBooks;
 use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
-use stats::{Class, Lanes, Split, change_of};
+use stats::{Account, Class, Lanes, Split, change_of};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use virtual_memory::VirtualMemory;
 
@@ -312,11 +312,23 @@ impl DeviceMemory {
         let split = state.split();
         // SAFETY: the lock is held and we are not parked.
         let account = unsafe { arena.account() };
-        if WATCHED && request.oversize || !account.rise(bytes, requested, split) {
-            let change = change_of(1, bytes, requested, request.oversize);
-            self.count_slowly(arena, change, split);
+        if WATCHED && request.oversize {
+            self.count_slowly(arena, change_of(1, bytes, requested, true), split);
+        } else if !account.rise(bytes, requested, split) {
+            self.count_risen(arena, (bytes, requested), split);
         }
         Ok(Some(address))
+    }
+
+    /// Counts a block that is not oversize where the account alone could not. The caller holds the
+    /// arena's lock, and no reference to its state.
+    #[inline(never)]
+    fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
+        let rise =
+            |account: &mut Account, other: &mut Account| account.rise_with(other, bytes, split);
+        if !self.books.with_partner(arena, rise) {
+            self.count_slowly(arena, change_of(1, bytes.0, bytes.1, false), split);
+        }
     }
 
     /// Makes a change known where the account alone could not. The caller holds the arena's lock, and

@@ -198,7 +198,8 @@ impl ArenaState {
     pub(super) fn take_quick(&mut self, units: u32) -> Option<u32> {
         let id = self.quick.resting;
         if id == NONE || self.blocks[id].units != units {
-            return self.quick.pop(&self.blocks, units);
+            // Where there are none, their lines stay where they are.
+            return if self.quick.has_lists() { self.quick.pop(&self.blocks, units) } else { None };
         }
         if self.class == Class::Large && !self.is_best_fit(id) {
             return None;

@@ -7,6 +7,10 @@
 //! that runs out of slack goes to the device's [`Ledger`], adds up the true currents, raises the peak
 //! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
 //! peaks: the invariant holds for the lowest of them, and therefore for all.
+//!
+//! A program that has as many blocks as ever would ask for each one that comes in another class than that
+//! of the one that went. So an arena first takes what its stream's arena of the other class has left below
+//! the peaks of all, where both are its thread's: what is left below those of its own class it has itself.
 
 pub use super::account::{Account, Split};
 use super::scopes::Scopes;
@@ -234,19 +238,19 @@ impl Ledger {
         counted.num_oom_rejections = 0;
     }
 
-    /// The slack of one arena of a class when what is left below the lowest peaks is shared among `members`
-    /// (all, small, large); the one that asked gets what the others' equal parts leave.
+    /// What one arena of a class gets of what is left below the lowest peaks, of all and of its class,
+    /// when that is shared among `members` (all, small, large); the one that asked gets what the others'
+    /// equal parts leave.
     #[inline]
-    pub fn share(&self, sums: &Sums, members: &[i64; 3], class: Class, asked: bool) -> Lanes {
+    pub fn share(&self, sums: &Sums, members: &[i64; 3], class: Class, asked: bool) -> [Lanes; 2] {
         // Shifts: a division for each lane would cost more than all the rest.
         let shifts = members.map(|count| count.max(1).cast_unsigned().next_power_of_two().ilog2());
-        std::array::from_fn(|lane| {
-            let part = |row: usize| {
+        [ALL, class.row()].map(|row| {
+            std::array::from_fn(|lane| {
                 let left = self.lowest[row][lane] - sums[row][lane];
                 let part = left >> shifts[row];
                 if asked { left - part * (members[row] - 1) } else { part }
-            };
-            part(ALL).min(part(class.row()))
+            })
         })
     }
 
@@ -322,9 +326,9 @@ mod tests {
         sums[ALL][0] = 93;
         sums[Class::Small.row()][0] = 93;
         let members = [3, 3, 0];
-        let asked = ledger.share(&sums, &members, Class::Small, true)[0];
-        let other = ledger.share(&sums, &members, Class::Small, false)[0];
-        assert_eq!((asked, other), (5, 1));
-        assert_eq!(asked + 2 * other, 7);
+        let asked = ledger.share(&sums, &members, Class::Small, true).map(|row| row[0]);
+        let other = ledger.share(&sums, &members, Class::Small, false).map(|row| row[0]);
+        assert_eq!((asked, other), ([5; 2], [1; 2]));
+        assert_eq!(asked[ALL] + 2 * other[ALL], 7);
     }
 }
