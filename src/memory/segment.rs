@@ -34,6 +34,9 @@ const PARTS_WHEN_TIGHT: (u32, u32) = (8, 6);
 const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
 /// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
 const AGAIN: u32 = 6;
+/// Its handles are as large as those of an arena of so many times its size: what lies low is in use for
+/// long, and large handles there are seldom idle.
+const SOONER: u64 = 2;
 /// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
 const OF_ROOM: u32 = 4;
 
@@ -42,7 +45,7 @@ const OF_ROOM: u32 = 4;
 struct Growth {
     /// What the arena grows by.
     bytes: u64,
-    /// What it has then; or had, if it only grows again.
+    /// What it has then; or had, if it only grows again, up to twice as much.
     total: u64,
     /// Does much of it lie idle in pieces?
     is_scattered: bool,
@@ -213,7 +216,9 @@ impl Segment {
         self.clear_stranded(memory, base);
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let total = (self.bytes + bytes).max(if pieces == 0 { self.most } else { 0 });
+        let now = self.bytes + bytes;
+        let had = if pieces == 0 { self.most.min(now.saturating_mul(SOONER)) } else { 0 };
+        let total = now.max(had);
         let is_scattered = pieces > self.bytes / 64;
         let growth = Growth { bytes, total, is_scattered, granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);

@@ -21,7 +21,7 @@ use super::{Mark, Segment};
 use crate::error::{Error, Result};
 
 /// Aliases of an arena at a time.
-const MOST: usize = 128;
+const MOST: usize = 256;
 
 /// What a block in an alias has in place of the first of its streams, and their list as its end: it is
 /// freed by the cold path.

@@ -13,6 +13,10 @@ use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 
+/// Thousandths that may be reserved beyond what was ever needed at a time; as many more each time that
+/// aliases made room for others.
+const SLACK: u64 = 5;
+
 impl DeviceMemory {
     /// A block in an alias that is there, without a driver call.
     pub(in crate::memory) fn borrow_again(
@@ -61,7 +65,7 @@ impl DeviceMemory {
             return Ok(None);
         }
         let held = self.most_held(Some(arena), request);
-        if claimed + growth <= held + held / 100 * (1 + given_up) {
+        if claimed + growth <= held + held / 1000 * SLACK * (1 + given_up) {
             return Ok(None);
         }
         self.borrow_new(runtime, arena, request, new)

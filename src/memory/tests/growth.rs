@@ -87,7 +87,7 @@ fn what_was_given_back_is_got_again_in_larger_steps() {
         blocks.append(&mut fill(960));
         assert_eq!(bench.reserved(), 20480 * MIB, "no more than before");
         let again = bench.calls(Call::cuMemCreate) - created;
-        assert!(again < created / 3, "{again} handles, {created} before");
+        assert!(again < created / 5 * 2, "{again} handles, {created} before");
         blocks.append(&mut fill(1));
         assert_eq!(bench.reserved(), 20500 * MIB, "more than before: what is missing");
         // Where memory is limited, it is not taken ahead of need.

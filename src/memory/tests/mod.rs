@@ -14,6 +14,7 @@ mod model;
 mod order;
 mod pinned;
 mod pinned_model;
+mod ratio;
 mod refused;
 mod resting;
 mod scopes;

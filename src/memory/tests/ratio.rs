@@ -1,0 +1,45 @@
+//! How much more is reserved than blocks had at a time.
+
+use super::super::virtual_memory::arena_of;
+use super::{MIB, on_machine};
+
+/// A small excess counts as well where there is much memory.
+#[test]
+fn what_is_idle_serves_before_an_arena_grows_by_half_a_percent() {
+    on_machine("memory=8GiB", |bench| {
+        let stream = bench.stream();
+        let blocks = [1980, 10, 2, 10, 2].map(|mib| bench.malloc(stream, mib * MIB));
+        bench.free(blocks[1]);
+        bench.free(blocks[3]);
+        let block = bench.malloc(stream, 20 * MIB);
+        bench.check();
+        assert_eq!(bench.reserved(), 2004 * MIB);
+        bench.free(block);
+        // Less than that is not worth an alias.
+        let little = [8, 8].map(|mib| bench.malloc(stream, mib * MIB));
+        bench.malloc(stream, 8 * MIB);
+        bench.check();
+        assert_eq!(bench.reserved(), 2012 * MIB);
+        little.into_iter().for_each(|block| bench.free(block));
+        bench.check();
+    });
+}
+
+/// Whoever ran before has little to say on the handles of who runs next.
+#[test]
+fn after_a_large_program_a_small_one_has_handles_of_its_own_size() {
+    let largest = |before: u64| {
+        on_machine("memory=64GiB", |bench| {
+            let stream = bench.stream();
+            bench.free(bench.malloc(stream, before * MIB));
+            bench.empty_cache();
+            let blocks: Vec<u64> = (0..8).map(|_| bench.malloc(stream, 60 * MIB)).collect();
+            let arena = arena_of(blocks[0]).unwrap().0;
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            state.segment.mappings().iter().map(|mapping| mapping.units).max().unwrap()
+        })
+    };
+    assert!(largest(20480) <= 2 * largest(64));
+}
