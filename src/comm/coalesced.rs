@@ -146,7 +146,7 @@ pub fn broadcast_coalesced<'a>(
     targets.try_reserve_exact(devices.len()).map_err(|_| NO_ROOM)?;
     for device in devices {
         let target = check::target(runtime, *device)?;
-        members.add_target(target);
+        members.add_target(target)?;
         targets.push(target);
     }
     let first = targets[0];
@@ -377,7 +377,7 @@ pub fn reduce_add_coalesced<'a>(
     let num_tensors = tensors.len / num_devices;
     let target = check::target(runtime, destination)?;
     let mut members = Members::new(runtime);
-    members.add_target(target);
+    members.add_target(target)?;
     let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
     let mut column = Column::with_room(num_devices)?;
     // For the host the first device adds that has a tensor.

@@ -3,6 +3,7 @@
 use super::boundary::{boundary, out};
 use super::status::tcuda_status;
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::tensor::bundle::Given;
 use crate::tensor::owned::{self, Lent, Loan, Moved, Share, Sizes};
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
@@ -130,29 +131,25 @@ fn read(tensor: *const tcuda_tensor, name: &'static str) -> Result<tcuda_tensor>
     Ok(unsafe { tensor.read_unaligned() })
 }
 
-/// Copies a list of the host's.
-fn read_list(from: *const i64, to: &mut [i64]) {
-    let bytes = size_of_val(to);
+/// A list of the host's, copied.
+fn read_list(from: *const i64, count: usize) -> Result<Few<i64, MAX_DIMS>> {
     // SAFETY: the caller promises as many as the tensor has dimensions; of any alignment.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr().cast(), bytes) };
+    Few::of((0..count).map(|index| unsafe { from.wrapping_add(index).read_unaligned() }))
 }
 
 /// The view that a host's tensor is.
 fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
     let ndim = tensor::ndim(raw.ndim)?;
     let place = Place::of(raw.device.device_type, raw.device.device_id)?;
-    let (mut shape, mut strides) = ([0; MAX_DIMS], [0; MAX_DIMS]);
-    let (shape, strides) = (&mut shape[..ndim], &mut strides[..ndim]);
-    if ndim > 0 {
-        if raw.shape.is_null() {
-            return Err(Error::Null { name: "shape" });
-        }
-        read_list(raw.shape, shape);
-        if !raw.strides.is_null() {
-            read_list(raw.strides, strides);
-        }
+    if ndim > 0 && raw.shape.is_null() {
+        return Err(Error::Null { name: "shape" });
     }
-    let strides = (ndim == 0 || !raw.strides.is_null()).then_some(&*strides);
+    let shape = &*read_list(raw.shape, ndim)?;
+    let strides = match raw.strides.is_null() {
+        true => None,
+        false => Some(read_list(raw.strides, ndim)?),
+    };
+    let strides = strides.as_deref();
     let dtype = Dtype { code: raw.dtype.code, bits: raw.dtype.bits, lanes: raw.dtype.lanes };
     let data = raw.data as u64;
     Tensor::new(Parts { data, byte_offset: raw.byte_offset, place, dtype, shape, strides })

@@ -4,6 +4,7 @@
 //! bytes have addresses, and its type. Whose memory it is, the users ask ([`Tensor::require_on`]).
 
 pub mod bundle;
+mod bundles;
 pub mod dtype;
 pub mod order;
 pub mod owned;
@@ -12,8 +13,10 @@ pub use dtype::Dtype;
 
 use crate::copy;
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::memory;
 use crate::runtime::Runtime;
+use std::mem::MaybeUninit;
 
 /// The most dimensions of a view: PyTorch's.
 pub const MAX_DIMS: usize = 64;
@@ -109,8 +112,17 @@ pub struct Tensor {
     /// Must it not be written?
     pub read_only: bool,
     ndim: usize,
-    shape: [i64; MAX_DIMS],
-    strides: [i64; MAX_DIMS],
+    /// The first `ndim` are written, of both.
+    shape: [MaybeUninit<i64>; MAX_DIMS],
+    strides: [MaybeUninit<i64>; MAX_DIMS],
+}
+
+const UNKNOWN: [MaybeUninit<i64>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
+
+fn write(to: &mut [MaybeUninit<i64>], from: &[i64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        to.write(*from);
+    }
 }
 
 const TOO_LARGE: Error = Error::Invalid(
@@ -142,13 +154,15 @@ impl Tensor {
             numel,
             read_only: false,
             ndim,
-            shape: [0; MAX_DIMS],
-            strides: [0; MAX_DIMS],
+            shape: UNKNOWN,
+            strides: UNKNOWN,
         };
-        tensor.shape[..ndim].copy_from_slice(shape);
+        write(&mut tensor.shape, shape);
         match strides {
-            Some(strides) => tensor.strides[..ndim].copy_from_slice(&strides[..ndim]),
-            None => compact(shape, &mut tensor.strides),
+            Some(strides) => write(&mut tensor.strides, &strides[..ndim]),
+            None => for_each_compact(shape, |index, stride| {
+                tensor.strides[index].write(stride);
+            }),
         }
         if numel == 0 {
             // What nobody reads may be anywhere.
@@ -167,7 +181,7 @@ impl Tensor {
     pub fn part(&self, elements: i64, shape: &[i64]) -> Result<Tensor> {
         let (mut part, mut bits) = (*self, 0);
         part.numel = numel(shape)?;
-        part.shape[..self.ndim].copy_from_slice(shape);
+        write(&mut part.shape[..self.ndim], shape);
         if part.numel > 0 {
             bits = i128::from(elements) * i128::from(self.dtype.element_bits());
         }
@@ -200,18 +214,32 @@ impl Tensor {
 
     /// Sizes, the slowest dimension first.
     pub fn shape(&self) -> &[i64] {
-        &self.shape[..self.ndim]
+        // SAFETY: as many were written when it was made.
+        unsafe { std::slice::from_raw_parts(self.shape.as_ptr().cast(), self.ndim) }
     }
 
     /// Distances of neighbours, in elements.
     pub fn strides(&self) -> &[i64] {
-        &self.strides[..self.ndim]
+        // SAFETY: as many were written when it was made.
+        unsafe { std::slice::from_raw_parts(self.strides.as_ptr().cast(), self.ndim) }
+    }
+
+    /// All bytes of its elements, where these are whole ones.
+    pub fn whole_bytes(&self) -> Option<u64> {
+        let bits = self.numel.checked_mul(self.dtype.element_bits())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
     }
 
     /// First byte of any element, and one past the last.
     pub fn range(&self) -> Result<(u64, u64)> {
         if self.numel == 0 {
             return Ok((self.address, self.address));
+        }
+        if self.is_compact()
+            && let Some(bits) = self.numel.checked_mul(self.dtype.element_bits())
+            && let Some(end) = self.address.checked_add(bits.div_ceil(8))
+        {
+            return Ok((self.address, end));
         }
         let (mut low, mut high) = (0i128, 0i128);
         for (size, stride) in self.shape().iter().zip(self.strides()) {
@@ -321,11 +349,25 @@ fn numel(shape: &[i64]) -> Result<u64> {
     product.map(|numel| numel as u64).ok_or(TOO_LARGE)
 }
 
+/// Sizes or strides of a view.
+pub type Sizes = Few<i64, MAX_DIMS>;
+
 /// Strides of elements that lie side by side, the last dimension's first.
+pub fn compact_strides(shape: &[i64]) -> Result<Sizes> {
+    let mut strides = Sizes::of(shape.iter().copied())?;
+    compact(shape, &mut strides);
+    Ok(strides)
+}
+
+/// The same where there is room for them.
 pub fn compact(shape: &[i64], strides: &mut [i64]) {
+    for_each_compact(shape, |index, stride| strides[index] = stride);
+}
+
+fn for_each_compact(shape: &[i64], mut body: impl FnMut(usize, i64)) {
     let mut stride = 1i64;
     for (index, size) in shape.iter().enumerate().rev() {
-        strides[index] = stride;
+        body(index, stride);
         stride = stride.saturating_mul((*size).max(1));
     }
 }

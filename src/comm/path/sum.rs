@@ -9,10 +9,10 @@
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
 use super::table::{MOST_ITEMS, Table};
-use super::{NO_ROOM, Number, Part, Sum, all_devices, in_order};
-use crate::comm::team::{Devices, Team, Worker};
-use crate::device::Device;
+use super::{Number, Part, Sum, all_devices, in_order};
+use crate::comm::team::{Devices, MOST, Team, Worker};
 use crate::error::Result;
+use crate::few::Few;
 use crate::stream::Stream;
 
 impl Number {
@@ -73,23 +73,22 @@ fn by_owners(
     items: &[Sum],
     bytes: u64,
 ) -> Result<bool> {
-    let mut workers = Vec::new();
-    workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
-    workers.extend(owners.iter().map(|owner| Worker { stream: team.stream(owner), touches }));
+    let of_owner = |owner| Worker { stream: team.stream(owner), touches };
+    let workers = Few::<_, MOST>::of(owners.iter().map(of_owner))?;
     in_order(team, &workers, items.iter().flat_map(Sum::parts), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let range = share(bytes, index, workers.len());
-            let device = team.runtime().device(worker.stream.device())?;
             Number::ALL
                 .iter()
-                .try_for_each(|number| add(device, worker.stream, *number, items, range))
+                .filter(|number| items.iter().any(|item| item.number == **number))
+                .try_for_each(|number| add(team, worker.stream, *number, items, range))
         })
     })
 }
 
 /// Adds up what of the items of one type lies in a range of all of them.
 fn add(
-    device: &Device,
+    team: &Team,
     stream: &Stream,
     number: Number,
     items: &[Sum],
@@ -125,10 +124,10 @@ fn add(
                 continue;
             }
             if let Some((full, _)) = &mut table {
-                full.launch(device, stream)?;
+                full.launch(team, stream)?;
             }
             table = Some((Table::of_sums(number, to - from, count), count));
         }
     }
-    table.map_or(Ok(()), |(mut table, _)| table.launch(device, stream))
+    table.map_or(Ok(()), |(mut table, _)| table.launch(team, stream))
 }
