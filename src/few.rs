@@ -22,14 +22,13 @@ impl<T: Copy, const PLACES: usize> Few<T, PLACES> {
         Few { places: [const { MaybeUninit::uninit() }; PLACES], filled: 0, all: Vec::new() }
     }
 
-    /// All values of an iterator.
+    /// All values of an iterator, after those that are there.
     #[inline]
-    pub fn of(values: impl Iterator<Item = T>) -> Result<Few<T, PLACES>> {
-        let mut few = Few::new();
+    pub fn fill(&mut self, values: impl Iterator<Item = T>) -> Result<()> {
         for value in values {
-            few.push(value)?;
+            self.push(value)?;
         }
-        Ok(few)
+        Ok(())
     }
 
     /// One more.
@@ -116,6 +115,7 @@ mod tests {
         few.push(5).unwrap();
         few.iter_mut().for_each(|number| *number += 1);
         assert_eq!(*few, [6]);
-        assert_eq!(*Few::<u8, 2>::of([1, 2, 3].into_iter()).unwrap(), [1, 2, 3]);
+        few.fill(7..10).unwrap();
+        assert_eq!(*few, [6, 7, 8, 9]);
     }
 }

@@ -14,7 +14,7 @@ use super::ways;
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
-use crate::tensor::{Parts, Tensor, compact_strides};
+use crate::tensor::{Parts, Sizes, Tensor, compact};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
 
@@ -36,7 +36,9 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     members::record(&team, home, src)?;
     let (len, shape) = (devices.len(), src.shape());
     let mut draft = Draft::new(runtime, len, len.saturating_mul(shape.len()), len)?;
-    let strides = compact_strides(shape)?;
+    let mut strides = Sizes::new();
+    strides.fill(shape.iter().copied())?;
+    compact(shape, &mut strides);
     let flat = Flat::of(home, src);
     let mut sent = Few::<(Home, u64), MOST>::new();
     let mut copies = Copies { src: (home, src), dsts: Vec::new() };
@@ -78,8 +80,10 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
     members.add_home(home)?;
     let mut flat = Flat::of(home, src);
     let mut flats = Few::<Flat, MOST>::new();
+    let mut out = Tensor::none();
     for index in 0..outs.len {
-        let (which, out) = (Which::of("outs", index), (outs.read)(index)?);
+        let which = Which::of("outs", index);
+        (outs.read)(index, &mut out)?;
         check::require_dtype(which, &out, src.dtype)?;
         check::require_shape(which, &out, src.shape())?;
         check::require_apart(&out)?;
@@ -94,8 +98,9 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
     members::record(&team, home, src)?;
     if let Some(flat) = flat {
         flats.iter().try_for_each(|out| out.record(&team))?;
-        let dsts = flats.iter().map(|out| (out.home, out.address));
-        return flat.send(&team, &Few::<_, MOST>::of(dsts)?);
+        let mut dsts = Few::<(Home, u64), MOST>::new();
+        dsts.fill(flats.iter().map(|out| (out.home, out.address)))?;
+        return flat.send(&team, &dsts);
     }
     let mut copies = Copies { src: (home, src), dsts: Vec::new() };
     copies.dsts.try_reserve_exact(outs.len).map_err(|_| NO_ROOM)?;
@@ -118,7 +123,9 @@ impl Copies<'_> {
             Ok(Form::of(src, dst)?.is_none_or(|form| form.is_range()))
         };
         let mut packed = None;
-        let strides = compact_strides(src.shape())?;
+        let mut strides = Sizes::new();
+        strides.fill(src.shape().iter().copied())?;
+        compact(src.shape(), &mut strides);
         if num_far > 1 && !self.dsts.iter().all(|(_, dst)| matches!(is_range(src, dst), Ok(true))) {
             // Its elements are gathered once, not for each.
             let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);

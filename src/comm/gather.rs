@@ -10,7 +10,7 @@ use crate::error::{Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::tensor::{Dtype, Sizes, Tensor, compact, compact_strides};
+use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact};
 
 /// What tensors are together along a dimension, and where they are.
 struct Joined {
@@ -27,18 +27,21 @@ impl Joined {
     /// PyTorch's checks, and the layout that it gives the result.
     fn of(runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<Joined> {
         check::require_some("count", tensors.len)?;
-        let first = with_dimension((tensors.read)(0)?)?;
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        (tensors.read)(0, &mut first)?;
+        give_dimension(&mut first)?;
         let dim = check::dimension(dim, first.shape().len())?;
-        let mut shape = Sizes::of(first.shape().iter().copied())?;
+        let mut shape = Sizes::new();
+        shape.fill(first.shape().iter().copied())?;
         let mut format = Format::of(&first);
         let (mut homes, mut flats, mut whole) = (Few::new(), Few::new(), 0i64);
         for index in 0..tensors.len {
             let which = Which::of("tensors", index);
-            let next;
             let tensor = match index {
                 0 => &first,
                 _ => {
-                    next = with_dimension((tensors.read)(index)?)?;
+                    (tensors.read)(index, &mut next)?;
+                    give_dimension(&mut next)?;
                     &next
                 }
             };
@@ -57,7 +60,8 @@ impl Joined {
             }
         }
         shape[dim] = whole;
-        let mut strides = Sizes::of(shape.iter().copied())?;
+        let mut strides = Sizes::new();
+        strides.fill(shape.iter().copied())?;
         format.strides(&shape, &mut strides);
         Ok(Joined { shape, strides, dim, dtype: first.dtype, homes, flats })
     }
@@ -89,11 +93,11 @@ impl Joined {
 }
 
 /// A tensor without dimensions counts as if it had one.
-fn with_dimension(tensor: Tensor) -> Result<Tensor> {
-    if !tensor.shape().is_empty() {
-        return Ok(tensor);
+fn give_dimension(tensor: &mut Tensor) -> Result<()> {
+    if tensor.shape().is_empty() {
+        *tensor = tensor.reshaped(&[1], &[1])?;
     }
-    tensor.reshaped(&[1], &[1])
+    Ok(())
 }
 
 /// PyTorch's memory formats.
@@ -159,8 +163,8 @@ fn parts(
     (to, out): (Home, &Tensor),
 ) -> Result<Vec<Piece>> {
     let (mut pieces, mut start) = (with_room(tensors.len)?, 0);
-    for (index, tensor) in tensors.all()?.into_iter().enumerate() {
-        let tensor = with_dimension(tensor)?;
+    for (index, mut tensor) in tensors.all()?.into_iter().enumerate() {
+        give_dimension(&mut tensor)?;
         let size = tensor.shape()[joined.dim];
         let part = narrow(out, joined.dim, start, size)?;
         start += size;
@@ -199,7 +203,9 @@ pub fn gather<'a>(
 
 /// Do elements lie side by side by these sizes and strides?
 fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
-    compact_strides(shape).is_ok_and(|compact| *compact == *strides)
+    let mut expected = [0; MAX_DIMS];
+    compact(shape, &mut expected);
+    expected[..shape.len()] == *strides
 }
 
 /// Tensors, joined in an output.

@@ -15,15 +15,17 @@ pub mod path;
 pub mod pieces;
 pub mod plain;
 pub mod reduce;
+pub mod sums;
 pub mod team;
 pub mod teams;
 pub mod ways;
 
 pub use broadcast::{broadcast, broadcast_into};
-pub use coalesced::{broadcast_coalesced, reduce_add_coalesced};
+pub use coalesced::broadcast_coalesced;
 pub use gather::{gather, gather_into};
 pub use pieces::{scatter, scatter_into};
 pub use reduce::{reduce_add, reduce_add_into};
+pub use sums::reduce_add_coalesced;
 
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -34,8 +36,8 @@ use crate::tensor::Tensor;
 pub struct Tensors<'a> {
     /// How many there are.
     pub len: usize,
-    /// The one of a number.
-    pub read: &'a dyn Fn(usize) -> Result<Tensor>,
+    /// Sets the one of a number.
+    pub read: &'a dyn Fn(usize, &mut Tensor) -> Result<()>,
 }
 
 impl Tensors<'_> {
@@ -44,7 +46,9 @@ impl Tensors<'_> {
         let mut all = Vec::new();
         all.try_reserve_exact(self.len).map_err(|_| NO_ROOM)?;
         for index in 0..self.len {
-            all.push((self.read)(index)?);
+            let mut tensor = Tensor::none();
+            (self.read)(index, &mut tensor)?;
+            all.push(tensor);
         }
         Ok(all)
     }

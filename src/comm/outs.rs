@@ -138,6 +138,19 @@ impl<'a> Draft<'a> {
         self.bundle.add(site, sizes, block, false)
     }
 
+    /// The same with elements that lie side by side.
+    pub fn compact(
+        &mut self,
+        target: Target<'_>,
+        dtype: Dtype,
+        shape: &[i64],
+        block: Option<u32>,
+        address: u64,
+    ) -> Result<()> {
+        let site = Site { data: address, byte_offset: 0, place: target.place(), dtype };
+        self.bundle.add_compact(site, shape, block)
+    }
+
     /// An output that is an input, or a part of it.
     pub fn alias(&mut self, tensor: &Tensor) -> Result<()> {
         let sizes = (tensor.shape(), tensor.strides());

@@ -22,7 +22,9 @@ fn equal_sizes(size: i64, count: usize) -> Result<Few<i64, MOST>> {
     // Nothing is split into as many nothings.
     let each = size / most + i64::from(size % most > 0);
     let pieces = if each == 0 { most } else { size / each + i64::from(size % each > 0) };
-    Few::of((0..pieces).map(|piece| each.min(size - piece * each)))
+    let mut sizes = Few::new();
+    sizes.fill((0..pieces).map(|piece| each.min(size - piece * each)))?;
+    Ok(sizes)
 }
 
 fn require_sum(sizes: impl Iterator<Item = i64>, size: i64, name: &'static str) -> Result<()> {
@@ -77,8 +79,8 @@ pub fn scatter<'a>(
         Draft::new(runtime, sizes.len(), sizes.len().saturating_mul(ndim), sizes.len())?;
     if let Some(cut) = Cut::of(home, tensor, dim).filter(|_| !sizes.contains(&0)) {
         let mut ranges = Ranges::new();
-        let (mut shape, strides) = (Sizes::of(tensor.shape().iter().copied())?, tensor.strides());
-        let mut start = 0;
+        let (mut shape, strides, mut start) = (Sizes::new(), tensor.strides(), 0);
+        shape.fill(tensor.shape().iter().copied())?;
         for (size, (target, team)) in sizes.iter().zip(targets.iter()) {
             let src = cut.piece(start, *size);
             start += *size;
@@ -134,9 +136,11 @@ pub fn scatter_into(
     let mut sizes = Few::<i64, MOST>::new();
     let mut flats = Few::<(Home, Option<Flat>), MOST>::new();
     let whole = tensor.shape()[dim];
-    let mut shape = Sizes::of(tensor.shape().iter().copied())?;
+    let (mut shape, mut out) = (Sizes::new(), Tensor::none());
+    shape.fill(tensor.shape().iter().copied())?;
     for index in 0..outs.len {
-        let (which, out) = (Which::of("outs", index), (outs.read)(index)?);
+        let which = Which::of("outs", index);
+        (outs.read)(index, &mut out)?;
         check::require_dtype(which, &out, tensor.dtype)?;
         shape[dim] = out.shape().get(dim).copied().unwrap_or(whole);
         check::require_shape(which, &out, &shape)?;

@@ -78,15 +78,15 @@ struct Checked {
 impl Checked {
     fn new(runtime: &Runtime, tensors: Tensors<'_>) -> Result<Checked> {
         check::require_some("count", tensors.len)?;
-        let first = (tensors.read)(0)?;
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        (tensors.read)(0, &mut first)?;
         let (mut homes, mut flats) = (Few::new(), Few::<Flat, MOST>::new());
         for index in 0..tensors.len {
             let which = Which::of("tensors", index);
-            let next;
             let tensor = match index {
                 0 => &first,
                 _ => {
-                    next = (tensors.read)(index)?;
+                    (tensors.read)(index, &mut next)?;
                     &next
                 }
             };
@@ -114,8 +114,7 @@ impl Checked {
             sources.push(Part { device, address: flat.address })?;
         }
         let (number, elements) = (self.number, self.elements);
-        let sum = Sum { number, elements, sources: &sources, dst };
-        if ways::sum(team, &[sum])? { Ok(()) } else { add_on_one(team, &sum) }
+        add_all(team, &[Sum { number, elements, sources: &sources, dst }])
     }
 }
 
@@ -148,11 +147,11 @@ pub fn reduce_add<'a>(
     let checked = Checked::new(runtime, tensors)?;
     let target = check::target(runtime, destination)?;
     let root = root_of(checked.homes.iter().copied(), target)?;
-    let read;
+    let mut read = Tensor::none();
     let first = match root {
         0 => &checked.first,
         _ => {
-            read = (tensors.read)(root)?;
+            (tensors.read)(root, &mut read)?;
             &read
         }
     };
@@ -362,9 +361,7 @@ impl<'t, 'a> Adding<'t, 'a> {
             let Item { number, elements, dst, .. } = *item;
             sums.push(Sum { number, elements, sources, dst });
         }
-        if !sums.is_empty() && !ways::sum(self.team, &sums)? {
-            sums.iter().try_for_each(|sum| add_on_one(self.team, sum))?;
-        }
+        add_all(self.team, &sums)?;
         self.after.run(self.team)
     }
 }
@@ -391,6 +388,14 @@ fn meets<'s>(
         }
     }
     Ok(false)
+}
+
+/// Queues sums, by the fast ways where these can.
+pub fn add_all(team: &Team, sums: &[Sum]) -> Result<()> {
+    if sums.is_empty() || ways::sum(team, sums)? {
+        return Ok(());
+    }
+    sums.iter().try_for_each(|sum| add_on_one(team, sum))
 }
 
 /// Adds on the device of the sum: what others have is copied there before, some at a time.

@@ -3,7 +3,7 @@
 use super::boundary::{Call, boundary};
 use super::status::tcuda_status;
 use super::stream::{required, tcuda_stream};
-use super::tensor::{EMPTY, given, tcuda_tensor, view, writable};
+use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor, view, writable};
 use crate::comm::outs::Outs;
 use crate::comm::team::MOST;
 use crate::comm::{self, Split, Tensors};
@@ -43,9 +43,9 @@ fn views(
     list: *const tcuda_tensor,
     count: usize,
     name: &'static str,
-) -> Result<impl Fn(usize) -> Result<Tensor>> {
+) -> Result<impl Fn(usize, &mut Tensor) -> Result<()>> {
     require_list(list, count, name)?;
-    Ok(move |index: usize| view(list.wrapping_add(index), name))
+    Ok(move |index: usize, to: &mut Tensor| read_view(to, list.wrapping_add(index), name))
 }
 
 /// The same, to be written.
@@ -53,9 +53,9 @@ fn writables(
     list: *const tcuda_tensor,
     count: usize,
     name: &'static str,
-) -> Result<impl Fn(usize) -> Result<Tensor>> {
+) -> Result<impl Fn(usize, &mut Tensor) -> Result<()>> {
     require_list(list, count, name)?;
-    Ok(move |index: usize| writable(list.wrapping_add(index), name))
+    Ok(move |index: usize, to: &mut Tensor| read_writable(to, list.wrapping_add(index), name))
 }
 
 fn numbers<T: Copy>(list: *const T, count: usize, name: &'static str) -> Result<Few<T, MOST>> {

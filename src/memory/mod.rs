@@ -70,7 +70,7 @@ pub use grammar::{ConfigError, Problem};
 pub use keys::{Json, Keys, in_row, pool_in};
 pub use launches::end_of;
 pub use pointer::{
-    Found, device_of, extent, find, free, record_around, record_stream, unknown_pointer,
+    Found, device_of, extent, find, free, record_around, record_stream, unknown_pointer, use_inside,
 };
 pub(crate) use reclaim::wait_for;
 pub(crate) use relaxed::Relaxed;

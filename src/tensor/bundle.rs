@@ -2,7 +2,7 @@
 //! their sizes, and several may lie in one block.
 
 use super::owned::Block;
-use super::{Dtype, Place, Tensor};
+use super::{Dtype, Place, Tensor, compact};
 use crate::error::{Error, Result};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("tensors");
@@ -81,7 +81,7 @@ impl Member {
             byte_offset as i64,
             bytes(kind as u32, device as u32),
             bytes(
-                u32::from_ne_bytes([self.ndim, self.state, self.read_only.into(), dtype.bits]),
+                u32::from_le_bytes([self.ndim, self.state, self.read_only.into(), dtype.bits]),
                 block,
             ),
             bytes(dtype.lanes.into(), dtype.code.into()),
@@ -91,7 +91,7 @@ impl Member {
     fn of(words: &[i64; MEMBER]) -> Member {
         let low = |word: usize| words[word] as u32;
         let high = |word: usize| (words[word] as u64 >> 32) as u32;
-        let [ndim, state, read_only, bits] = low(4).to_ne_bytes();
+        let [ndim, state, read_only, bits] = low(4).to_le_bytes();
         let dtype = Dtype { code: high(5) as u8, bits, lanes: low(5) as u16 };
         // As it was written.
         let place = Place::of(low(3) as i32, high(3) as i32).unwrap_or(Place::Cpu);
@@ -100,6 +100,15 @@ impl Member {
         let (start, read_only) = (words[0] as usize, read_only != 0);
         Member { start, ndim, site, block, read_only, state }
     }
+}
+
+/// The state of a tensor, without the rest.
+fn state_of(words: &[i64; MEMBER]) -> u8 {
+    (words[4] >> 8) as u8
+}
+
+fn set_state(words: &mut [i64; MEMBER], state: u8) {
+    words[4] = words[4] & !(0xff << 8) | i64::from(state) << 8;
 }
 
 /// Tensors that were filled in together.
@@ -113,8 +122,12 @@ pub struct Bundle {
     /// The same of blocks.
     block_room: u32,
     blocks: u32,
+    /// Words of sizes that are taken.
+    sizes: u32,
     /// Members that are not gone.
     left: u32,
+    /// Members that must not be written.
+    read_only: u32,
     /// Which is likely to be asked for next: hosts release them in their order.
     next: u32,
 }
@@ -123,7 +136,9 @@ impl Bundle {
     /// Nothing.
     pub(super) const fn none() -> Bundle {
         let (room, tensors, block_room, blocks) = (0, 0, 0, 0);
-        Bundle { words: Vec::new(), room, tensors, block_room, blocks, left: 0, next: 0 }
+        let (sizes, left, read_only, next) = (0, 0, 0, 0);
+        let words = Vec::new();
+        Bundle { words, room, tensors, block_room, blocks, sizes, left, read_only, next }
     }
 
     /// None yet, with host memory for so many.
@@ -131,12 +146,16 @@ impl Bundle {
         let (Ok(room), Ok(block_room)) = (u32::try_from(tensors), u32::try_from(blocks)) else {
             return Err(NO_ROOM);
         };
+        if u32::try_from(sizes.saturating_mul(2).saturating_add(tensors)).is_err() {
+            return Err(NO_ROOM);
+        }
         let mut bundle = Bundle { room, block_room, ..Bundle::none() };
         let first = bundle.first();
         // Each has an address of its own, also without dimensions.
         let sizes = sizes.saturating_mul(2).saturating_add(tensors);
-        bundle.words.try_reserve_exact(first.saturating_add(sizes)).map_err(|_| NO_ROOM)?;
-        bundle.words.resize(first, 0);
+        let words = first.saturating_add(sizes);
+        bundle.words.try_reserve_exact(words).map_err(|_| NO_ROOM)?;
+        bundle.words.resize(words, 0);
         Ok(bundle)
     }
 
@@ -151,14 +170,6 @@ impl Bundle {
 
     fn member_mut(&mut self, index: usize) -> &mut [i64; MEMBER] {
         &mut self.words.as_chunks_mut().0[index]
-    }
-
-    fn update(&mut self, index: usize, change: impl FnOnce(&mut Member)) -> Member {
-        let words = self.member_mut(index);
-        let mut member = Member::of(words);
-        change(&mut member);
-        *words = member.words();
-        member
     }
 
     fn block_mut(&mut self, index: u32) -> Option<&mut [i64; BLOCK]> {
@@ -190,24 +201,43 @@ impl Bundle {
         block: Option<u32>,
         read_only: bool,
     ) -> Result<()> {
-        let (start, ndim) = (self.words.len() - self.first(), shape.len() as u8);
-        if self.tensors == self.room {
+        let (own_shape, own_strides) = self.add_one(site, shape.len(), block, read_only)?;
+        own_shape.copy_from_slice(shape);
+        own_strides.copy_from_slice(strides);
+        Ok(())
+    }
+
+    /// The same of elements that lie side by side.
+    pub fn add_compact(&mut self, site: Site, shape: &[i64], block: Option<u32>) -> Result<()> {
+        let (own_shape, own_strides) = self.add_one(site, shape.len(), block, false)?;
+        own_shape.copy_from_slice(shape);
+        compact(shape, own_strides);
+        Ok(())
+    }
+
+    /// One of so many dimensions, and where its sizes and strides go.
+    fn add_one(
+        &mut self,
+        site: Site,
+        ndim: usize,
+        block: Option<u32>,
+        read_only: bool,
+    ) -> Result<(&mut [i64], &mut [i64])> {
+        let (first, start) = (self.first(), self.sizes as usize);
+        let end = start + (2 * ndim).max(1);
+        if self.tensors == self.room || first + end > self.words.len() {
             return Err(NO_ROOM);
         }
-        self.words.try_reserve((2 * shape.len()).max(1)).map_err(|_| NO_ROOM)?;
-        self.words.extend_from_slice(shape);
-        self.words.extend_from_slice(strides);
-        if shape.is_empty() {
-            self.words.push(0);
-        }
-        let member = Member { start, ndim, site, block, read_only, state: LENT };
+        let member = Member { start, ndim: ndim as u8, site, block, read_only, state: LENT };
         *self.member_mut(self.tensors as usize) = member.words();
         self.tensors += 1;
         self.left += 1;
+        self.read_only += u32::from(read_only);
+        self.sizes = end as u32;
         if let Some([.., tensors]) = block.and_then(|block| self.block_mut(block)) {
             *tensors += 1;
         }
-        Ok(())
+        Ok(self.words[first + start..][..2 * ndim].split_at_mut(ndim))
     }
 
     /// How many tensors it has, and had.
@@ -234,7 +264,7 @@ impl Bundle {
 
     /// How many tensors must not be written.
     pub(super) fn num_read_only(&self) -> usize {
-        self.members().iter().filter(|words| Member::of(words).read_only).count()
+        self.read_only as usize
     }
 
     /// Its tensors as the host gets them.
@@ -251,7 +281,7 @@ impl Bundle {
     pub(super) fn find(&self, shape: usize) -> Option<usize> {
         let bytes = shape.checked_sub(self.start())?;
         let start = (bytes / size_of::<i64>()) as i64;
-        let is_inside = start < (self.words.len() - self.first()) as i64;
+        let is_inside = start < i64::from(self.sizes);
         if !is_inside || !bytes.is_multiple_of(size_of::<i64>()) {
             return None;
         }
@@ -261,32 +291,34 @@ impl Bundle {
             Some([first, ..]) if *first == start => next,
             _ => members.binary_search_by_key(&start, |[first, ..]| *first).ok()?,
         };
-        (Member::of(&members[index]).state != GONE).then_some(index)
+        (state_of(&members[index]) != GONE).then_some(index)
     }
 
     /// Does the host have a tensor, rather than a capsule? And its data, if so.
     pub(super) fn data_if_lent(&self, index: usize) -> Option<u64> {
-        let member = Member::of(&self.members()[index]);
-        (member.state == LENT).then_some(member.site.data)
+        let words = &self.members()[index];
+        (state_of(words) == LENT).then_some(words[1] as u64)
     }
 
     /// Must a tensor not be written?
     pub(super) fn is_read_only(&self, index: usize) -> bool {
-        Member::of(&self.members()[index]).read_only
+        self.read_only > 0 && Member::of(&self.members()[index]).read_only
     }
 
     /// A capsule has a tensor from now on.
     pub(super) fn move_out(&mut self, index: usize) {
-        self.update(index, |member| member.state = MOVED_OUT);
+        set_state(self.member_mut(index), MOVED_OUT);
     }
 
     /// Ends a tensor: a block that nobody else is in, and whether no tensor is left.
     pub(super) fn end(&mut self, index: usize) -> (Option<Block>, bool) {
-        let member = self.update(index, |member| member.state = GONE);
+        let words = self.member_mut(index);
+        set_state(words, GONE);
+        // Of others' memory it is the number of none.
+        let block = (words[4] as u64 >> 32) as u32;
         self.left -= 1;
         self.next = index as u32 + 1;
-        let counted = member.block.and_then(|block| self.block_mut(block));
-        let free = counted.and_then(|words| {
+        let free = self.block_mut(block).and_then(|words| {
             words[BLOCK - 1] -= 1;
             (words[BLOCK - 1] == 0).then(|| Block::of_words(words))
         });

@@ -23,8 +23,9 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
         return by_root(team, src.device, &[block]);
     }
     let is_far = |dst: &&Part| dst.device != src.device;
-    let far = Few::<_, MOST>::of(dsts.iter().filter(is_far).copied())?;
-    let near = Few::<_, MOST>::of(dsts.iter().filter(|dst| !is_far(dst)).copied())?;
+    let (mut far, mut near) = (Few::<Part, MOST>::new(), Few::<Part, MOST>::new());
+    far.fill(dsts.iter().filter(is_far).copied())?;
+    near.fill(dsts.iter().filter(|dst| !is_far(dst)).copied())?;
     chain::beside(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
 }
 
@@ -38,7 +39,8 @@ fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
             false => chain::broadcast(team, bytes, src, dsts),
         };
     }
-    let rows = Few::<_, MOST>::of(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)))?;
+    let mut rows = Few::<Rows, MOST>::new();
+    rows.fill(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)))?;
     copies(team, &rows)
 }
 
@@ -61,7 +63,8 @@ pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool
     if let ([Block { pieces: [piece], .. }], parts) = (blocks, first.parts) {
         let src = Part { device: root, address: piece.src };
         let at = |part: &Part| Part { address: part.address + piece.offset, ..*part };
-        let dsts = Few::<_, MOST>::of(parts.iter().map(at))?;
+        let mut dsts = Few::<Part, MOST>::new();
+        dsts.fill(parts.iter().map(at))?;
         return broadcast(team, piece.bytes, src, &dsts);
     }
     if first.parts.len() > 1 && !is_small(team, root, blocks)? && can_own(team, root, blocks)? {
@@ -126,7 +129,8 @@ fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
 fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let (owners, touches) = (blocks[0].parts, touched(root, blocks));
     let of_owner = |own: &Part| Worker { stream: team.stream(own.device), touches };
-    let workers = Few::<_, MOST>::of(owners.iter().map(of_owner))?;
+    let mut workers = Few::<Worker, MOST>::new();
+    workers.fill(owners.iter().map(of_owner))?;
     let whole = bytes_of(blocks);
     in_order(team, &workers, all_parts(root, blocks), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
