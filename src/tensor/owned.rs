@@ -211,19 +211,10 @@ pub fn allocate(
     made
 }
 
-/// Host memory that goes with a tensor, and when no lock is held.
-#[derive(Debug)]
-enum Memory {
-    Sizes(#[expect(dead_code, reason = "dropped")] Sizes),
-    Bundle(#[expect(dead_code, reason = "dropped")] Bundle),
-    None,
-}
-
 /// What a tensor had that is no more.
 #[derive(Debug)]
 pub struct Taken {
     source: Source,
-    _memory: Memory,
 }
 
 const NOT_ITS_DATA: Error = Error::Invalid(
@@ -256,25 +247,37 @@ impl Filled {
         Ok(Some(entry))
     }
 
-    fn end_member(&mut self, (index, member): (usize, usize)) -> Taken {
+    /// Ends a tensor of a bundle; with the last one the bundle goes to `gone`, to be dropped when no
+    /// lock is held.
+    fn end_member(&mut self, (index, member): (usize, usize), gone: &mut Bundle) -> Source {
         let bundle = self.bundles.of_mut(index);
-        READ_ONLY.fetch_sub(usize::from(bundle.is_read_only(member)), Ordering::Relaxed);
+        if bundle.is_read_only(member) {
+            READ_ONLY.fetch_sub(1, Ordering::Relaxed);
+        }
         let (block, is_last) = bundle.end(member);
-        let memory =
-            if is_last { Memory::Bundle(self.bundles.remove(index)) } else { Memory::None };
-        Taken { source: block.map_or(Source::Others, Source::Block), _memory: memory }
+        if is_last {
+            *gone = self.bundles.remove(index);
+        }
+        block.map_or(Source::Others, Source::Block)
     }
 }
 
 /// Takes the tensor with this shape and data out of the table.
 pub fn take(shape: usize, data: u64) -> Result<Taken> {
+    let mut gone = Bundle::none();
     let mut table = TABLE.lock();
-    if let Some(Entry { source, sizes, .. }) = table.take_entry(shape, data)? {
-        return Ok(Taken { source, _memory: Memory::Sizes(sizes) });
+    if !table.entries.is_empty()
+        && let Some(Entry { source, sizes, .. }) = table.take_entry(shape, data)?
+    {
+        drop(table);
+        drop(sizes);
+        return Ok(Taken { source });
     }
     let member = table.bundles.find(shape).ok_or(NOT_OURS)?;
     table.require_lent(member, data)?;
-    Ok(table.end_member(member))
+    let source = table.end_member(member, &mut gone);
+    drop(table);
+    Ok(Taken { source })
 }
 
 impl Taken {
@@ -348,11 +351,13 @@ impl Share {
         match self {
             Share::Block(block) => block.free(inside),
             Share::Member(shape) => {
-                let taken = {
+                let mut gone = Bundle::none();
+                let source = {
                     let mut table = TABLE.lock();
-                    table.bundles.find(shape).map(|member| table.end_member(member))
+                    let member = table.bundles.find(shape);
+                    member.map(|member| table.end_member(member, &mut gone))
                 };
-                taken.map_or(Ok(()), |taken| taken.end(inside))
+                source.map_or(Ok(()), |source| Taken { source }.end(inside))
             }
         }
     }

@@ -126,3 +126,28 @@ fn larger_calls_are_joined_with_few_waits() {
         [3 + 1 + 2 + 2 + 2, 3 + 1 + 2 + 2 + 6, 0, 4]
     );
 }
+
+/// On default streams: one context is pushed, each device that follows another changes it, and it is
+/// taken away at the end. None of these streams is asked whether it is captured.
+#[test]
+fn default_streams_take_one_context_after_the_other() {
+    for devices in [2, 3, 4, 8] {
+        on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
+            let streams = chosen(runtime, |_| true);
+            let part = |stream: &&Stream| Part {
+                device: stream.device(),
+                address: malloc(runtime, stream, 4096),
+            };
+            let parts: Vec<Part> = streams.iter().map(part).collect();
+            let body = || sums(4096)(&Team::new(runtime, &streams).unwrap(), &parts);
+            body();
+            let calls = counted(runtime, body);
+            let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
+            assert_eq!(CONTEXTS.map(of), [0, 1, 2 * devices - 2, 1]);
+            // The work, its records and its waits.
+            let all = calls.iter().map(|call| call.1).sum::<u64>();
+            assert_eq!(all, 2 * devices + 1 + devices + 2 * (devices - 1));
+            parts.iter().for_each(|part| memory::free(runtime, part.address).unwrap());
+        });
+    }
+}
