@@ -13,6 +13,10 @@
 
 enum { LIVE = 1000, BATCH = 64 };
 
+/* Of collectives: the most devices, tensors at once, and elements of a tensor, few so that what the simulated
+ * machine does with them is little. */
+enum { DEVICES = 4, TENSORS = 64, ELEMENTS = 128 };
+
 /* An allocator joins what is freed at once while it still grows; the counts begin after that. */
 enum { SETTLED = 20000 };
 
@@ -208,6 +212,110 @@ static void jit_call_row(long count)
     jit(count, 1);
 }
 
+static int32_t devices[DEVICES] = { 0, 1, 2, 3 };
+static int64_t elements = ELEMENTS;
+
+/* Tensors on a device. */
+static void make_tensors(tcuda_tensor *tensors, int count, int32_t device)
+{
+    for (int i = 0; i < count; i++) {
+        void *block;
+        CHECK(tcuda_malloc(sizeof(float) * ELEMENTS, device, NULL, &block));
+        tensors[i] = (tcuda_tensor){ .data = block, .device = { TCUDA_DEVICE_CUDA, device }, .ndim = 1,
+            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = &elements };
+    }
+}
+
+static void release(tcuda_tensor *tensors, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        CHECK(tcuda_tensor_release(&tensors[i]));
+}
+
+static void broadcasts(long count, size_t n)
+{
+    tcuda_tensor in, outs[DEVICES];
+    make_tensors(&in, 1, 0);
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_comm_broadcast(&in, devices, n, outs));
+        release(outs, n);
+    }
+}
+
+static void comm_broadcast_2(long count)
+{
+    broadcasts(count, 2);
+}
+
+static void comm_broadcast_4(long count)
+{
+    broadcasts(count, 4);
+}
+
+static void sums(long count, size_t n)
+{
+    tcuda_tensor in[DEVICES], out;
+    for (size_t i = 0; i < n; i++)
+        make_tensors(&in[i], 1, devices[i]);
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_comm_reduce_add(in, n, 0, &out));
+        release(&out, 1);
+    }
+}
+
+static void comm_reduce_add_2(long count)
+{
+    sums(count, 2);
+}
+
+static void comm_reduce_add_4(long count)
+{
+    sums(count, 4);
+}
+
+static void comm_scatter_2(long count)
+{
+    tcuda_tensor in, outs[2];
+    make_tensors(&in, 1, 0);
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_comm_scatter(&in, devices, NULL, 2, 0, NULL, outs));
+        release(outs, 2);
+    }
+}
+
+static void comm_gather_2(long count)
+{
+    tcuda_tensor in[2], out;
+    for (int i = 0; i < 2; i++)
+        make_tensors(&in[i], 1, i);
+    for (long i = 0; i < count; i++) {
+        CHECK(tcuda_comm_gather(in, 2, 0, 0, &out));
+        release(&out, 1);
+    }
+}
+
+/* What one of many tensors costs. */
+static void comm_broadcast_coalesced_2(long count)
+{
+    static tcuda_tensor in[TENSORS], outs[2 * TENSORS];
+    make_tensors(in, TENSORS, 0);
+    for (long done = 0; done < count; done += TENSORS) {
+        CHECK(tcuda_comm_broadcast_coalesced(in, TENSORS, devices, 2, 0, outs));
+        release(outs, 2 * TENSORS);
+    }
+}
+
+static void comm_reduce_add_coalesced_2(long count)
+{
+    static tcuda_tensor in[2 * TENSORS], outs[TENSORS];
+    for (int i = 0; i < 2; i++)
+        make_tensors(in + i * TENSORS, TENSORS, i);
+    for (long done = 0; done < count; done += TENSORS) {
+        CHECK(tcuda_comm_reduce_add_coalesced(in, 2, TENSORS, 0, 0, outs));
+        release(outs, TENSORS);
+    }
+}
+
 static const struct operation {
     const char *name;
     void (*run)(long count);
@@ -227,6 +335,14 @@ static const struct operation {
     { "event_query", event_query },
     { "jit_call", jit_call },
     { "jit_call_row", jit_call_row },
+    { "comm_broadcast_2", comm_broadcast_2 },
+    { "comm_broadcast_4", comm_broadcast_4 },
+    { "comm_reduce_add_2", comm_reduce_add_2 },
+    { "comm_reduce_add_4", comm_reduce_add_4 },
+    { "comm_scatter_2", comm_scatter_2 },
+    { "comm_gather_2", comm_gather_2 },
+    { "comm_broadcast_coalesced_2", comm_broadcast_coalesced_2 },
+    { "comm_reduce_add_coalesced_2", comm_reduce_add_coalesced_2 },
 };
 
 enum { COUNT = sizeof OPERATIONS / sizeof OPERATIONS[0] };

@@ -292,12 +292,19 @@ pub struct ContextGuard {
 impl Drop for ContextGuard {
     #[inline]
     fn drop(&mut self) {
-        let Some((driver, entered)) = self.entered else { return };
-        let mut context = std::ptr::null_mut();
-        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
-        if unsafe { driver.cuCtxPopCurrent(&mut context) }.is_err() {
-            pop_again(driver, entered);
+        if let Some((driver, entered)) = self.entered {
+            leave(driver, entered);
         }
+    }
+}
+
+/// Undoes a push, where `entered` is current since.
+#[inline]
+pub(crate) fn leave(driver: &Driver, entered: CUcontext) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: undoes the caller's push; `context` is writable.
+    if unsafe { driver.cuCtxPopCurrent(&mut context) }.is_err() {
+        pop_again(driver, entered);
     }
 }
 

@@ -15,6 +15,7 @@ pub mod epoch;
 pub mod error;
 pub mod event;
 pub mod farewell;
+pub mod few;
 pub mod ffi;
 pub mod file;
 pub mod fill;

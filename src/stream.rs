@@ -183,11 +183,17 @@ impl Stream {
         device.streams.external(device, self.native())
     }
 
-    /// Makes its context current, where the driver needs that: CUDA's fixed handles mean a stream of
-    /// the current context, and every other handle knows its own.
+    /// Does the driver need its context to be current? CUDA's fixed handles mean a stream of the
+    /// current context, and every other handle knows its own.
+    #[inline]
+    pub(crate) fn needs_context(&self) -> bool {
+        self.native <= PER_THREAD
+    }
+
+    /// Makes its context current, where the driver needs that.
     #[inline]
     pub(crate) fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
-        if self.native > PER_THREAD {
+        if !self.needs_context() {
             return Ok(None);
         }
         Ok(Some(runtime.device(self.device)?.enter()?))
@@ -238,6 +244,12 @@ impl Stream {
     #[inline]
     pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = self.enter(runtime)?;
+        self.record_here(runtime, event)
+    }
+
+    /// The same where its context is current, if it needs that.
+    #[inline]
+    pub(crate) fn record_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         // SAFETY: stream and event are alive and of one device.
         unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
         Ok(())
@@ -246,6 +258,13 @@ impl Stream {
     /// Waits for a driver's event.
     #[inline]
     pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+        let _context = self.enter(runtime)?;
+        self.wait_here(runtime, event)
+    }
+
+    /// The same where its context is current, if it needs that.
+    #[inline]
+    pub(crate) fn wait_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         // An event of a capture takes the stream into it.
         let _captured = runtime.captures.any().then(|| self.capture.guard());
         self.wait_at_once(runtime, event)
@@ -253,13 +272,13 @@ impl Stream {
 
     /// The same unless the stream is captured, with which the event has nothing to do; true: it waits.
     pub(crate) fn wait_beside_captures(&self, runtime: &Runtime, event: CUevent) -> Result<bool> {
+        let _context = self.enter(runtime)?;
         let waits = self.unless_captured(runtime, || self.wait_at_once(runtime, event))?;
         Ok(waits.is_some())
     }
 
     #[inline]
     fn wait_at_once(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = self.enter(runtime)?;
         // SAFETY: stream and event are alive.
         unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
         Ok(())

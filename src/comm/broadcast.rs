@@ -1,21 +1,24 @@
 //! Copies of a tensor on several devices.
 
+use super::Tensors;
 use super::check::{self, Home};
+use super::flat::Flat;
 use super::form::Form;
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::outs::{Draft, Outs, is_at};
 use super::path::Part;
 use super::plain::Scratch;
-use super::team::Team;
+use super::team::{MOST, Team};
 use super::ways;
 use crate::error::{Error, Result, Which};
+use crate::few::Few;
 use crate::runtime::Runtime;
-use crate::tensor::{MAX_DIMS, Parts, Tensor, compact};
+use crate::tensor::{Parts, Sizes, Tensor, compact};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
 
-/// Where copies go.
+/// Where copies go of what does not lie side by side.
 struct Copies<'t> {
     src: (Home, &'t Tensor),
     dsts: Vec<(Home, Tensor)>,
@@ -27,52 +30,85 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     let mut members = Members::new(runtime);
     members.add_home(home)?;
     for device in devices {
-        members.add_target(check::target(runtime, *device)?);
+        members.add_target(check::target(runtime, *device)?)?;
     }
     let team = members.team()?;
     members::record(&team, home, src)?;
-    let (len, ndim) = (devices.len(), src.shape().len());
-    let mut draft = Draft::new(runtime, len, len.saturating_mul(ndim), len)?;
+    let (len, shape) = (devices.len(), src.shape());
+    let mut draft = Draft::new(runtime, len, len.saturating_mul(shape.len()), len)?;
+    let mut strides = Sizes::new();
+    strides.fill(shape.iter().copied())?;
+    compact(shape, &mut strides);
+    let flat = Flat::of(home, src);
+    let mut sent = Few::<(Home, u64), MOST>::new();
     let mut copies = Copies { src: (home, src), dsts: Vec::new() };
-    copies.dsts.try_reserve_exact(len).map_err(|_| NO_ROOM)?;
+    let mut is_for_host = false;
     for device in devices {
         let target = check::target(runtime, *device)?;
         if is_at(home, target) {
             draft.alias(src)?;
             continue;
         }
-        let mut strides = [0; MAX_DIMS];
-        compact(src.shape(), &mut strides);
-        let copy = draft.dense(target, src.dtype, src.shape(), &strides[..ndim])?;
-        copies.dsts.push((target.home(), copy));
+        is_for_host |= target.home().device().is_none();
+        match flat {
+            Some(flat) => {
+                let address = draft.range(target, src.dtype, (shape, &strides), flat.bytes)?;
+                sent.push((target.home(), address))?;
+            }
+            None => {
+                let copy = draft.dense(target, src.dtype, shape, &strides)?;
+                copies.dsts.try_reserve(1).map_err(|_| NO_ROOM)?;
+                copies.dsts.push((target.home(), copy));
+            }
+        }
     }
     let outs = draft.finish()?;
-    copies.run(&team)?;
-    if copies.dsts.iter().any(|(to, _)| to.device().is_none()) {
+    match flat {
+        Some(flat) => flat.send(&team, &sent)?,
+        None => copies.run(&team)?,
+    }
+    if is_for_host {
         wait_for(&team, home.device().into_iter().collect())?;
     }
     Ok(outs)
 }
 
 /// A copy of a tensor in each output.
-pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: &[Tensor]) -> Result<()> {
+pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Result<()> {
     let home = Home::of(runtime, src)?;
     let mut members = Members::new(runtime);
     members.add_home(home)?;
-    let mut copies = Copies { src: (home, src), dsts: Vec::new() };
-    copies.dsts.try_reserve_exact(outs.len()).map_err(|_| NO_ROOM)?;
-    for (index, out) in outs.iter().enumerate() {
+    let mut flat = Flat::of(home, src);
+    let mut flats = Few::<Flat, MOST>::new();
+    let mut out = Tensor::none();
+    for index in 0..outs.len {
         let which = Which::of("outs", index);
-        check::require_dtype(which, out, src.dtype)?;
-        check::require_shape(which, out, src.shape())?;
-        check::require_apart(out)?;
-        let home = Home::of(runtime, out)?;
+        (outs.read)(index, &mut out)?;
+        check::require_dtype(which, &out, src.dtype)?;
+        check::require_shape(which, &out, src.shape())?;
+        check::require_apart(&out)?;
+        let home = Home::of(runtime, &out)?;
         members.add_home(home)?;
-        copies.dsts.push((home, *out));
+        match Flat::of(home, &out) {
+            Some(out) => flats.push(out)?,
+            None => flat = None,
+        }
     }
     let team = members.team()?;
     members::record(&team, home, src)?;
-    copies.dsts.iter().try_for_each(|(home, out)| members::record(&team, *home, out))?;
+    if let Some(flat) = flat {
+        flats.iter().try_for_each(|out| out.record(&team))?;
+        let mut dsts = Few::<(Home, u64), MOST>::new();
+        dsts.fill(flats.iter().map(|out| (out.home, out.address)))?;
+        return flat.send(&team, &dsts);
+    }
+    let mut copies = Copies { src: (home, src), dsts: Vec::new() };
+    copies.dsts.try_reserve_exact(outs.len).map_err(|_| NO_ROOM)?;
+    for out in outs.all()? {
+        let home = Home::of(runtime, &out)?;
+        members::record(&team, home, &out)?;
+        copies.dsts.push((home, out));
+    }
     copies.run(&team)
 }
 
@@ -87,9 +123,9 @@ impl Copies<'_> {
             Ok(Form::of(src, dst)?.is_none_or(|form| form.is_range()))
         };
         let mut packed = None;
-        let mut strides = [0; MAX_DIMS];
-        let strides = &mut strides[..src.shape().len()];
-        compact(src.shape(), strides);
+        let mut strides = Sizes::new();
+        strides.fill(src.shape().iter().copied())?;
+        compact(src.shape(), &mut strides);
         if num_far > 1 && !self.dsts.iter().all(|(_, dst)| matches!(is_range(src, dst), Ok(true))) {
             // Its elements are gathered once, not for each.
             let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);
@@ -100,9 +136,9 @@ impl Copies<'_> {
                 place: src.place,
                 dtype: src.dtype,
                 shape: src.shape(),
-                strides: Some(strides),
+                strides: Some(&strides),
             })?;
-            let mut packing = Moves::with_room(1)?;
+            let mut packing = Moves::default();
             packing.add((home, src), (home, &view))?;
             packing.run(team)?;
             packed = Some((scratch, view));
@@ -115,7 +151,7 @@ impl Copies<'_> {
         let root = home.device();
         let mut ranges = Vec::new();
         ranges.try_reserve_exact(self.dsts.len()).map_err(|_| NO_ROOM)?;
-        let mut moves = Moves::with_room(self.dsts.len())?;
+        let mut moves = Moves::default();
         let mut sent = None;
         for (to, dst) in &self.dsts {
             let Some(form) = Form::of(src, dst)? else { continue };

@@ -1,20 +1,19 @@
 //! Many tensors at once: where they lie in blocks that several share, and how they get there.
 
 use super::check::{self, Home};
-use super::members::{self, Members, wait_for};
+use super::members::{Members, wait_for};
 use super::moves::Moves;
 use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Block, Part, Piece};
 use super::plain::{self, Scratch};
-use super::reduce::{Adding, number_of, root_of};
 use super::team::{Devices, Team};
 use super::{Tensors, ways};
-use crate::device::{CPU, CURRENT, Device};
+use crate::device::CPU;
 use crate::error::{Error, Result, Which};
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::tensor::bundle::Site;
-use crate::tensor::{MAX_DIMS, Tensor, compact};
+use crate::tensor::{Place, Tensor};
 
 /// PyTorch's: the most bytes of a block.
 const BUFFER_BYTES: u64 = 10 << 20;
@@ -25,7 +24,7 @@ const PARTS_OF_BYTES: Error =
     Error::Invalid("a tensor is no whole number of bytes; pass one of more elements");
 
 /// A tensor, as far as its copies depend on it: all that it takes not to read it again.
-struct Laid {
+pub(super) struct Laid {
     /// Where it is itself.
     own: Site,
     read_only: bool,
@@ -39,26 +38,28 @@ struct Laid {
 }
 
 /// Where tensors lie.
-struct Layout {
-    tensors: Vec<Laid>,
+pub(super) struct Layout {
+    pub(super) tensors: Vec<Laid>,
     /// Of each tensor its sizes, then its strides.
     sizes: Vec<i64>,
     /// Of each block its bytes, and how many tensors lie in it.
-    blocks: Vec<(u64, usize)>,
+    pub(super) blocks: Vec<(u64, usize)>,
     most: u64,
 }
 
 impl Layout {
-    fn with_room(tensors: usize, buffer_bytes: u64) -> Result<Layout> {
+    pub(super) fn with_room(tensors: usize, buffer_bytes: u64) -> Result<Layout> {
         let most = if buffer_bytes == 0 { BUFFER_BYTES } else { buffer_bytes };
         let mut layout =
             Layout { tensors: Vec::new(), sizes: Vec::new(), blocks: Vec::new(), most };
         layout.tensors.try_reserve_exact(tensors).map_err(|_| NO_ROOM)?;
+        // Of two dimensions, most of them.
+        layout.sizes.try_reserve(4 * tensors).map_err(|_| NO_ROOM)?;
         Ok(layout)
     }
 
     /// The next tensor: in the last block, unless that would get too large.
-    fn add(&mut self, tensor: &Tensor) -> Result<()> {
+    pub(super) fn add(&mut self, tensor: &Tensor) -> Result<()> {
         let (start, ndim) = (self.sizes.len(), tensor.shape().len());
         self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;
         self.sizes.extend_from_slice(tensor.shape());
@@ -99,12 +100,16 @@ impl Layout {
     }
 
     /// Sizes of all tensors.
-    fn num_sizes(&self) -> usize {
+    pub(super) fn num_sizes(&self) -> usize {
         self.sizes.len() / 2
     }
 
     /// Blocks of this layout, as outputs of a draft: their numbers there, and where they are.
-    fn allocate(&self, draft: &mut Draft<'_>, target: Target<'_>) -> Result<Vec<(u32, u64)>> {
+    pub(super) fn allocate(
+        &self,
+        draft: &mut Draft<'_>,
+        target: Target<'_>,
+    ) -> Result<Vec<(u32, u64)>> {
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(self.blocks.len()).map_err(|_| NO_ROOM)?;
         for (bytes, _) in &self.blocks {
@@ -114,23 +119,37 @@ impl Layout {
     }
 
     /// A tensor in such a block, its elements side by side.
-    fn slice(
+    pub(super) fn slice(
         &self,
         draft: &mut Draft<'_>,
         target: Target<'_>,
         blocks: &[(u32, u64)],
         laid: &Laid,
     ) -> Result<u64> {
-        let mut strides = [0; MAX_DIMS];
-        let strides = &mut strides[..laid.ndim];
-        compact(self.shape(laid), strides);
         let (block, address) = match laid.site {
             Some((block, offset)) => (Some(blocks[block].0), blocks[block].1 + offset),
             None => (None, 0),
         };
-        draft.slice(target, laid.own.dtype, (self.shape(laid), strides), block, address)?;
+        draft.compact(target, laid.own.dtype, self.shape(laid), block, address)?;
         Ok(address)
     }
+}
+
+/// Where a tensor is. On the device of a target it is used on its stream from now on.
+pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) -> Result<Home> {
+    let Target::Device(device, stream) = target else { return Home::of(runtime, tensor) };
+    let own = Home::Device(device.ordinal());
+    if tensor.numel > 0 && tensor.place == Place::Cuda(device.ordinal()) {
+        let range = tensor.range()?;
+        if memory::use_inside(device.ordinal(), tensor.address, range, stream)? {
+            return Ok(own);
+        }
+    }
+    let home = Home::of(runtime, tensor)?;
+    if home == own && tensor.numel > 0 {
+        memory::record_around(tensor.address, tensor.data, stream)?;
+    }
+    Ok(home)
 }
 
 /// Copies of many tensors on each device; on the first, they themselves.
@@ -146,23 +165,21 @@ pub fn broadcast_coalesced<'a>(
     targets.try_reserve_exact(devices.len()).map_err(|_| NO_ROOM)?;
     for device in devices {
         let target = check::target(runtime, *device)?;
-        members.add_target(target);
+        members.add_target(target)?;
         targets.push(target);
     }
     let first = targets[0];
     let mut layout = Layout::with_room(tensors.len, buffer_bytes)?;
+    let mut tensor = Tensor::none();
     for index in 0..tensors.len {
-        let tensor = (tensors.read)(index)?;
-        let home = Home::of(runtime, &tensor)?;
+        (tensors.read)(index, &mut tensor)?;
+        let home = home_of(runtime, &tensor, first)?;
         if !is_at(home, first) {
             return Err(Error::Elsewhere {
                 which: Which::of("tensors", index),
                 place: home.device().unwrap_or(CPU),
                 expected: devices[0],
             });
-        }
-        if let (Some(stream), true) = (first.stream(), tensor.numel > 0) {
-            memory::record_around(tensor.address, tensor.data, stream)?;
         }
         layout.add(&tensor)?;
     }
@@ -266,7 +283,8 @@ fn pieces<'a>(
         let Some((_, offset)) = laid.site else { continue };
         let mut src = laid.own.data.wrapping_add(laid.own.byte_offset);
         if !laid.is_compact {
-            let tensor = (tensors.read)(index)?;
+            let mut tensor = Tensor::none();
+            (tensors.read)(index, &mut tensor)?;
             let room = Scratch::on(team, root, laid.bytes)?;
             let packed = tensor.side_by_side(room.address)?;
             packing.add((Home::Device(root), &tensor), (Home::Device(root), &packed))?;
@@ -312,7 +330,8 @@ fn move_each<'c>(
         let (Some((block, offset)), Some(_)) = (laid.site, copies.clone().next()) else {
             continue;
         };
-        let tensor = (tensors.read)(index)?;
+        let mut tensor = Tensor::none();
+        (tensors.read)(index, &mut tensor)?;
         let home = Home::of(team.runtime(), &tensor)?;
         for (to, blocks) in copies.clone() {
             let copy = tensor.side_by_side(blocks[block].1 + offset)?;
@@ -320,113 +339,4 @@ fn move_each<'c>(
         }
     }
     moves.run(team)
-}
-
-/// Tensors of several devices that are added up, and which of them comes first.
-struct Column {
-    tensors: Vec<(Home, Tensor)>,
-    root: usize,
-}
-
-impl Column {
-    fn with_room(num_devices: usize) -> Result<Column> {
-        let mut tensors = Vec::new();
-        tensors.try_reserve_exact(num_devices).map_err(|_| NO_ROOM)?;
-        Ok(Column { tensors, root: 0 })
-    }
-
-    /// Those of a number in each list, with PyTorch's checks.
-    fn read(
-        &mut self,
-        runtime: &Runtime,
-        tensors: Tensors<'_>,
-        (number, num_tensors): (usize, usize),
-        target: Target<'_>,
-    ) -> Result<()> {
-        self.tensors.clear();
-        for index in (number..tensors.len).step_by(num_tensors) {
-            let tensor = (tensors.read)(index)?;
-            if let Some((_, first)) = self.tensors.first() {
-                let which = Which::of("tensors", index);
-                check::require_dtype(which, &tensor, first.dtype)?;
-                check::require_shape(which, &tensor, first.shape())?;
-            }
-            self.tensors.push((Home::of(runtime, &tensor)?, tensor));
-        }
-        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target)?;
-        Ok(())
-    }
-
-    /// In the order in which they are added.
-    fn in_order(&self) -> impl Iterator<Item = (Home, &Tensor)> + Clone {
-        let others = self.tensors.iter().enumerate().filter(|(index, _)| *index != self.root);
-        let first = std::iter::once(&self.tensors[self.root]);
-        first.chain(others.map(|(_, other)| other)).map(|(home, tensor)| (*home, tensor))
-    }
-}
-
-/// Sums of many tensors.
-pub fn reduce_add_coalesced<'a>(
-    runtime: &'a Runtime,
-    tensors: Tensors<'_>,
-    num_devices: usize,
-    destination: i32,
-    buffer_bytes: u64,
-) -> Result<Outs<'a>> {
-    check::require_some("num_devices", num_devices)?;
-    let num_tensors = tensors.len / num_devices;
-    let target = check::target(runtime, destination)?;
-    let mut members = Members::new(runtime);
-    members.add_target(target);
-    let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
-    let mut column = Column::with_room(num_devices)?;
-    // For the host the first device adds that has a tensor.
-    let mut adder = target.home().device();
-    let mut writers = Devices::default();
-    for number in 0..num_tensors {
-        column.read(runtime, tensors, (number, num_tensors), target)?;
-        for (home, _) in &column.tensors {
-            members.add_home(*home)?;
-            adder = adder.or(home.device());
-            home.device().into_iter().for_each(|device| writers.add(device));
-        }
-        let (_, first) = &column.tensors[column.root];
-        number_of(first.dtype)?;
-        layout.add(first)?;
-    }
-    let adder = adder.map_or_else(|| runtime.device(CURRENT).map(Device::ordinal), Ok)?;
-    members.add_device(adder)?;
-    let team = members.team()?;
-    let mut draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
-    let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
-    let mut moves = Moves::default();
-    let mut blocks = None;
-    for (number, laid) in layout.tensors.iter().enumerate() {
-        column.read(runtime, tensors, (number, num_tensors), target)?;
-        for (home, tensor) in &column.tensors {
-            members::record(&team, *home, tensor)?;
-        }
-        let (home, first) = &column.tensors[column.root];
-        if num_devices == 1 && is_at(*home, target) {
-            draft.alias(first)?;
-            continue;
-        }
-        if blocks.is_none() {
-            blocks = Some(layout.allocate(&mut draft, target)?);
-        }
-        let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
-        let out = first.side_by_side(address)?;
-        match num_devices {
-            1 => moves.add((*home, first), (target.home(), &out))?,
-            _ => adding.item(column.in_order(), (target.home(), &out))?,
-        }
-    }
-    let outs = draft.finish()?;
-    moves.run(&team)?;
-    adding.run()?;
-    if matches!(target, Target::Host) {
-        writers.add(adder);
-        wait_for(&team, writers)?;
-    }
-    Ok(outs)
 }

@@ -1,9 +1,11 @@
 //! How the elements of one view lie in two memories: in as few dimensions as they can be told by, the
 //! bytes that lie side by side in both first.
 
-use super::path::Dim;
+use super::path::{Dim, Rows};
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::tensor::{MAX_DIMS, Tensor};
+use std::mem::MaybeUninit;
 
 /// The most dimensions of elements that a kernel takes.
 pub const MOST_ELEMENT_DIMS: usize = 25;
@@ -20,8 +22,10 @@ pub struct Form {
     len: usize,
     /// (size, bytes from one to the next in the source, the same where it is written, which rises); the
     /// one that is written most densely first.
-    dims: [Dim; MAX_DIMS],
+    dims: [MaybeUninit<Dim>; MAX_DIMS],
 }
+
+const UNKNOWN: [MaybeUninit<Dim>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
 
 /// A dimension while it is looked at, in bits.
 #[derive(Clone, Copy, Default)]
@@ -53,9 +57,12 @@ impl Form {
         if src.numel == 0 {
             return Ok(None);
         }
+        if src.is_compact() && dst.is_compact() {
+            let bytes = src.whole_bytes().ok_or(PARTS_OF_BYTES)?;
+            return Ok(Some(Form::range(src.address, dst.address, bytes)));
+        }
         let element = i128::from(src.dtype.element_bits());
-        let mut found = [Bits::default(); MAX_DIMS];
-        let mut len = 0;
+        let mut found = Few::<Bits, MAX_DIMS>::new();
         let (mut src_shift, mut dst_shift) = (0i128, 0i128);
         for ((size, from), to) in src.shape().iter().zip(src.strides()).zip(dst.strides()) {
             if *size == 1 {
@@ -69,13 +76,11 @@ impl Form {
                 dst_shift += (size - 1) * to;
                 (from, to) = (-from, -to);
             }
-            found[len] = Bits { size, src: from, dst: to };
-            len += 1;
+            found.push(Bits { size, src: from, dst: to })?;
         }
-        let found = &mut found[..len];
         found.sort_by_key(|dim| dim.dst);
         let (mut width, mut kept) = (element, 0);
-        for index in 0..len {
+        for index in 0..found.len() {
             let dim = found[index];
             if kept == 0 && dim.src == width && dim.dst == width {
                 width *= dim.size;
@@ -91,22 +96,38 @@ impl Form {
             dst: dst.address.wrapping_add_signed(bytes(dst_shift)?),
             width: bytes(width)? as u64,
             len: kept,
-            dims: [(0, 0, 0); MAX_DIMS],
+            dims: UNKNOWN,
         };
         for (to, dim) in form.dims.iter_mut().zip(&found[..kept]) {
-            *to = (dim.size as u64, bytes(dim.src)?, bytes(dim.dst)?);
+            to.write((dim.size as u64, bytes(dim.src)?, bytes(dim.dst)?));
         }
         Ok(Some(form))
     }
 
     /// Bytes that lie side by side in both.
     pub fn range(src: u64, dst: u64, bytes: u64) -> Form {
-        Form { src, dst, width: bytes, len: 0, dims: [(0, 0, 0); MAX_DIMS] }
+        Form { src, dst, width: bytes, len: 0, dims: UNKNOWN }
+    }
+
+    /// Rows, as [`Form::rows`] tells them.
+    pub fn of_rows(rows: &Rows) -> Form {
+        let mut form = Form::range(rows.src.address, rows.dst.address, rows.width);
+        if rows.rows > 1 {
+            form.dims[0].write((rows.rows, rows.src_pitch as i64, rows.dst_pitch as i64));
+            form.len = 1;
+        }
+        form
     }
 
     /// The dimensions of what lies side by side, the one that is written most densely first.
     pub fn dims(&self) -> &[Dim] {
-        &self.dims[..self.len]
+        // SAFETY: as many were written.
+        unsafe { std::slice::from_raw_parts(self.dims.as_ptr().cast(), self.len) }
+    }
+
+    fn dims_mut(&mut self) -> &mut [Dim] {
+        // SAFETY: as many were written.
+        unsafe { std::slice::from_raw_parts_mut(self.dims.as_mut_ptr().cast(), self.len) }
     }
 
     /// Is it one range of bytes in both?
@@ -166,7 +187,7 @@ impl Form {
     pub fn packing(&self, to: u64) -> Form {
         let mut packing = Form { dst: to, ..*self };
         let mut bytes = self.width as i64;
-        for dim in &mut packing.dims[..self.len] {
+        for dim in packing.dims_mut() {
             dim.2 = bytes;
             bytes = bytes.saturating_mul(dim.0 as i64);
         }
@@ -177,7 +198,7 @@ impl Form {
     pub fn unpacking(&self, from: u64) -> Form {
         let mut unpacking = Form { src: from, ..*self };
         let mut bytes = self.width as i64;
-        for dim in &mut unpacking.dims[..self.len] {
+        for dim in unpacking.dims_mut() {
             dim.1 = bytes;
             bytes = bytes.saturating_mul(dim.0 as i64);
         }
@@ -186,14 +207,14 @@ impl Form {
 
     /// Takes together what became one.
     fn joined(mut self) -> Form {
-        let dims = self.dims;
         let mut kept = 0;
-        for dim in &dims[..self.len] {
+        for index in 0..self.len {
+            let dim = self.dims()[index];
             let is_next = |stride: i64, bytes: u64| stride >= 0 && stride as u64 == bytes;
             if kept == 0 && is_next(dim.1, self.width) && is_next(dim.2, self.width) {
                 self.width *= dim.0;
             } else {
-                self.dims[kept] = *dim;
+                self.dims[kept].write(dim);
                 kept += 1;
             }
         }
@@ -225,7 +246,7 @@ impl Form {
             return body(self);
         }
         // The last is taken apart: the others are the denser ones.
-        let (size, src, dst) = self.dims[self.len - 1];
+        let (size, src, dst) = self.dims()[self.len - 1];
         let mut part = Form { len: self.len - 1, ..*self };
         for _ in 0..size {
             part.for_each_rows(body)?;

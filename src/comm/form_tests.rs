@@ -137,7 +137,9 @@ fn every_layout_moves_each_byte_once() {
         assert_eq!(calls, form.num_rows());
         let elements = form.elements().unwrap();
         let mut whole = Form { width: elements.element, len: elements.dims().len(), ..form };
-        whole.dims[..whole.len].copy_from_slice(elements.dims());
+        for (dim, to) in elements.dims().iter().zip(&mut whole.dims) {
+            to.write(*dim);
+        }
         assert_eq!(bytes_of(&whole), expected(&src, &dst));
         let all = elements.dims().iter().fold(whole.src | whole.dst, |all, dim| {
             all | dim.1.unsigned_abs() | dim.2.unsigned_abs()

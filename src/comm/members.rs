@@ -2,9 +2,9 @@
 
 use super::check::{self, Home};
 use super::outs::Target;
-use super::team::{Devices, Team};
-use crate::device::MAX_DEVICES;
+use super::team::{Devices, MOST, Team};
 use crate::error::Result;
+use crate::few::Few;
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -13,32 +13,38 @@ use crate::tensor::Tensor;
 /// The streams of a call, one for each device.
 pub struct Members<'a> {
     runtime: &'a Runtime,
-    streams: [Option<&'a Stream>; MAX_DEVICES],
+    streams: Few<&'a Stream, MOST>,
 }
 
 impl<'a> Members<'a> {
     /// Nobody yet.
     pub fn new(runtime: &'a Runtime) -> Members<'a> {
-        Members { runtime, streams: [None; MAX_DEVICES] }
+        Members { runtime, streams: Few::new() }
+    }
+
+    fn of(&self, device: i32) -> Option<&'a Stream> {
+        self.streams.iter().find(|stream| stream.device() == device).copied()
     }
 
     /// Can a device take part on a stream: does it not on another?
     pub fn accepts(&self, stream: &Stream) -> bool {
-        let known = self.streams[stream.device() as usize % MAX_DEVICES];
-        known.is_none_or(|known| std::ptr::eq(known, stream))
+        self.of(stream.device()).is_none_or(|known| std::ptr::eq(known, stream))
     }
 
     /// A device takes part on a stream, unless it does already.
-    pub fn add(&mut self, stream: &'a Stream) {
-        self.streams[stream.device() as usize % MAX_DEVICES].get_or_insert(stream);
+    pub fn add(&mut self, stream: &'a Stream) -> Result<()> {
+        match self.of(stream.device()) {
+            Some(_) => Ok(()),
+            None => self.streams.push(stream),
+        }
     }
 
     /// A device takes part on its current stream, unless it does already.
     pub fn add_device(&mut self, device: i32) -> Result<()> {
-        if self.streams[device as usize % MAX_DEVICES].is_none() {
-            self.add(check::current(self.runtime, device)?);
+        match self.of(device) {
+            Some(_) => Ok(()),
+            None => self.streams.push(check::current(self.runtime, device)?),
         }
-        Ok(())
     }
 
     /// The device that a tensor is on takes part.
@@ -47,28 +53,14 @@ impl<'a> Members<'a> {
     }
 
     /// The device that an output is to be on takes part.
-    pub fn add_target(&mut self, target: Target<'a>) {
-        if let Some(stream) = target.stream() {
-            self.add(stream);
-        }
+    pub fn add_target(&mut self, target: Target<'a>) -> Result<()> {
+        target.stream().map_or(Ok(()), |stream| self.add(stream))
     }
 
     /// All of them. In a capture those join it that have not: what is allocated on their streams from
     /// then on is the capture's.
     pub fn team(&self) -> Result<Team<'a>> {
-        let mut list: [Option<&'a Stream>; MAX_DEVICES] = [None; MAX_DEVICES];
-        let mut len = 0;
-        for stream in self.streams.iter().flatten() {
-            list[len] = Some(stream);
-            len += 1;
-        }
-        let team = match list[0] {
-            None => Team::new(self.runtime, &[])?,
-            Some(first) => {
-                let list: [&'a Stream; MAX_DEVICES] = list.map(|stream| stream.unwrap_or(first));
-                Team::new(self.runtime, &list[..len])?
-            }
-        };
+        let team = Team::new(self.runtime, &self.streams)?;
         team.begin()?;
         Ok(team)
     }

@@ -3,7 +3,10 @@
 pub mod broadcast;
 pub mod check;
 pub mod coalesced;
+mod contexts;
+pub mod flat;
 pub mod form;
+pub mod gather;
 pub mod kernels;
 pub mod members;
 pub mod moves;
@@ -12,15 +15,19 @@ pub mod path;
 pub mod pieces;
 pub mod plain;
 pub mod reduce;
+pub mod sums;
 pub mod team;
+pub mod teams;
 pub mod ways;
 
 pub use broadcast::{broadcast, broadcast_into};
-pub use coalesced::{broadcast_coalesced, reduce_add_coalesced};
-pub use pieces::{gather, gather_into, scatter, scatter_into};
+pub use coalesced::broadcast_coalesced;
+pub use gather::{gather, gather_into};
+pub use pieces::{scatter, scatter_into};
 pub use reduce::{reduce_add, reduce_add_into};
+pub use sums::reduce_add_coalesced;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
@@ -29,9 +36,25 @@ use crate::tensor::Tensor;
 pub struct Tensors<'a> {
     /// How many there are.
     pub len: usize,
-    /// The one of a number.
-    pub read: &'a dyn Fn(usize) -> Result<Tensor>,
+    /// Sets the one of a number.
+    pub read: &'a dyn Fn(usize, &mut Tensor) -> Result<()>,
 }
+
+impl Tensors<'_> {
+    /// All of them, where they are not simple.
+    fn all(&self) -> Result<Vec<Tensor>> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.len).map_err(|_| NO_ROOM)?;
+        for index in 0..self.len {
+            let mut tensor = Tensor::none();
+            (self.read)(index, &mut tensor)?;
+            all.push(tensor);
+        }
+        Ok(all)
+    }
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective call");
 
 /// How a tensor is split.
 #[derive(Clone, Copy)]

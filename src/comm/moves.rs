@@ -5,9 +5,10 @@ use super::check::Home;
 use super::form::{Elements, Form};
 use super::path::{Part, Rows, Strided};
 use super::plain;
-use super::team::Team;
+use super::team::{MOST, Team};
 use super::ways;
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::tensor::Tensor;
 
 /// Elements that go from one memory to another.
@@ -45,19 +46,15 @@ impl Move {
 /// Moves of a call.
 #[derive(Default)]
 pub struct Moves {
+    /// Between devices.
+    rows: Few<Rows, MOST>,
+    /// All others.
     list: Vec<Move>,
 }
 
 const NO_ROOM: Error = Error::OutOfHostMemory("what a collective moves");
 
 impl Moves {
-    /// None yet, with host memory for so many.
-    pub fn with_room(moves: usize) -> Result<Moves> {
-        let mut list = Vec::new();
-        list.try_reserve_exact(moves).map_err(|_| NO_ROOM)?;
-        Ok(Moves { list })
-    }
-
     /// The elements of one view go to those of another, of the same shape and type; nothing where both
     /// are the same.
     pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
@@ -70,39 +67,60 @@ impl Moves {
 
     /// The same in another form.
     pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
+        let moved = Move { src, dst, form };
+        if let Some(rows) = moved.rows() {
+            return self.rows.push(rows);
+        }
         self.list.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.list.push(Move { src, dst, form });
+        self.list.push(moved);
         Ok(())
+    }
+
+    /// Bytes that lie side by side in both; nothing where they stay.
+    pub fn add_range(
+        &mut self,
+        (from, src): (Home, u64),
+        (to, dst): (Home, u64),
+        bytes: u64,
+    ) -> Result<()> {
+        match (from, to) {
+            _ if bytes == 0 || (from, src) == (to, dst) => Ok(()),
+            (Home::Device(from), Home::Device(to)) => {
+                let src = Part { device: from, address: src };
+                self.rows.push(Rows::flat(src, Part { device: to, address: dst }, bytes))
+            }
+            _ => self.add_form(from, to, Form::range(src, dst, bytes)),
+        }
     }
 
     /// Is there nothing to move?
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.rows.is_empty() && self.list.is_empty()
     }
 
     /// Queues all of it. What is in pageable memory of the host is read or written when this returns.
     pub fn run(&self, team: &Team) -> Result<()> {
-        let (mut rows, mut strided): (Vec<Rows>, Vec<(Part, Part, Elements)>) = Default::default();
-        rows.try_reserve_exact(self.list.len()).map_err(|_| NO_ROOM)?;
+        if !self.rows.is_empty() && !ways::copies(team, &self.rows)? {
+            for rows in self.rows.iter() {
+                let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
+                plain::run(team, &Move { src, dst, form: Form::of_rows(rows) })?;
+            }
+        }
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        let mut strided: Vec<(Part, Part, Elements)> = Vec::new();
         for moved in &self.list {
-            let Some((from, to)) = moved.devices() else { continue };
-            if let Some(rectangle) = moved.rows() {
-                rows.push(rectangle);
-            } else if let Some(elements) = moved.form.elements() {
+            if let (Some((from, to)), Some(elements)) = (moved.devices(), moved.form.elements()) {
                 strided.try_reserve(1).map_err(|_| NO_ROOM)?;
                 let src = Part { device: from, address: moved.form.src };
                 strided.push((src, Part { device: to, address: moved.form.dst }, elements));
             }
         }
-        let rows_are_done = rows.is_empty() || ways::copies(team, &rows)?;
         let strided_are_done = strided.is_empty() || run_strided(team, &strided)?;
         for moved in &self.list {
-            let is_done = match moved.devices() {
-                None => false,
-                Some(_) if moved.form.rows().is_some() => rows_are_done,
-                Some(_) => strided_are_done && moved.form.elements().is_some(),
-            };
-            if !is_done {
+            let is_strided = moved.devices().is_some() && moved.form.elements().is_some();
+            if !(is_strided && strided_are_done) {
                 plain::run(team, moved)?;
             }
         }

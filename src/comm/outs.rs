@@ -102,14 +102,27 @@ impl<'a> Draft<'a> {
         // Any address will do to find the size.
         let place = target.place();
         let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: Some(strides) };
-        let (first, end) = Tensor::new(parts)?.range()?;
-        let (block, data) = match end - first {
+        let mut tensor = Tensor::new(parts)?;
+        let (first, end) = tensor.range()?;
+        tensor.data = self.range(target, dtype, (shape, strides), end - first)?;
+        tensor.address = tensor.data;
+        Ok(tensor)
+    }
+
+    /// The same where it is known how many bytes that takes: where it is.
+    pub fn range(
+        &mut self,
+        target: Target<'_>,
+        dtype: Dtype,
+        sizes: (&[i64], &[i64]),
+        bytes: u64,
+    ) -> Result<u64> {
+        let (block, address) = match bytes {
             0 => (None, 0),
             bytes => self.block(target, bytes).map(|(block, address)| (Some(block), address))?,
         };
-        let tensor = Tensor::new(Parts { data, ..parts })?;
-        self.slice(target, dtype, (shape, strides), block, data)?;
-        Ok(tensor)
+        self.slice(target, dtype, sizes, block, address)?;
+        Ok(address)
     }
 
     /// An output in a block that was made before.
@@ -123,6 +136,19 @@ impl<'a> Draft<'a> {
     ) -> Result<()> {
         let site = Site { data: address, byte_offset: 0, place: target.place(), dtype };
         self.bundle.add(site, sizes, block, false)
+    }
+
+    /// The same with elements that lie side by side.
+    pub fn compact(
+        &mut self,
+        target: Target<'_>,
+        dtype: Dtype,
+        shape: &[i64],
+        block: Option<u32>,
+        address: u64,
+    ) -> Result<()> {
+        let site = Site { data: address, byte_offset: 0, place: target.place(), dtype };
+        self.bundle.add_compact(site, shape, block)
     }
 
     /// An output that is an input, or a part of it.

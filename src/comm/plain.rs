@@ -139,10 +139,13 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
         });
     }
     let (stream, other) = (team.stream(from), Devices::one(to));
-    team.come_after(stream, other)?;
+    let came_after = team.come_after(stream, other);
+    team.leave();
+    came_after?;
     let queued = copy_all(team, form, stream);
     // What was queued is waited for also where not all of it was.
     let released = team.release(stream, other);
+    team.leave();
     if released.is_err() {
         let parts = [
             Part { device: from, address: form.read().0 },

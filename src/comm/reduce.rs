@@ -1,16 +1,19 @@
 //! Sums of tensors of several devices.
 
+use super::Tensors;
 use super::check::{self, Home};
+use super::flat::Flat;
 use super::form::Form;
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::plain::{self, Scratch};
-use super::team::Team;
+use super::team::{MOST, Team};
 use super::ways;
 use crate::device::CURRENT;
 use crate::error::{Error, Result, Which};
+use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::tensor::order::strides_of_copy;
 use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
@@ -61,19 +64,64 @@ fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32
     }
 }
 
-/// PyTorch's checks; where the tensors are.
-fn check_all(runtime: &Runtime, tensors: &[Tensor]) -> Result<Vec<Home>> {
-    check::require_some("count", tensors.len())?;
-    let mut homes = Vec::new();
-    homes.try_reserve_exact(tensors.len()).map_err(|_| NO_ROOM)?;
-    for (index, tensor) in tensors.iter().enumerate() {
-        let which = Which::of("tensors", index);
-        check::require_dtype(which, tensor, tensors[0].dtype)?;
-        check::require_shape(which, tensor, tensors[0].shape())?;
-        homes.push(Home::of(runtime, tensor)?);
+/// Tensors of a sum, after PyTorch's checks.
+struct Checked {
+    first: Tensor,
+    homes: Few<Home, MOST>,
+    /// All of them, where they lie side by side on devices, aligned.
+    flats: Option<Few<Flat, MOST>>,
+    number: Number,
+    /// Numbers.
+    elements: u64,
+}
+
+impl Checked {
+    fn new(runtime: &Runtime, tensors: Tensors<'_>) -> Result<Checked> {
+        check::require_some("count", tensors.len)?;
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        (tensors.read)(0, &mut first)?;
+        let (mut homes, mut flats) = (Few::new(), Few::<Flat, MOST>::new());
+        for index in 0..tensors.len {
+            let which = Which::of("tensors", index);
+            let tensor = match index {
+                0 => &first,
+                _ => {
+                    (tensors.read)(index, &mut next)?;
+                    &next
+                }
+            };
+            check::require_dtype(which, tensor, first.dtype)?;
+            check::require_shape(which, tensor, first.shape())?;
+            let home = Home::of(runtime, tensor)?;
+            homes.push(home)?;
+            if let Some(flat) = Flat::of(home, tensor).filter(|flat| flat.home.device().is_some()) {
+                flats.push(flat)?;
+            }
+        }
+        let (number, each) = number_of(first.dtype)?;
+        let is_aligned = |flat: &Flat| flat.address.is_multiple_of(number.bytes());
+        let are_flat = flats.len() == tensors.len && flats.iter().all(is_aligned);
+        let elements = first.numel * each;
+        Ok(Checked { first, homes, flats: are_flat.then_some(flats), number, elements })
     }
-    number_of(tensors[0].dtype)?;
-    Ok(homes)
+
+    /// Queues the sum of what lies side by side, the root first.
+    fn add(&self, team: &Team, flats: &[Flat], root: usize, dst: Part) -> Result<()> {
+        let mut sources = Few::<Part, MOST>::new();
+        for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
+            flat.record(team)?;
+            let device = flat.home.device().unwrap_or(dst.device);
+            sources.push(Part { device, address: flat.address })?;
+        }
+        let (number, elements) = (self.number, self.elements);
+        add_all(team, &[Sum { number, elements, sources: &sources, dst }])
+    }
+}
+
+/// All but the root.
+fn others(flats: &[Flat], root: usize) -> impl Iterator<Item = &Flat> {
+    let is_other = move |(index, _): &(usize, &Flat)| *index != root;
+    flats.iter().enumerate().filter(is_other).map(|(_, flat)| flat)
 }
 
 /// Everyone whose memory is used, and the one who adds.
@@ -83,7 +131,7 @@ fn team_of<'a>(
     target: Target<'a>,
 ) -> Result<(Team<'a>, i32)> {
     let mut members = Members::new(runtime);
-    members.add_target(target);
+    members.add_target(target)?;
     homes.iter().try_for_each(|home| members.add_home(*home))?;
     let adder = adder_of(runtime, homes, target)?;
     members.add_device(adder)?;
@@ -93,24 +141,40 @@ fn team_of<'a>(
 /// The sum of tensors.
 pub fn reduce_add<'a>(
     runtime: &'a Runtime,
-    tensors: &[Tensor],
+    tensors: Tensors<'_>,
     destination: i32,
 ) -> Result<Outs<'a>> {
-    let homes = check_all(runtime, tensors)?;
+    let checked = Checked::new(runtime, tensors)?;
     let target = check::target(runtime, destination)?;
-    let root = root_of(homes.iter().copied(), target)?;
-    let (first, ndim) = (&tensors[root], tensors[root].shape().len());
+    let root = root_of(checked.homes.iter().copied(), target)?;
+    let mut read = Tensor::none();
+    let first = match root {
+        0 => &checked.first,
+        _ => {
+            (tensors.read)(root, &mut read)?;
+            &read
+        }
+    };
+    let ndim = first.shape().len();
     let mut draft = Draft::new(runtime, 1, ndim, 1)?;
-    if tensors.len() == 1 && is_at(homes[root], target) {
+    if tensors.len == 1 && is_at(checked.homes[root], target) {
         draft.alias(first)?;
         return draft.finish();
     }
-    let (team, adder) = team_of(runtime, &homes, target)?;
+    let (team, adder) = team_of(runtime, &checked.homes, target)?;
+    if let (Some(flats), Target::Device(..), 2..) = (&checked.flats, target, tensors.len) {
+        // What lies side by side keeps its strides.
+        let sizes = (first.shape(), first.strides());
+        let address = draft.range(target, first.dtype, sizes, flats[root].bytes)?;
+        let outs = draft.finish()?;
+        checked.add(&team, flats, root, Part { device: adder, address })?;
+        return Ok(outs);
+    }
     let mut strides = [0; MAX_DIMS];
     strides_of_copy(first.shape(), first.strides(), &mut strides[..ndim]);
     let out = draft.dense(target, first.dtype, first.shape(), &strides[..ndim])?;
     let outs = draft.finish()?;
-    add(&team, adder, tensors, &homes, root, (target.home(), &out))?;
+    add(&team, adder, &tensors.all()?, &checked.homes, root, (target.home(), &out))?;
     if matches!(target, Target::Host) {
         wait_for(&team, [adder].into_iter().collect())?;
     }
@@ -118,21 +182,30 @@ pub fn reduce_add<'a>(
 }
 
 /// The sum of tensors, in an output.
-pub fn reduce_add_into(runtime: &Runtime, tensors: &[Tensor], out: &Tensor) -> Result<()> {
-    let homes = check_all(runtime, tensors)?;
+pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
+    let checked = Checked::new(runtime, tensors)?;
     let which = Which::all("out");
-    check::require_dtype(which, out, tensors[0].dtype)?;
-    check::require_shape(which, out, tensors[0].shape())?;
+    check::require_dtype(which, out, checked.first.dtype)?;
+    check::require_shape(which, out, checked.first.shape())?;
     check::require_apart(out)?;
     let home = Home::of(runtime, out)?;
     let target = match home.device() {
         Some(device) => check::target(runtime, device)?,
         None => Target::Host,
     };
-    let root = root_of(homes.iter().copied(), target)?;
-    let (team, adder) = team_of(runtime, &homes, target)?;
+    let root = root_of(checked.homes.iter().copied(), target)?;
+    let (team, adder) = team_of(runtime, &checked.homes, target)?;
     members::record(&team, home, out)?;
-    add(&team, adder, tensors, &homes, root, (home, out))
+    if let (Some(flats), Some(own), 2..) = (&checked.flats, Flat::of(home, out), tensors.len) {
+        let is_aligned = own.address.is_multiple_of(checked.number.bytes());
+        let first = &flats[root];
+        let is_apart = !others(flats, root).any(|flat| flat.meets(&own))
+            && (!first.meets(&own) || first.address == own.address);
+        if home == Home::Device(adder) && is_aligned && is_apart {
+            return checked.add(&team, flats, root, Part { device: adder, address: own.address });
+        }
+    }
+    add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out))
 }
 
 /// Adds tensors on a device, the root first, into an output.
@@ -148,7 +221,7 @@ fn add(
         members::record(team, *home, tensor)?;
     }
     if tensors.len() == 1 {
-        let mut moves = Moves::with_room(1)?;
+        let mut moves = Moves::default();
         moves.add((homes[0], &tensors[0]), (home, out))?;
         return moves.run(team);
     }
@@ -288,9 +361,7 @@ impl<'t, 'a> Adding<'t, 'a> {
             let Item { number, elements, dst, .. } = *item;
             sums.push(Sum { number, elements, sources, dst });
         }
-        if !sums.is_empty() && !ways::sum(self.team, &sums)? {
-            sums.iter().try_for_each(|sum| add_on_one(self.team, sum))?;
-        }
+        add_all(self.team, &sums)?;
         self.after.run(self.team)
     }
 }
@@ -317,6 +388,14 @@ fn meets<'s>(
         }
     }
     Ok(false)
+}
+
+/// Queues sums, by the fast ways where these can.
+pub fn add_all(team: &Team, sums: &[Sum]) -> Result<()> {
+    if sums.is_empty() || ways::sum(team, sums)? {
+        return Ok(());
+    }
+    sums.iter().try_for_each(|sum| add_on_one(team, sum))
 }
 
 /// Adds on the device of the sum: what others have is copied there before, some at a time.

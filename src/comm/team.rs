@@ -5,14 +5,16 @@
 //! come after it. Nobody asks whether a stream is idle: that takes as long as to wait for it
 //! (docs/collectives.md counts the calls).
 
+use super::contexts::Contexts;
 use super::path::Part;
-use crate::device::MAX_DEVICES;
-use crate::driver::sys::CUpointer_attribute;
+use crate::device::{Device, MAX_DEVICES};
+use crate::driver::sys::{CUevent, CUpointer_attribute};
 use crate::driver::{CudaError, code};
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::memory::{self, virtual_memory};
 use crate::runtime::Runtime;
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 use crate::text::Text;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -86,6 +88,9 @@ pub struct Worker<'a> {
     pub touches: Devices,
 }
 
+/// Devices, streams or tensors of a call that need no host memory.
+pub const MOST: usize = 16;
+
 /// Pieces of memory of others that a question remembers.
 const KNOWN: usize = 8;
 
@@ -100,7 +105,7 @@ fn are_alike(workers: &[Worker]) -> bool {
 }
 
 /// The first of each device: waits among streams of one device cost little.
-fn leaders<'w, 'a>(workers: &'w [Worker<'a>]) -> impl Iterator<Item = &'w Worker<'a>> {
+fn leaders<'w, 'a>(workers: &'w [Worker<'a>]) -> impl Iterator<Item = &'w Worker<'a>> + Clone {
     let is_first = |index: usize| {
         let device = workers[index].stream.device();
         workers[..index].iter().all(|worker| worker.stream.device() != device)
@@ -112,20 +117,24 @@ fn leaders<'w, 'a>(workers: &'w [Worker<'a>]) -> impl Iterator<Item = &'w Worker
 fn followers<'w, 'a>(
     workers: &'w [Worker<'a>],
     leader: &'w Worker<'a>,
-) -> impl Iterator<Item = &'w Worker<'a>> {
+) -> impl Iterator<Item = &'w Worker<'a>> + Clone {
     let is_other = |worker: &&Worker| {
         worker.stream.device() == leader.stream.device() && !std::ptr::eq(*worker, leader)
     };
     workers.iter().filter(is_other)
 }
 
+/// Streams, and an event that was recorded on each.
+type Recorded<'s, 'a> = Few<(&'s Stream, &'a Device, CUevent), MOST>;
+
 /// The devices and streams of a call.
 pub struct Team<'a> {
     runtime: &'a Runtime,
-    streams: [Option<&'a Stream>; MAX_DEVICES],
+    streams: Few<&'a Stream, MOST>,
     devices: Devices,
     /// Whose streams are captured.
     captured: Cell<Devices>,
+    contexts: Contexts<'a>,
 }
 
 impl<'a> Team<'a> {
@@ -133,24 +142,42 @@ impl<'a> Team<'a> {
     pub fn new(runtime: &'a Runtime, members: &[&'a Stream]) -> Result<Team<'a>> {
         let mut team = Team {
             runtime,
-            streams: [None; MAX_DEVICES],
+            streams: Few::new(),
             devices: Devices::default(),
             captured: Cell::default(),
+            contexts: Contexts::new(runtime),
         };
+        let mut captured = Devices::default();
         for stream in members {
-            let device = runtime.device(stream.device())?.ordinal();
+            let device = stream.device();
             if team.devices.has(device) {
                 return Err(Error::Internal(Text::new("a device twice in a collective call")));
             }
-            team.streams[device as usize] = Some(stream);
+            team.streams.push(stream)?;
             team.devices.add(device);
-            if stream.is_capturing(runtime)? {
-                let mut captured = team.captured.get();
+            // The legacy stream is never captured; the driver refuses its use where a capture would
+            // have to know of that.
+            if !stream.is_default() && team.is_captured(stream)? {
                 captured.add(device);
-                team.captured.set(captured);
             }
         }
+        team.captured.set(captured);
         Ok(team)
+    }
+
+    fn is_captured(&self, stream: &Stream) -> Result<bool> {
+        self.contexts.enter_for(stream)?;
+        stream::is_capturing(self.runtime.driver(), stream.native())
+    }
+
+    /// Makes the context of a device current, in which work is queued, until [`Team::leave`].
+    pub fn enter(&self, device: &Device) -> Result<()> {
+        self.contexts.enter(device)
+    }
+
+    /// Gives the caller its context back.
+    pub fn leave(&self) {
+        self.contexts.leave();
     }
 
     /// The runtime.
@@ -166,8 +193,8 @@ impl<'a> Team<'a> {
     /// The stream of a device; of one that takes no part, the current one.
     pub fn stream(&self, device: i32) -> &'a Stream {
         debug_assert!(self.devices.has(device), "device {device} takes no part");
-        let known = self.streams.get(device as usize).copied().flatten();
-        known.unwrap_or_else(|| self.runtime.devices[device as usize].streams.current())
+        let known = self.streams.iter().find(|stream| stream.device() == device);
+        known.copied().unwrap_or_else(|| self.runtime.devices[device as usize].streams.current())
     }
 
     /// Is any of the streams captured?
@@ -297,6 +324,7 @@ impl<'a> Team<'a> {
             let others: Devices = others.collect();
             let waits = others.iter().map(|device| self.stream(device));
             self.wait_for(self.stream(first), waits)?;
+            self.leave();
             self.captured.set(self.devices);
         }
         Ok(())
@@ -317,16 +345,12 @@ impl<'a> Team<'a> {
     pub fn line_up(&self, workers: &[Worker<'a>]) -> Result<()> {
         let Some(first) = workers.first() else { return Ok(()) };
         // Through one of them there are fewer waits than pairs.
-        if are_alike(workers) && leaders(workers).count() > 1 {
-            self.come_after_members(first)?;
+        if are_alike(workers) && leaders(workers).nth(1).is_some() {
+            self.come_after_members(&workers[..1])?;
             let others = leaders(workers).skip(1).map(|worker| worker.stream);
             self.wait_for(first.stream, others)?;
         } else {
-            let touched = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
-            Devices::iter(touched).try_for_each(|device| {
-                let waits = leaders(workers).filter(|worker| worker.touches.has(device));
-                self.wait_for(self.stream(device), waits.map(|worker| worker.stream))
-            })?;
+            self.come_after_members(workers)?;
         }
         leaders(workers).try_for_each(|leader| {
             let others = followers(workers, leader).map(|worker| worker.stream);
@@ -363,26 +387,13 @@ impl<'a> Team<'a> {
         if leaders(workers).nth(1).is_none() {
             return self.let_members_go(first);
         }
-        // All are recorded before any is waited for: else they would come after each other.
-        let mut events = Vec::new();
-        let no_room = |_| Error::OutOfHostMemory("a collective call");
-        events.try_reserve_exact(workers.len()).map_err(no_room)?;
-        let outcome = leaders(workers).try_for_each(|worker| {
-            let device = self.runtime.device(worker.stream.device())?;
-            let event = device.events.take_untimed(device)?;
-            events.push((worker, device, event));
-            worker.stream.record(self.runtime, event)
-        });
-        let outcome = outcome.and_then(|()| {
-            events.iter().try_for_each(|(worker, _, event)| {
-                let members = worker.touches.iter().map(|device| self.stream(device));
-                members
-                    .filter(|member| !std::ptr::eq(*member, worker.stream))
-                    .try_for_each(|member| member.wait(self.runtime, *event))
-            })
-        });
-        events.iter().for_each(|(_, device, event)| device.events.give_untimed(*event));
-        outcome
+        let members = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
+        let records = leaders(workers).map(|worker| worker.stream);
+        let waits = Devices::iter(members).map(|device| self.stream(device));
+        self.join(records, waits, |record, wait| {
+            let of_it = |worker: &&Worker| std::ptr::eq(worker.stream, record);
+            leaders(workers).find(of_it).is_some_and(|worker| worker.touches.has(wait.device()))
+        })
     }
 
     /// Where streams could not be joined: what was queued may use these parts although the streams
@@ -395,27 +406,76 @@ impl<'a> Team<'a> {
         }
     }
 
-    fn come_after_members(&self, worker: &Worker<'a>) -> Result<()> {
-        let waits = |device| self.wait_for(self.stream(device), [worker.stream].into_iter());
-        worker.touches.iter().try_for_each(waits)
+    /// Makes workers come after what the streams of the devices hold whose memory they touch.
+    fn come_after_members(&self, workers: &[Worker<'a>]) -> Result<()> {
+        let touched = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
+        let records = Devices::iter(touched).map(|device| self.stream(device));
+        let waits = leaders(workers).map(|worker| worker.stream);
+        self.join(records, waits, |record, wait| {
+            let of_it = |worker: &&Worker| std::ptr::eq(worker.stream, wait);
+            leaders(workers).find(of_it).is_some_and(|worker| worker.touches.has(record.device()))
+        })
     }
 
     fn let_members_go(&self, worker: &Worker<'a>) -> Result<()> {
         self.wait_for(worker.stream, worker.touches.iter().map(|device| self.stream(device)))
     }
 
-    /// Makes streams wait for what another holds now, with one event for all of them.
-    fn wait_for<'b>(&self, stream: &Stream, waits: impl Iterator<Item = &'b Stream>) -> Result<()> {
-        let mut waits = waits.filter(|other| !std::ptr::eq(*other, stream)).peekable();
-        if waits.peek().is_none() {
-            return Ok(());
+    /// Makes streams wait for what others hold now, each for those that `concerns` it. All are
+    /// recorded before any waits: else they would come after each other. What needs one context is
+    /// done together.
+    fn join<'b>(
+        &self,
+        records: impl Iterator<Item = &'b Stream>,
+        waits: impl Iterator<Item = &'b Stream> + Clone,
+        concerns: impl Fn(&Stream, &Stream) -> bool,
+    ) -> Result<()> {
+        let is_joined =
+            |record: &Stream, wait: &Stream| !std::ptr::eq(record, wait) && concerns(record, wait);
+        let mut events: Recorded<'b, 'a> = Few::new();
+        let mut outcome = Ok(());
+        for stream in records {
+            if waits.clone().any(|wait| is_joined(stream, wait)) {
+                outcome = self.record(stream, &mut events);
+                if outcome.is_err() {
+                    break;
+                }
+            }
         }
+        if outcome.is_ok() {
+            outcome = waits.clone().try_for_each(|wait| {
+                let own = events.iter().filter(|(record, ..)| is_joined(record, wait));
+                own.clone().try_for_each(|(_, _, event)| self.wait(wait, *event))
+            });
+        }
+        events.iter().for_each(|(_, device, event)| device.events.give_untimed(*event));
+        outcome
+    }
+
+    /// Records an event, which is to be given back.
+    fn record<'b>(&self, stream: &'b Stream, events: &mut Recorded<'b, 'a>) -> Result<()> {
         let device = self.runtime.device(stream.device())?;
         let event = device.events.take_untimed(device)?;
-        let outcome = stream
-            .record(self.runtime, event)
-            .and_then(|()| waits.try_for_each(|other| other.wait(self.runtime, event)));
-        device.events.give_untimed(event);
-        outcome
+        if let Err(error) = events.push((stream, device, event)) {
+            device.events.give_untimed(event);
+            return Err(error);
+        }
+        self.contexts.enter_for(stream)?;
+        stream.record_here(self.runtime, event)
+    }
+
+    /// Makes a stream wait for an event.
+    pub(super) fn wait(&self, stream: &Stream, event: CUevent) -> Result<()> {
+        self.contexts.enter_for(stream)?;
+        stream.wait_here(self.runtime, event)
+    }
+
+    /// Makes streams wait for what another holds now, with one event for all of them.
+    fn wait_for<'b>(
+        &self,
+        stream: &'b Stream,
+        waits: impl Iterator<Item = &'b Stream> + Clone,
+    ) -> Result<()> {
+        self.join(std::iter::once(stream), waits, |_, _| true)
     }
 }

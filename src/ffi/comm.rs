@@ -3,10 +3,12 @@
 use super::boundary::{Call, boundary};
 use super::status::tcuda_status;
 use super::stream::{required, tcuda_stream};
-use super::tensor::{EMPTY, given, tcuda_tensor, view, writable};
+use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor, view, writable};
 use crate::comm::outs::Outs;
+use crate::comm::team::MOST;
 use crate::comm::{self, Split, Tensors};
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
@@ -22,31 +24,41 @@ fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<(
 }
 
 /// What `make` makes of each element of a list of the host's.
-fn collect<T, U>(
+fn collect<T, U: Copy>(
     list: *const T,
     count: usize,
     name: &'static str,
     make: impl Fn(*const T) -> Result<U>,
-) -> Result<Vec<U>> {
+) -> Result<Few<U, MOST>> {
     require_list(list, count, name)?;
-    let mut made = Vec::new();
-    made.try_reserve_exact(count)
-        .map_err(|_| Error::OutOfHostMemory("the list of a collective"))?;
+    let mut made = Few::new();
     for index in 0..count {
-        made.push(make(list.wrapping_add(index))?);
+        made.push(make(list.wrapping_add(index))?)?;
     }
     Ok(made)
 }
 
-fn views(list: *const tcuda_tensor, count: usize, name: &'static str) -> Result<Vec<Tensor>> {
-    collect(list, count, name, |tensor| view(tensor, name))
+/// Tensors of a list, to be read, one by one.
+fn views(
+    list: *const tcuda_tensor,
+    count: usize,
+    name: &'static str,
+) -> Result<impl Fn(usize, &mut Tensor) -> Result<()>> {
+    require_list(list, count, name)?;
+    Ok(move |index: usize, to: &mut Tensor| read_view(to, list.wrapping_add(index), name))
 }
 
-fn writables(list: *const tcuda_tensor, count: usize, name: &'static str) -> Result<Vec<Tensor>> {
-    collect(list, count, name, |tensor| writable(tensor, name))
+/// The same, to be written.
+fn writables(
+    list: *const tcuda_tensor,
+    count: usize,
+    name: &'static str,
+) -> Result<impl Fn(usize, &mut Tensor) -> Result<()>> {
+    require_list(list, count, name)?;
+    Ok(move |index: usize, to: &mut Tensor| read_writable(to, list.wrapping_add(index), name))
 }
 
-fn numbers<T: Copy>(list: *const T, count: usize, name: &'static str) -> Result<Vec<T>> {
+fn numbers<T: Copy>(list: *const T, count: usize, name: &'static str) -> Result<Few<T, MOST>> {
     collect(list, count, name, |number| {
         // SAFETY: an element of a list of the caller's, of any alignment.
         Ok(unsafe { number.read_unaligned() })
@@ -59,9 +71,9 @@ fn streams(
     list: *const *mut tcuda_stream,
     count: usize,
     call: &Call,
-) -> Result<Vec<Option<&Stream>>> {
+) -> Result<Few<Option<&Stream>, MOST>> {
     if list.is_null() {
-        return Ok(Vec::new());
+        return Ok(Few::new());
     }
     collect(list, count, "streams", |stream| {
         // SAFETY: an element of a list of the caller's, of any alignment.
@@ -164,8 +176,8 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_into(
 ) -> tcuda_status {
     boundary(|call| {
         let src = view(src, "src")?;
-        let outs = writables(outs, count, "outs")?;
-        comm::broadcast_into(call.runtime()?, &src, &outs)
+        let read = writables(outs, count, "outs")?;
+        comm::broadcast_into(call.runtime()?, &src, Tensors { len: count, read: &read })
     })
 }
 
@@ -191,9 +203,8 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
 ) -> tcuda_status {
     boundary(|call| {
         let outs = places(outs, total(num_devices, num_tensors)?, "outs")?;
-        require_list(tensors, num_tensors, "tensors")?;
+        let read = views(tensors, num_tensors, "tensors")?;
         let devices = numbers(devices, num_devices, "devices")?;
-        let read = |index: usize| view(tensors.wrapping_add(index), "tensors");
         let tensors = Tensors { len: num_tensors, read: &read };
         let made =
             comm::broadcast_coalesced(call.runtime()?, tensors, &devices, buffer_bytes as u64)?;
@@ -224,8 +235,9 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
 ) -> tcuda_status {
     boundary(|call| {
         let out = places(out, 1, "out")?;
-        let tensors = views(tensors, count, "tensors")?;
-        out.set(comm::reduce_add(call.runtime()?, &tensors, destination)?);
+        let read = views(tensors, count, "tensors")?;
+        let tensors = Tensors { len: count, read: &read };
+        out.set(comm::reduce_add(call.runtime()?, tensors, destination)?);
         Ok(())
     })
 }
@@ -244,9 +256,10 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_into(
     out: *const tcuda_tensor,
 ) -> tcuda_status {
     boundary(|call| {
-        let tensors = views(tensors, count, "tensors")?;
+        let read = views(tensors, count, "tensors")?;
         let out = writable(out, "out")?;
-        comm::reduce_add_into(call.runtime()?, &tensors, &out)
+        let tensors = Tensors { len: count, read: &read };
+        comm::reduce_add_into(call.runtime()?, tensors, &out)
     })
 }
 
@@ -273,8 +286,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_coalesced(
     boundary(|call| {
         let outs = places(outs, num_tensors, "outs")?;
         let len = total(num_devices, num_tensors)?;
-        require_list(tensors, len, "tensors")?;
-        let read = |index: usize| view(tensors.wrapping_add(index), "tensors");
+        let read = views(tensors, len, "tensors")?;
         let tensors = Tensors { len, read: &read };
         outs.set(comm::reduce_add_coalesced(
             call.runtime()?,
@@ -347,10 +359,11 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
 ) -> tcuda_status {
     boundary(|call| {
         let tensor = view(tensor, "tensor")?;
-        let outs = writables(outs, count, "outs")?;
+        let read = writables(outs, count, "outs")?;
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: None, dim, streams: &streams };
-        comm::scatter_into(call.runtime()?, &tensor, &outs, split)
+        let outs = Tensors { len: count, read: &read };
+        comm::scatter_into(call.runtime()?, &tensor, outs, split)
     })
 }
 
@@ -374,8 +387,9 @@ pub unsafe extern "C" fn tcuda_comm_gather(
 ) -> tcuda_status {
     boundary(|call| {
         let out = places(out, 1, "out")?;
-        let tensors = views(tensors, count, "tensors")?;
-        out.set(comm::gather(call.runtime()?, &tensors, dim, destination)?);
+        let read = views(tensors, count, "tensors")?;
+        let tensors = Tensors { len: count, read: &read };
+        out.set(comm::gather(call.runtime()?, tensors, dim, destination)?);
         Ok(())
     })
 }
@@ -395,8 +409,9 @@ pub unsafe extern "C" fn tcuda_comm_gather_into(
     out: *const tcuda_tensor,
 ) -> tcuda_status {
     boundary(|call| {
-        let tensors = views(tensors, count, "tensors")?;
+        let read = views(tensors, count, "tensors")?;
         let out = writable(out, "out")?;
-        comm::gather_into(call.runtime()?, &tensors, dim, &out)
+        let tensors = Tensors { len: count, read: &read };
+        comm::gather_into(call.runtime()?, tensors, dim, &out)
     })
 }

@@ -5,7 +5,7 @@ use super::status::tcuda_status;
 use crate::error::{Error, Result};
 use crate::tensor::bundle::Given;
 use crate::tensor::owned::{self, Lent, Loan, Moved, Share, Sizes};
-use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
+use crate::tensor::{self, Dtype, Head, Place, Tensor};
 use crate::thread::{self, try_box};
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -130,32 +130,27 @@ fn read(tensor: *const tcuda_tensor, name: &'static str) -> Result<tcuda_tensor>
     Ok(unsafe { tensor.read_unaligned() })
 }
 
-/// Copies a list of the host's.
-fn read_list(from: *const i64, to: &mut [i64]) {
-    let bytes = size_of_val(to);
-    // SAFETY: the caller promises as many as the tensor has dimensions; of any alignment.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr().cast(), bytes) };
-}
-
 /// The view that a host's tensor is.
-fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
+fn set_view(view: &mut Tensor, raw: &tcuda_tensor) -> Result<()> {
     let ndim = tensor::ndim(raw.ndim)?;
     let place = Place::of(raw.device.device_type, raw.device.device_id)?;
-    let (mut shape, mut strides) = ([0; MAX_DIMS], [0; MAX_DIMS]);
-    let (shape, strides) = (&mut shape[..ndim], &mut strides[..ndim]);
-    if ndim > 0 {
-        if raw.shape.is_null() {
-            return Err(Error::Null { name: "shape" });
-        }
-        read_list(raw.shape, shape);
-        if !raw.strides.is_null() {
-            read_list(raw.strides, strides);
-        }
+    if ndim > 0 && raw.shape.is_null() {
+        return Err(Error::Null { name: "shape" });
     }
-    let strides = (ndim == 0 || !raw.strides.is_null()).then_some(&*strides);
+    // SAFETY: the caller promises as many as the tensor has dimensions; of any alignment.
+    let size = |index| unsafe { raw.shape.wrapping_add(index).read_unaligned() };
+    // SAFETY: as above.
+    let stride = |index| unsafe { raw.strides.wrapping_add(index).read_unaligned() };
+    let strides = (!raw.strides.is_null()).then_some(stride);
     let dtype = Dtype { code: raw.dtype.code, bits: raw.dtype.bits, lanes: raw.dtype.lanes };
-    let data = raw.data as u64;
-    Tensor::new(Parts { data, byte_offset: raw.byte_offset, place, dtype, shape, strides })
+    let (data, byte_offset) = (raw.data as u64, raw.byte_offset);
+    view.set(Head { data, byte_offset, place, dtype, ndim }, size, strides)
+}
+
+fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
+    let mut view = Tensor::none();
+    set_view(&mut view, raw)?;
+    Ok(view)
 }
 
 /// What a host's tensor says, where it lies; `None` where that takes a closer look.
@@ -185,21 +180,43 @@ pub(super) fn parts_of<'a>(raw: &tcuda_tensor) -> Option<Parts<'a>> {
 
 /// A required tensor, to be read.
 pub(super) fn view(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
-    let raw = read(tensor, name)?;
-    let mut view = view_of(&raw)?;
-    view.read_only = owned::is_read_only(raw.shape as usize);
+    let mut view = Tensor::none();
+    read_view(&mut view, tensor, name)?;
     Ok(view)
+}
+
+/// The same in the place of another.
+pub(super) fn read_view(
+    view: &mut Tensor,
+    tensor: *const tcuda_tensor,
+    name: &'static str,
+) -> Result<()> {
+    let raw = read(tensor, name)?;
+    set_view(view, &raw)?;
+    view.read_only = owned::is_read_only(raw.shape as usize);
+    Ok(())
 }
 
 /// A required tensor, to be written.
 pub(super) fn writable(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
+    let mut view = Tensor::none();
+    read_writable(&mut view, tensor, name)?;
+    Ok(view)
+}
+
+/// The same in the place of another.
+pub(super) fn read_writable(
+    view: &mut Tensor,
+    tensor: *const tcuda_tensor,
+    name: &'static str,
+) -> Result<()> {
     let raw = read(tensor, name)?;
     if owned::is_read_only(raw.shape as usize) {
         return Err(Error::Invalid(
             "the tensor must not be written: the capsule that it came from is read-only",
         ));
     }
-    view_of(&raw)
+    set_view(view, &raw)
 }
 
 /// The host's form of a tensor that was filled in with others.

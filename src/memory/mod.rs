@@ -71,7 +71,7 @@ pub use keys::{Json, Keys, in_row, pool_in};
 pub use launches::end_of;
 pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,
-    unknown_pointer,
+    unknown_pointer, use_inside,
 };
 pub(crate) use reclaim::wait_for;
 pub(crate) use relaxed::Relaxed;

@@ -138,6 +138,27 @@ pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     state.add_use(arena, id, stream)
 }
 
+/// Both at once: if an address is in a block of a device's that has all of a range, a stream uses that
+/// from now on. False: nothing was done, and each is to be asked for itself.
+pub fn use_inside(
+    device: i32,
+    address: u64,
+    (first, end): (u64, u64),
+    stream: &Stream,
+) -> Result<bool> {
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(false) };
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let Some(id) = state.find_around((offset / UNIT) as u32) else { return Ok(false) };
+    let start = state.address(arena.base, id);
+    let is_inside = first >= start && end - start <= state.blocks[id].requested;
+    if arena.device != device || !is_inside {
+        return Ok(false);
+    }
+    state.add_use(arena, id, stream).map(|()| true)
+}
+
 /// The error of memory of ours that no block has.
 fn nobodys(address: u64) -> Error {
     let why = "is in memory of tcuda's that nobody has allocated now";

@@ -4,6 +4,7 @@
 //! bytes have addresses, and its type. Whose memory it is, the users ask ([`Tensor::require_on`]).
 
 pub mod bundle;
+mod bundles;
 pub mod dtype;
 pub mod order;
 pub mod owned;
@@ -12,8 +13,10 @@ pub use dtype::Dtype;
 
 use crate::copy;
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::memory;
 use crate::runtime::Runtime;
+use std::mem::MaybeUninit;
 
 /// The most dimensions of a view: PyTorch's.
 pub const MAX_DIMS: usize = 64;
@@ -93,6 +96,21 @@ pub struct Parts<'a> {
     pub strides: Option<&'a [i64]>,
 }
 
+/// A view but for its sizes and strides, unchecked.
+#[derive(Clone, Copy)]
+pub struct Head {
+    /// Start of the memory.
+    pub data: u64,
+    /// From there to the first element.
+    pub byte_offset: u64,
+    /// Where it is.
+    pub place: Place,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// How many sizes there are.
+    pub ndim: usize,
+}
+
 /// A view of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor {
@@ -108,9 +126,19 @@ pub struct Tensor {
     pub numel: u64,
     /// Must it not be written?
     pub read_only: bool,
+    is_compact: bool,
     ndim: usize,
-    shape: [i64; MAX_DIMS],
-    strides: [i64; MAX_DIMS],
+    /// The first `ndim` are written, of both.
+    shape: [MaybeUninit<i64>; MAX_DIMS],
+    strides: [MaybeUninit<i64>; MAX_DIMS],
+}
+
+const UNKNOWN: [MaybeUninit<i64>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
+
+fn write(to: &mut [MaybeUninit<i64>], from: &[i64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        to.write(*from);
+    }
 }
 
 const TOO_LARGE: Error = Error::Invalid(
@@ -118,56 +146,94 @@ const TOO_LARGE: Error = Error::Invalid(
 );
 
 impl Tensor {
+    /// No elements, no dimensions and nowhere: to be set.
+    pub fn none() -> Tensor {
+        Tensor {
+            address: 0,
+            data: 0,
+            place: Place::Cpu,
+            dtype: Dtype::new(dtype::code::UINT, 8),
+            numel: 0,
+            read_only: false,
+            is_compact: true,
+            ndim: 0,
+            shape: UNKNOWN,
+            strides: UNKNOWN,
+        }
+    }
+
     /// A view, checked but for whose memory it is.
     pub fn new(parts: Parts<'_>) -> Result<Tensor> {
+        let mut tensor = Tensor::none();
         let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
+        let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };
+        let strides = strides.map(|strides| move |index: usize| strides[index]);
+        tensor.set(head, |index| shape[index], strides)?;
+        Ok(tensor)
+    }
+
+    /// Becomes another view, checked but for whose memory it is; on failure it is none.
+    #[inline]
+    pub fn set(
+        &mut self,
+        head: Head,
+        size: impl Fn(usize) -> i64,
+        stride: Option<impl Fn(usize) -> i64>,
+    ) -> Result<()> {
+        let Head { data, byte_offset, place, dtype, ndim } = head;
         dtype.check()?;
-        let ndim = shape.len();
         if ndim > MAX_DIMS {
             return Err(too_many(ndim as i64));
         }
-        if let Some(size) = shape.iter().find(|size| **size < 0) {
-            return Err(Error::OutOfRange {
-                name: "shape",
-                value: *size,
-                allowed: "a size cannot be negative",
-            });
+        (self.ndim, self.numel, self.read_only) = (0, 0, false);
+        let (mut numel, mut is_empty) = (Some(1i64), false);
+        for (index, to) in self.shape[..ndim].iter_mut().enumerate() {
+            let size = size(index);
+            if size < 0 {
+                return Err(Error::OutOfRange {
+                    name: "shape",
+                    value: size,
+                    allowed: "a size cannot be negative",
+                });
+            }
+            is_empty |= size == 0;
+            numel = numel.and_then(|numel| numel.checked_mul(size));
+            to.write(size);
         }
-        let numel = numel(shape)?;
-        let mut tensor = Tensor {
-            address: data,
-            data,
-            place,
-            dtype,
-            numel,
-            read_only: false,
-            ndim,
-            shape: [0; MAX_DIMS],
-            strides: [0; MAX_DIMS],
-        };
-        tensor.shape[..ndim].copy_from_slice(shape);
-        match strides {
-            Some(strides) => tensor.strides[..ndim].copy_from_slice(&strides[..ndim]),
-            None => compact(shape, &mut tensor.strides),
+        let numel = if is_empty { 0 } else { numel.ok_or(TOO_LARGE)? as u64 };
+        // The sizes are written, and the strides next.
+        match stride {
+            Some(stride) => {
+                for (index, to) in self.strides[..ndim].iter_mut().enumerate() {
+                    to.write(stride(index));
+                }
+            }
+            None => for_each_compact(ndim, size, |index, stride| {
+                self.strides[index].write(stride);
+            }),
         }
+        self.ndim = ndim;
+        (self.place, self.dtype, self.data, self.numel) = (place, dtype, data, numel);
+        self.is_compact = self.finds_compact();
         if numel == 0 {
             // What nobody reads may be anywhere.
-            tensor.address = data.wrapping_add(byte_offset);
-            return Ok(tensor);
+            self.address = data.wrapping_add(byte_offset);
+            return Ok(());
         }
         if data == 0 {
             return Err(Error::Null { name: "data" });
         }
-        tensor.address = data.checked_add(byte_offset).ok_or(TOO_LARGE)?;
-        tensor.range()?;
-        Ok(tensor)
+        self.address = data.checked_add(byte_offset).ok_or(TOO_LARGE)?;
+        self.range()?;
+        Ok(())
     }
 
     /// A part of it, in the same memory: `elements` further on, and of another shape, which fits there.
     pub fn part(&self, elements: i64, shape: &[i64]) -> Result<Tensor> {
         let (mut part, mut bits) = (*self, 0);
         part.numel = numel(shape)?;
-        part.shape[..self.ndim].copy_from_slice(shape);
+        write(&mut part.shape[..self.ndim], shape);
+        part.is_compact = part.finds_compact();
         if part.numel > 0 {
             bits = i128::from(elements) * i128::from(self.dtype.element_bits());
         }
@@ -200,18 +266,32 @@ impl Tensor {
 
     /// Sizes, the slowest dimension first.
     pub fn shape(&self) -> &[i64] {
-        &self.shape[..self.ndim]
+        // SAFETY: as many were written when it was made.
+        unsafe { std::slice::from_raw_parts(self.shape.as_ptr().cast(), self.ndim) }
     }
 
     /// Distances of neighbours, in elements.
     pub fn strides(&self) -> &[i64] {
-        &self.strides[..self.ndim]
+        // SAFETY: as many were written when it was made.
+        unsafe { std::slice::from_raw_parts(self.strides.as_ptr().cast(), self.ndim) }
+    }
+
+    /// All bytes of its elements, where these are whole ones.
+    pub fn whole_bytes(&self) -> Option<u64> {
+        let bits = self.numel.checked_mul(self.dtype.element_bits())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
     }
 
     /// First byte of any element, and one past the last.
     pub fn range(&self) -> Result<(u64, u64)> {
         if self.numel == 0 {
             return Ok((self.address, self.address));
+        }
+        if self.is_compact()
+            && let Some(bits) = self.numel.checked_mul(self.dtype.element_bits())
+            && let Some(end) = self.address.checked_add(bits.div_ceil(8))
+        {
+            return Ok((self.address, end));
         }
         let (mut low, mut high) = (0i128, 0i128);
         for (size, stride) in self.shape().iter().zip(self.strides()) {
@@ -236,7 +316,12 @@ impl Tensor {
     }
 
     /// Do its elements lie side by side, the last dimension's first?
+    #[inline]
     pub fn is_compact(&self) -> bool {
+        self.is_compact
+    }
+
+    fn finds_compact(&self) -> bool {
         let mut expected = 1i64;
         for (size, stride) in self.shape().iter().zip(self.strides()).rev() {
             if *size == 1 {
@@ -321,12 +406,19 @@ fn numel(shape: &[i64]) -> Result<u64> {
     product.map(|numel| numel as u64).ok_or(TOO_LARGE)
 }
 
+/// Sizes or strides of a view.
+pub type Sizes = Few<i64, MAX_DIMS>;
+
 /// Strides of elements that lie side by side, the last dimension's first.
 pub fn compact(shape: &[i64], strides: &mut [i64]) {
+    for_each_compact(shape.len(), |index| shape[index], |index, stride| strides[index] = stride);
+}
+
+fn for_each_compact(ndim: usize, size: impl Fn(usize) -> i64, mut body: impl FnMut(usize, i64)) {
     let mut stride = 1i64;
-    for (index, size) in shape.iter().enumerate().rev() {
-        strides[index] = stride;
-        stride = stride.saturating_mul((*size).max(1));
+    for index in (0..ndim).rev() {
+        body(index, stride);
+        stride = stride.saturating_mul(size(index).max(1));
     }
 }
 

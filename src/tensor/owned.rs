@@ -5,6 +5,7 @@
 //! what others lent must be given back all the same.
 
 use super::bundle::{Bundle, Given};
+use super::bundles::Bundles;
 use super::{Parts, Place, Tensor};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -68,6 +69,17 @@ impl Block {
         self.address
     }
 
+    /// As a bundle has it.
+    pub(super) fn words(self) -> [i64; 3] {
+        [self.address as i64, self.generation as i64, self.is_pinned.into()]
+    }
+
+    /// From that.
+    pub(super) fn of_words([address, generation, is_pinned, _]: &[i64; 4]) -> Block {
+        let (address, generation) = (*address as u64, *generation as u64);
+        Block { address, generation, is_pinned: *is_pinned != 0 }
+    }
+
     /// Gives it back in the order of its stream; after a shutdown it is gone already.
     pub fn free(self, inside: &Inside) -> Result<()> {
         runtime::existing(inside).map_or(Ok(()), |runtime| self.free_in(runtime))
@@ -113,12 +125,12 @@ struct Filled {
     /// Single ones, by the addresses of their shapes.
     entries: Entries,
     /// Those that were filled in together, by where their sizes begin.
-    bundles: Vec<Bundle>,
+    bundles: Bundles,
 }
 
 static TABLE: Mutex<Filled> = Mutex::new(
     Rank::LEAF,
-    Filled { entries: Entries::with_hasher(BuildHasherDefault::new()), bundles: Vec::new() },
+    Filled { entries: Entries::with_hasher(BuildHasherDefault::new()), bundles: Bundles::new() },
 );
 /// Tensors that must not be written, so that nobody looks where there are none.
 static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
@@ -199,19 +211,10 @@ pub fn allocate(
     made
 }
 
-/// Host memory that goes with a tensor, and when no lock is held.
-#[derive(Debug)]
-enum Memory {
-    Sizes(#[expect(dead_code, reason = "dropped")] Sizes),
-    Bundle(#[expect(dead_code, reason = "dropped")] Bundle),
-    None,
-}
-
 /// What a tensor had that is no more.
 #[derive(Debug)]
 pub struct Taken {
     source: Source,
-    _memory: Memory,
 }
 
 const NOT_ITS_DATA: Error = Error::Invalid(
@@ -220,16 +223,9 @@ const NOT_ITS_DATA: Error = Error::Invalid(
 );
 
 impl Filled {
-    /// Bundle and number of the tensor with this shape.
-    fn find(&self, shape: usize) -> Option<(usize, usize)> {
-        let after = self.bundles.partition_point(|bundle| bundle.start() <= shape);
-        let bundle = after.checked_sub(1)?;
-        Some((bundle, self.bundles[bundle].find(shape)?))
-    }
-
     /// An error unless the host has the tensor, with this data.
     fn require_lent(&self, (bundle, member): (usize, usize), data: u64) -> Result<()> {
-        match self.bundles[bundle].data_if_lent(member) {
+        match self.bundles.of(bundle).data_if_lent(member) {
             Some(known) if known == data => Ok(()),
             Some(_) => Err(NOT_ITS_DATA),
             None => Err(NOT_OURS),
@@ -251,32 +247,37 @@ impl Filled {
         Ok(Some(entry))
     }
 
-    fn end_member(&mut self, (index, member): (usize, usize)) -> Taken {
-        let bundle = &mut self.bundles[index];
-        READ_ONLY.fetch_sub(usize::from(bundle.is_read_only(member)), Ordering::Relaxed);
-        let (block, is_last) = bundle.end(member);
-        let memory = if is_last { Memory::Bundle(self.remove(index)) } else { Memory::None };
-        Taken { source: block.map_or(Source::Others, Source::Block), _memory: memory }
-    }
-
-    fn remove(&mut self, index: usize) -> Bundle {
-        let bundle = self.bundles.remove(index);
-        if self.bundles.is_empty() {
-            self.bundles = Vec::new();
+    /// Ends a tensor of a bundle; with the last one the bundle goes to `gone`, to be dropped when no
+    /// lock is held.
+    fn end_member(&mut self, (index, member): (usize, usize), gone: &mut Bundle) -> Source {
+        let bundle = self.bundles.of_mut(index);
+        if bundle.is_read_only(member) {
+            READ_ONLY.fetch_sub(1, Ordering::Relaxed);
         }
-        bundle
+        let (block, is_last) = bundle.end(member);
+        if is_last {
+            *gone = self.bundles.remove(index);
+        }
+        block.map_or(Source::Others, Source::Block)
     }
 }
 
 /// Takes the tensor with this shape and data out of the table.
 pub fn take(shape: usize, data: u64) -> Result<Taken> {
+    let mut gone = Bundle::none();
     let mut table = TABLE.lock();
-    if let Some(Entry { source, sizes, .. }) = table.take_entry(shape, data)? {
-        return Ok(Taken { source, _memory: Memory::Sizes(sizes) });
+    if !table.entries.is_empty()
+        && let Some(Entry { source, sizes, .. }) = table.take_entry(shape, data)?
+    {
+        drop(table);
+        drop(sizes);
+        return Ok(Taken { source });
     }
-    let member = table.find(shape).ok_or(NOT_OURS)?;
+    let member = table.bundles.find(shape).ok_or(NOT_OURS)?;
     table.require_lent(member, data)?;
-    Ok(table.end_member(member))
+    let source = table.end_member(member, &mut gone);
+    drop(table);
+    Ok(Taken { source })
 }
 
 impl Taken {
@@ -298,9 +299,7 @@ impl Taken {
 pub fn insert_bundle(bundle: &mut Bundle) -> Result<usize> {
     let (start, read_only) = (bundle.start(), bundle.num_read_only());
     let mut table = TABLE.lock();
-    table.bundles.try_reserve(1).map_err(|_| NO_ROOM)?;
-    let place = table.bundles.partition_point(|other| other.start() < start);
-    table.bundles.insert(place, std::mem::take(bundle));
+    table.bundles.insert(bundle)?;
     READ_ONLY.fetch_add(read_only, Ordering::Relaxed);
     Ok(start)
 }
@@ -308,16 +307,16 @@ pub fn insert_bundle(bundle: &mut Bundle) -> Result<usize> {
 /// Calls `body` with each tensor of a bundle that the host does not have yet, in their order.
 pub fn for_each_of_bundle(start: usize, body: impl FnMut(Given)) {
     let mut table = TABLE.lock();
-    if let Ok(index) = table.bundles.binary_search_by_key(&start, |bundle| bundle.start()) {
-        table.bundles[index].given().for_each(body);
+    if let Some(index) = table.bundles.starting_at(start) {
+        table.bundles.of_mut(index).given().for_each(body);
     }
 }
 
 /// Takes a bundle back that the host did not get.
 pub fn withdraw_bundle(start: usize) -> Option<Bundle> {
     let mut table = TABLE.lock();
-    let index = table.bundles.binary_search_by_key(&start, |bundle| bundle.start()).ok()?;
-    let bundle = table.remove(index);
+    let index = table.bundles.starting_at(start)?;
+    let bundle = table.bundles.remove(index);
     READ_ONLY.fetch_sub(bundle.num_read_only(), Ordering::Relaxed);
     Some(bundle)
 }
@@ -331,8 +330,8 @@ pub fn is_read_only(shape: usize) -> bool {
     match table.entries.get(&shape) {
         Some(entry) => entry.read_only,
         None => {
-            let member = table.find(shape);
-            member.is_some_and(|(bundle, member)| table.bundles[bundle].is_read_only(member))
+            let member = table.bundles.find(shape);
+            member.is_some_and(|(bundle, member)| table.bundles.of(bundle).is_read_only(member))
         }
     }
 }
@@ -352,11 +351,13 @@ impl Share {
         match self {
             Share::Block(block) => block.free(inside),
             Share::Member(shape) => {
-                let taken = {
+                let mut gone = Bundle::none();
+                let source = {
                     let mut table = TABLE.lock();
-                    table.find(shape).map(|member| table.end_member(member))
+                    let member = table.bundles.find(shape);
+                    member.map(|member| table.end_member(member, &mut gone))
                 };
-                taken.map_or(Ok(()), |taken| taken.end(inside))
+                source.map_or(Ok(()), |source| Taken { source }.end(inside))
             }
         }
     }
@@ -374,7 +375,7 @@ pub enum Moved {
 /// Was a tensor with this shape filled in by the library?
 pub fn is_ours(shape: usize) -> bool {
     let table = TABLE.lock();
-    table.entries.contains_key(&shape) || table.find(shape).is_some()
+    table.entries.contains_key(&shape) || table.bundles.find(shape).is_some()
 }
 
 /// Moves a tensor that the library filled in out of the table.
@@ -387,9 +388,9 @@ pub fn take_out(shape: usize, data: u64) -> Result<Moved> {
             Source::Others => return Err(NOT_OURS),
         });
     }
-    let (bundle, member) = table.find(shape).ok_or(NOT_OURS)?;
+    let (bundle, member) = table.bundles.find(shape).ok_or(NOT_OURS)?;
     table.require_lent((bundle, member), data)?;
-    table.bundles[bundle].move_out(member);
+    table.bundles.of_mut(bundle).move_out(member);
     Ok(Moved::Ours(Share::Member(shape)))
 }
 

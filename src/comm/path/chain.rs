@@ -7,10 +7,10 @@
 //! share takes longer than writing.
 
 use super::limits::{LANES, MOST_LANES, chunk};
-use super::{NO_ROOM, Part, all_devices, in_order};
-use crate::comm::team::{Devices, Team, Worker};
+use super::{Part, all_devices, in_order};
+use crate::comm::team::{Devices, MOST, Team, Worker};
 use crate::error::Result;
-use crate::runtime::Runtime;
+use crate::few::Few;
 use crate::stream::Stream;
 
 /// A lane of each of some devices, one after the other, then the next of each: their own streams
@@ -19,13 +19,12 @@ fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
     touches: Devices,
-) -> Result<Vec<Worker<'a>>> {
+) -> Result<Few<Worker<'a>, MOST>> {
     let count = match team.is_capturing() {
         true => 1,
         false => LANES.get().clamp(1, MOST_LANES as u64) as usize,
     };
-    let mut lanes = Vec::new();
-    lanes.try_reserve_exact(devices.clone().count() * count).map_err(|_| NO_ROOM)?;
+    let mut lanes = Few::new();
     for lane in 0..count {
         for ordinal in devices.clone() {
             let device = team.runtime().device(ordinal)?;
@@ -33,21 +32,16 @@ fn lanes<'a>(
                 true => team.stream(ordinal),
                 false => device.streams.lane(device, lane)?,
             };
-            lanes.push(Worker { stream, touches });
+            lanes.push(Worker { stream, touches })?;
         }
     }
     Ok(lanes)
 }
 
 /// Copies between devices of which the stream's own reaches the others.
-pub(super) fn copy(
-    runtime: &Runtime,
-    stream: &Stream,
-    dst: u64,
-    src: u64,
-    bytes: u64,
-) -> Result<()> {
-    let _context = runtime.device(stream.device())?.enter()?;
+pub(super) fn copy(team: &Team, stream: &Stream, dst: u64, src: u64, bytes: u64) -> Result<()> {
+    let runtime = team.runtime();
+    team.enter(runtime.device(stream.device())?)?;
     // SAFETY: the caller's promise about the ranges; the stream is alive.
     unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
     Ok(())
@@ -57,7 +51,6 @@ pub(super) fn copy(
 pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
     let touches = all_devices(dsts.iter().copied()).with(src.device);
     let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
-    let runtime = team.runtime();
     let parts = dsts.iter().copied().chain([src]);
     in_order(team, &workers, parts, || {
         let (mut at, mut turn) = (0, 0);
@@ -66,9 +59,9 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
             let stream = workers[turn % workers.len()].stream;
             let owner = turn % dsts.len();
             let own = dsts[owner].address + at;
-            copy(runtime, stream, own, src.address + at, length)?;
+            copy(team, stream, own, src.address + at, length)?;
             for other in dsts[owner + 1..].iter().chain(&dsts[..owner]) {
-                copy(runtime, stream, other.address + at, own, length)?;
+                copy(team, stream, other.address + at, own, length)?;
             }
             at += length;
             turn += 1;
@@ -95,17 +88,19 @@ pub(super) fn beside(
     let queue = |lane: &Stream| {
         near.iter()
             .filter(|dst| dst.address != src.address)
-            .try_for_each(|dst| copy(runtime, lane, dst.address, src.address, bytes))
+            .try_for_each(|dst| copy(team, lane, dst.address, src.address, bytes))
     };
     if team.is_capturing() {
-        return Ok(body()? && queue(stream).map(|()| true)?);
+        let done = body()? && queue(stream).map(|()| true)?;
+        team.leave();
+        return Ok(done);
     }
     let lane = device.streams.lane(device, 0)?;
     let event = device.events.take_untimed(device)?;
     // What was on the stream before; what `body` queues there is not waited for.
     let done = stream.record(runtime, event).and_then(|()| body());
     let ordered = match done {
-        Ok(true) => lane.wait(runtime, event),
+        Ok(true) => team.wait(lane, event),
         _ => Ok(()),
     };
     device.events.give_untimed(event);
@@ -116,6 +111,7 @@ pub(super) fn beside(
     let queued = queue(lane);
     let worker = [Worker { stream: lane, touches: Devices::one(src.device) }];
     let joined = team.let_go(&worker);
+    team.leave();
     if joined.is_err() {
         team.keep(&worker, near.iter().copied().chain([src]));
     }

@@ -8,10 +8,11 @@ use super::chain::copy;
 use super::limits::{SMALL_COPIES, WIDE_ROW};
 use super::loaded::Kernel;
 use super::table::{MOST_ITEMS, Table};
-use super::{NO_ROOM, Part, Rows, in_order};
-use crate::comm::team::{Devices, Team, Worker};
+use super::{Part, Rows, in_order};
+use crate::comm::team::{Devices, MOST, Team, Worker};
 use crate::copy::{self, copy_2d_plain};
 use crate::error::Result;
+use crate::few::Few;
 
 /// The driver's longest distance of two rows.
 const MOST_PITCH: u64 = i32::MAX as u64;
@@ -93,9 +94,9 @@ pub(super) fn workers<'a>(
     team: &Team<'a>,
     hub: i32,
     pairs: impl Iterator<Item = (Part, Part)> + Clone,
-) -> Result<Option<Vec<Worker<'a>>>> {
+) -> Result<Option<Few<Worker<'a>, MOST>>> {
     let is_alone = pairs.clone().count() == 1;
-    let mut workers: Vec<Worker<'a>> = Vec::new();
+    let mut workers: Few<Worker<'a>, MOST> = Few::new();
     for (src, dst) in pairs {
         let device = other_of(hub, src, dst, is_alone);
         if !team.can_all_use(Devices::one(device), [src, dst].into_iter())? {
@@ -104,10 +105,7 @@ pub(super) fn workers<'a>(
         let touches = Devices::one(src.device).with(dst.device);
         match workers.iter_mut().find(|worker| worker.stream.device() == device) {
             Some(worker) => touches.iter().for_each(|device| worker.touches.add(device)),
-            None => {
-                workers.try_reserve(1).map_err(|_| NO_ROOM)?;
-                workers.push(Worker { stream: team.stream(device), touches });
-            }
+            None => workers.push(Worker { stream: team.stream(device), touches })?,
         }
     }
     Ok(Some(workers))
@@ -174,17 +172,13 @@ fn by_kernel<'r>(
     rows: impl Iterator<Item = &'r Rows>,
     bytes: u64,
 ) -> Result<()> {
-    let device = team.runtime().device(worker.stream.device())?;
-    let empty = || Table::new(Kernel::Rows, bytes);
-    let mut table = empty();
-    for part in rows.filter(|rows| rows.bytes() > 0).flat_map(|rows| rows.parts()) {
-        if !table.add_rows(&part) {
-            table.launch(device, worker.stream)?;
-            table = empty();
-            table.add_rows(&part);
-        }
+    let mut parts = rows.filter(|rows| rows.bytes() > 0).flat_map(|rows| rows.parts()).peekable();
+    while parts.peek().is_some() {
+        let mut table = Table::new(Kernel::Rows, bytes);
+        while parts.next_if(|part| table.add_rows(part)).is_some() {}
+        table.launch(team, worker.stream)?;
     }
-    if table.is_empty() { Ok(()) } else { table.launch(device, worker.stream) }
+    Ok(())
 }
 
 fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Rows>) -> Result<()> {
@@ -193,13 +187,13 @@ fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Row
         let (src, dst) = (rows.src.address, rows.dst.address);
         match rows.way() {
             Way::Kernel => (),
-            Way::Flat => copy(runtime, stream, dst, src, rows.bytes())?,
+            Way::Flat => copy(team, stream, dst, src, rows.bytes())?,
             Way::Each => (0..rows.rows).try_for_each(|row| {
                 let (src, dst) = (src + row * rows.src_pitch, dst + row * rows.dst_pitch);
-                copy(runtime, stream, dst, src, rows.width)
+                copy(team, stream, dst, src, rows.width)
             })?,
             Way::Wide => {
-                let _context = runtime.device(stream.device())?.enter()?;
+                team.enter(runtime.device(stream.device())?)?;
                 let dst = copy::Rows { address: dst, pitch: rows.dst_pitch };
                 let src = copy::Rows { address: src, pitch: rows.src_pitch };
                 copy_2d_plain(runtime, dst, src, rows.width, rows.rows, stream)?;

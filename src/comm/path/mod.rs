@@ -15,7 +15,7 @@ pub mod table;
 mod tests;
 
 use super::team::{Devices, Team, Worker};
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub use copies::copies;
 pub use loaded::Loaded;
 pub use spread::{broadcast, broadcast_blocks, broadcast_many};
@@ -121,8 +121,6 @@ fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
     parts.map(|part| part.device).collect()
 }
 
-const NO_ROOM: Error = Error::OutOfHostMemory("a collective call");
-
 /// Runs `queue`, which uses these parts, between waits of and for those who work. What was queued
 /// is in order also where the rest of it failed.
 fn in_order<'a>(
@@ -132,9 +130,14 @@ fn in_order<'a>(
     queue: impl FnOnce() -> Result<()>,
 ) -> Result<bool> {
     team.begin()?;
-    team.line_up(workers)?;
+    let lined_up = team.line_up(workers);
+    if lined_up.is_err() {
+        team.leave();
+    }
+    lined_up?;
     let queued = queue();
     let joined = team.let_go(workers);
+    team.leave();
     if joined.is_err() {
         team.keep(workers, parts);
     }

@@ -6,9 +6,10 @@
 
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
-use super::{Block, NO_ROOM, Part, Piece, Rows, all_devices, chain, copies, in_order};
-use crate::comm::team::{Devices, Team, Worker};
+use super::{Block, Part, Piece, Rows, all_devices, chain, copies, in_order};
+use crate::comm::team::{Devices, MOST, Team, Worker};
 use crate::error::Result;
+use crate::few::Few;
 
 /// Copies bytes to several places.
 pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
@@ -21,11 +22,10 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     if dsts.len() > 1 && is_small(team, src.device, &[block])? {
         return by_root(team, src.device, &[block]);
     }
-    let (mut far, mut near) = (Vec::new(), Vec::new());
-    far.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
-    near.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
-    far.extend(dsts.iter().filter(|dst| dst.device != src.device));
-    near.extend(dsts.iter().filter(|dst| dst.device == src.device));
+    let is_far = |dst: &&Part| dst.device != src.device;
+    let (mut far, mut near) = (Few::<Part, MOST>::new(), Few::<Part, MOST>::new());
+    far.fill(dsts.iter().filter(is_far).copied())?;
+    near.fill(dsts.iter().filter(|dst| !is_far(dst)).copied())?;
     chain::beside(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
 }
 
@@ -39,9 +39,8 @@ fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
             false => chain::broadcast(team, bytes, src, dsts),
         };
     }
-    let mut rows = Vec::new();
-    rows.try_reserve_exact(dsts.len()).map_err(|_| NO_ROOM)?;
-    rows.extend(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)));
+    let mut rows = Few::<Rows, MOST>::new();
+    rows.fill(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)))?;
     copies(team, &rows)
 }
 
@@ -64,9 +63,8 @@ pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool
     if let ([Block { pieces: [piece], .. }], parts) = (blocks, first.parts) {
         let src = Part { device: root, address: piece.src };
         let at = |part: &Part| Part { address: part.address + piece.offset, ..*part };
-        let mut dsts = Vec::new();
-        dsts.try_reserve_exact(parts.len()).map_err(|_| NO_ROOM)?;
-        dsts.extend(parts.iter().map(at));
+        let mut dsts = Few::<Part, MOST>::new();
+        dsts.fill(parts.iter().map(at))?;
         return broadcast(team, piece.bytes, src, &dsts);
     }
     if first.parts.len() > 1 && !is_small(team, root, blocks)? && can_own(team, root, blocks)? {
@@ -130,9 +128,9 @@ fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
 /// A kernel on each of the others, for a range each of all blocks.
 fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let (owners, touches) = (blocks[0].parts, touched(root, blocks));
-    let mut workers = Vec::new();
-    workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
-    workers.extend(owners.iter().map(|own| Worker { stream: team.stream(own.device), touches }));
+    let of_owner = |own: &Part| Worker { stream: team.stream(own.device), touches };
+    let mut workers = Few::<Worker, MOST>::new();
+    workers.fill(owners.iter().map(of_owner))?;
     let whole = bytes_of(blocks);
     in_order(team, &workers, all_parts(root, blocks), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
@@ -174,7 +172,6 @@ fn spread(
 ) -> Result<()> {
     let (pieces, dsts) = (block.pieces, block.parts);
     let (stream, own) = (team.stream(device), dsts[first].address);
-    let device = team.runtime().device(device)?;
     let others = || dsts[first + 1..].iter().chain(&dsts[..first]).map(|dst| dst.address);
     let empty = || Table::with_targets((to - from) * dsts.len() as u64, own, others());
     let mut table = empty();
@@ -186,12 +183,12 @@ fn spread(
             let bytes = (end - at).min(MOST_ITEMS);
             let src = piece.src + (at - piece.offset);
             if !table.add_range(src, own + at, bytes) {
-                table.launch(device, stream)?;
+                table.launch(team, stream)?;
                 table = empty();
                 table.add_range(src, own + at, bytes);
             }
             at += bytes;
         }
     }
-    if table.is_empty() { Ok(()) } else { table.launch(device, stream) }
+    if table.is_empty() { Ok(()) } else { table.launch(team, stream) }
 }

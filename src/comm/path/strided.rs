@@ -148,19 +148,18 @@ fn by_kernel<'s>(
     pieces: impl Iterator<Item = &'s Strided<'s>>,
     bytes: u64,
 ) -> Result<()> {
-    let device = team.runtime().device(worker.stream.device())?;
     let empty = || Table::new(Kernel::Strided, bytes);
     let mut table = empty();
     for piece in pieces {
         let places = (piece.src.address, piece.dst.address);
         Shape::new(piece).for_each_part(places, &mut |shape, src, dst| {
             if !table.add_strided(src, dst, shape.element, shape.dims()) {
-                table.launch(device, worker.stream)?;
+                table.launch(team, worker.stream)?;
                 table = empty();
                 table.add_strided(src, dst, shape.element, shape.dims());
             }
             Ok(())
         })?;
     }
-    if table.is_empty() { Ok(()) } else { table.launch(device, worker.stream) }
+    if table.is_empty() { Ok(()) } else { table.launch(team, worker.stream) }
 }

@@ -9,11 +9,12 @@
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
 use super::table::{MOST_ITEMS, Table};
-use super::{NO_ROOM, Number, Part, Sum, all_devices, in_order};
-use crate::comm::team::{Devices, Team, Worker};
-use crate::device::Device;
+use super::{Number, Part, Sum, all_devices, in_order};
+use crate::comm::team::{Devices, MOST, Team, Worker};
 use crate::error::Result;
+use crate::few::Few;
 use crate::stream::Stream;
+use std::iter::Peekable;
 
 impl Number {
     /// All of them.
@@ -73,62 +74,62 @@ fn by_owners(
     items: &[Sum],
     bytes: u64,
 ) -> Result<bool> {
-    let mut workers = Vec::new();
-    workers.try_reserve_exact(owners.len()).map_err(|_| NO_ROOM)?;
-    workers.extend(owners.iter().map(|owner| Worker { stream: team.stream(owner), touches }));
+    let of_owner = |owner| Worker { stream: team.stream(owner), touches };
+    let mut workers = Few::<Worker, MOST>::new();
+    workers.fill(owners.iter().map(of_owner))?;
     in_order(team, &workers, items.iter().flat_map(Sum::parts), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let range = share(bytes, index, workers.len());
-            let device = team.runtime().device(worker.stream.device())?;
             Number::ALL
                 .iter()
-                .try_for_each(|number| add(device, worker.stream, *number, items, range))
+                .filter(|number| items.iter().any(|item| item.number == **number))
+                .try_for_each(|number| add(team, worker.stream, *number, items, range))
         })
     })
 }
 
 /// Adds up what of the items of one type lies in a range of all of them.
 fn add(
-    device: &Device,
+    team: &Team,
     stream: &Stream,
     number: Number,
     items: &[Sum],
     (from, to): (u64, u64),
 ) -> Result<()> {
-    let mut table: Option<(Table, usize)> = None;
-    let (mut start, size) = (0, number.bytes());
-    for item in items {
+    let size = number.bytes();
+    let mut start = 0;
+    let ranges = items.iter().filter_map(|item| {
         let bytes = item.bytes();
         // Both sides of a cut come to the same here.
         let cut = |at: u64| match at.saturating_sub(start) {
             inside if inside >= bytes => bytes,
             inside => inside / LINE * LINE,
         };
-        let (mut at, end) = (cut(from), cut(to));
+        let range = (cut(from), cut(to));
         start += bytes;
-        if item.number != number {
-            continue;
-        }
-        let count = item.sources.len();
-        while at < end {
-            let length = (end - at).min(MOST_ITEMS * size);
+        (item.number == number && range.0 < range.1).then_some((item, range))
+    });
+    let most = MOST_ITEMS * size;
+    let parts = ranges.flat_map(|(item, (from, to))| {
+        let parts = (from..to).step_by(most as usize);
+        parts.map(move |at| (item, at, most.min(to - at)))
+    });
+    let mut parts = parts.peekable();
+    while let Some((first, ..)) = parts.peek() {
+        let count = first.sources.len();
+        let mut table = Table::of_sums(number, to - from, count);
+        let fits = |(item, at, bytes): &(&Sum, u64, u64)| {
             let sources = item.sources.iter().map(|source| source.address + at);
-            let dst = item.dst.address + at;
-            let is_added = match &mut table {
-                Some((table, sources_of_all)) if *sources_of_all == count => {
-                    table.add_sum(dst, length / size, sources)
-                }
-                _ => false,
-            };
-            if is_added {
-                at += length;
-                continue;
-            }
-            if let Some((full, _)) = &mut table {
-                full.launch(device, stream)?;
-            }
-            table = Some((Table::of_sums(number, to - from, count), count));
-        }
+            item.sources.len() == count
+                && table.add_sum(item.dst.address + at, bytes / size, sources)
+        };
+        add_while(&mut parts, fits);
+        table.launch(team, stream)?;
     }
-    table.map_or(Ok(()), |(mut table, _)| table.launch(device, stream))
+    Ok(())
+}
+
+/// Takes what fits.
+fn add_while<T>(parts: &mut Peekable<impl Iterator<Item = T>>, mut fits: impl FnMut(&T) -> bool) {
+    while parts.next_if(|part| fits(part)).is_some() {}
 }

@@ -3,11 +3,12 @@
 
 use super::loaded::Kernel;
 use super::{Dim, Number, Rows};
-use crate::device::Device;
+use crate::comm::team::Team;
 use crate::driver::sys::CUfunction;
 use crate::error::Result;
 use crate::stream::Stream;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 /// Words of a short table, and of a long one; as kernels/comm.cuh has them.
 pub const FEW: usize = 60;
@@ -59,10 +60,15 @@ impl Span {
 /// What a kernel is to do. The caller sees to it that it fits.
 pub struct Table {
     kernel: Kernel,
-    words: [u64; MANY],
+    /// Written up to `end`, and the last `used` of them; the first two when it is closed.
+    words: [MaybeUninit<u64>; MANY],
     /// Where the next entry goes; of elements, where its number goes.
     end: usize,
     entries: u32,
+    /// The high half of the first word: targets, or sources of a sum.
+    places: u32,
+    /// Everything in which the targets differ from the first.
+    apart: u64,
     tile: u64,
     tiles: u64,
     /// Words of entries of elements.
@@ -74,26 +80,27 @@ impl Table {
     pub fn new(kernel: Kernel, bytes: u64) -> Table {
         let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
         let tile = u64::from(BLOCK) * each;
-        Table { kernel, words: [0; MANY], end: 2, entries: 0, tile, tiles: 0, used: 0 }
+        let words = [const { MaybeUninit::uninit() }; MANY];
+        let (entries, places, apart) = (0, 0, 0);
+        Table { kernel, words, end: 2, entries, places, apart, tile, tiles: 0, used: 0 }
     }
 
     /// Of ranges that go to several places: the others less the first.
     pub fn with_targets(bytes: u64, first: u64, others: impl Iterator<Item = u64>) -> Table {
         let mut table = Table::new(Kernel::Spread, bytes);
-        let mut targets = 1;
         for other in others {
-            table.words[1 + targets] = other.wrapping_sub(first);
-            targets += 1;
+            let distance = other.wrapping_sub(first);
+            table.write([distance]);
+            table.apart |= distance;
         }
-        table.words[0] = (targets as u64) << 32;
-        table.end = 1 + targets;
+        table.places = table.end as u32 - 1;
         table
     }
 
     /// Of sums of so many.
     pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Table {
         let mut table = Table::new(Kernel::Sum(number), bytes);
-        table.words[0] = (sources as u64) << 32;
+        table.places = sources as u32;
         table
     }
 
@@ -107,9 +114,13 @@ impl Table {
         self.end + words <= MANY
     }
 
-    fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
-        self.words[self.end..self.end + WORDS].copy_from_slice(&words);
+    fn write<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
+        self.words[self.end..self.end + WORDS].copy_from_slice(&words.map(MaybeUninit::new));
         self.end += WORDS;
+    }
+
+    fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
+        self.write(words);
         self.entries += 1;
     }
 
@@ -125,9 +136,7 @@ impl Table {
         if !self.has_room(3) {
             return false;
         }
-        let targets = (self.words[0] >> 32) as usize;
-        let apart = self.words[2..1 + targets].iter().fold(0, |all, other| all | other);
-        let span = Span::new(dst, apart | (src ^ dst), bytes);
+        let span = Span::new(dst, self.apart | (src ^ dst), bytes);
         let first = self.take_tiles(span.vectors);
         self.push([src, dst, bytes | first]);
         true
@@ -159,9 +168,9 @@ impl Table {
         let at = MANY - self.used;
         let head =
             [src, dst, elements | (dims.len() as u64) << 32, element.trailing_zeros().into()];
-        self.words[at..at + 4].copy_from_slice(&head);
+        self.words[at..at + 4].copy_from_slice(&head.map(MaybeUninit::new));
         for (to, (size, from, by)) in self.words[at + 4..].chunks_exact_mut(3).zip(dims) {
-            to.copy_from_slice(&[*size, *from as u64, *by as u64]);
+            to.copy_from_slice(&[*size, *from as u64, *by as u64].map(MaybeUninit::new));
         }
         self.push([at as u64 | first]);
         true
@@ -187,26 +196,32 @@ impl Table {
         let first = self.take_tiles(vectors + elements - vectors * (16 / size));
         self.push([dst, elements | first]);
         for source in sources {
-            self.words[self.end] = source;
-            self.end += 1;
+            self.write([source]);
         }
         true
     }
 
     /// The table as the kernel reads it, and whether it is a long one.
     pub fn close(&mut self) -> (&[u64], bool) {
-        self.words[0] = self.words[0] & !u64::from(u32::MAX) | u64::from(self.entries);
-        self.words[1] = self.tile | self.tiles << 32;
+        self.words[0].write(u64::from(self.places) << 32 | u64::from(self.entries));
+        self.words[1].write(self.tile | self.tiles << 32);
         if self.used > 0 {
             let (from, by) = (MANY - self.used, MANY - self.used - self.end);
             self.words.copy_within(from.., self.end);
             for entry in &mut self.words[2..self.end] {
-                *entry -= by as u64;
+                // SAFETY: entries were written up to here.
+                *unsafe { entry.assume_init_mut() } -= by as u64;
             }
             self.end += self.used;
             self.used = 0;
         }
-        (&self.words, self.end > FEW)
+        let is_long = self.end > FEW;
+        let words = if is_long { MANY } else { FEW };
+        // What follows the entries is nobody's, but the driver copies all of it.
+        self.words[self.end..words].fill(MaybeUninit::new(0));
+        // SAFETY: the words up to the last entry were written, and the rest of them just now.
+        let words = unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), words) };
+        (words, is_long)
     }
 
     /// Blocks.
@@ -214,13 +229,14 @@ impl Table {
         self.tiles.clamp(1, u64::from(MOST_BLOCKS)) as u32
     }
 
-    /// Launches the kernel on a stream of a device.
-    pub fn launch(&mut self, device: &Device, stream: &Stream) -> Result<()> {
+    /// Launches the kernel on a stream.
+    pub fn launch(&mut self, team: &Team, stream: &Stream) -> Result<()> {
+        let device = team.runtime().device(stream.device())?;
         let grid = self.grid();
         let kernel = self.kernel;
         let (words, is_long) = self.close();
         let function: CUfunction = device.comm.function(device, kernel, is_long)?;
-        let _context = device.enter()?;
+        team.enter(device)?;
         let mut parameters = [words.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the kernel has this one parameter, which the driver copies; the caller promises
         // the ranges, and the stream is alive.

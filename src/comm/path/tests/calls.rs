@@ -3,6 +3,10 @@
 use super::*;
 use crate::driver::NAMES;
 
+/// What makes contexts current.
+const CONTEXTS: [&str; 4] =
+    ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent", "cuCtxPopCurrent"];
+
 /// Calls of the driver by name that `body` makes.
 fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
     let count = || (0..NAMES.len()).map(|call| runtime.driver().count(Some(call)));
@@ -47,10 +51,10 @@ fn made_with(
         let found =
             ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemcpyAsync"].map(of);
         // Besides, each stream is asked whether it is captured, and contexts are made current.
-        let contexts = ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"].map(of);
+        let contexts = CONTEXTS.map(of);
         let others = of("cuStreamIsCapturing") + contexts.iter().sum::<u64>();
         assert_eq!(of("cuStreamIsCapturing"), devices as u64);
-        assert!(contexts.iter().all(|count| *count <= found[2] + found[3]));
+        assert!(contexts.iter().sum::<u64>() <= 2 + found[2] + found[3]);
         assert_eq!(
             calls.iter().map(|call| call.1).sum::<u64>(),
             found.iter().sum::<u64>() + others
@@ -121,4 +125,29 @@ fn larger_calls_are_joined_with_few_waits() {
         made_with(&limits, 3, broadcasts(4 << 20)),
         [3 + 1 + 2 + 2 + 2, 3 + 1 + 2 + 2 + 6, 0, 4]
     );
+}
+
+/// On default streams: one context is pushed, each device that follows another changes it, and it is
+/// taken away at the end. None of these streams is asked whether it is captured.
+#[test]
+fn default_streams_take_one_context_after_the_other() {
+    for devices in [2, 3, 4, 8] {
+        on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
+            let streams = chosen(runtime, |_| true);
+            let part = |stream: &&Stream| Part {
+                device: stream.device(),
+                address: malloc(runtime, stream, 4096),
+            };
+            let parts: Vec<Part> = streams.iter().map(part).collect();
+            let body = || sums(4096)(&Team::new(runtime, &streams).unwrap(), &parts);
+            body();
+            let calls = counted(runtime, body);
+            let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
+            assert_eq!(CONTEXTS.map(of), [0, 1, 2 * devices - 2, 1]);
+            // The work, its records and its waits.
+            let all = calls.iter().map(|call| call.1).sum::<u64>();
+            assert_eq!(all, 2 * devices + 1 + devices + 2 * (devices - 1));
+            parts.iter().for_each(|part| memory::free(runtime, part.address).unwrap());
+        });
+    }
 }

@@ -1,6 +1,7 @@
 //! Collectives in captures: of one stream, which the others join, and replayed with other inputs.
 
 use super::*;
+use crate::error::Error;
 use crate::graph::Graph;
 
 /// Every verb, captured on the stream of one device and replayed several times, on machines of any

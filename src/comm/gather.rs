@@ -1,0 +1,235 @@
+//! Joining tensors along a dimension.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::flat::Flat;
+use super::outs::{Draft, Outs};
+use super::team::MOST;
+use super::teams::{NO_ROOM, Piece, Range, Ranges, Teams, narrow, with_room};
+use crate::error::{Result, Which};
+use crate::few::Few;
+use crate::runtime::Runtime;
+use crate::stream::Stream;
+use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact};
+
+/// What tensors are together along a dimension, and where they are.
+struct Joined {
+    shape: Sizes,
+    strides: Sizes,
+    dim: usize,
+    dtype: Dtype,
+    homes: Few<Home, MOST>,
+    /// Those that lie side by side.
+    flats: Few<Flat, MOST>,
+}
+
+impl Joined {
+    /// PyTorch's checks, and the layout that it gives the result.
+    fn of(runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<Joined> {
+        check::require_some("count", tensors.len)?;
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        (tensors.read)(0, &mut first)?;
+        give_dimension(&mut first)?;
+        let dim = check::dimension(dim, first.shape().len())?;
+        let mut shape = Sizes::new();
+        shape.fill(first.shape().iter().copied())?;
+        let mut format = Format::of(&first);
+        let (mut homes, mut flats, mut whole) = (Few::new(), Few::new(), 0i64);
+        for index in 0..tensors.len {
+            let which = Which::of("tensors", index);
+            let tensor = match index {
+                0 => &first,
+                _ => {
+                    (tensors.read)(index, &mut next)?;
+                    give_dimension(&mut next)?;
+                    &next
+                }
+            };
+            check::require_dtype(which, tensor, first.dtype)?;
+            let size = tensor.shape().get(dim).copied();
+            shape[dim] = size.unwrap_or(shape[dim]);
+            check::require_shape(which, tensor, &shape)?;
+            whole = whole.saturating_add(shape[dim]);
+            if Format::of(tensor) != format {
+                format = Format::Contiguous;
+            }
+            let home = Home::of(runtime, tensor)?;
+            homes.push(home)?;
+            if let Some(flat) = Flat::of(home, tensor) {
+                flats.push(flat)?;
+            }
+        }
+        shape[dim] = whole;
+        let mut strides = Sizes::new();
+        strides.fill(shape.iter().copied())?;
+        format.strides(&shape, &mut strides);
+        Ok(Joined { shape, strides, dim, dtype: first.dtype, homes, flats })
+    }
+
+    /// Do the tensors lie one after the other in one whose elements lie side by side?
+    fn are_ranges(&self) -> bool {
+        self.flats.len() == self.homes.len() && self.shape[..self.dim].iter().all(|size| *size == 1)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.flats.iter().map(|flat| flat.bytes).sum()
+    }
+
+    /// Queues them as ranges of an output.
+    fn run(
+        &self,
+        teams: &Teams<'_>,
+        by: &[usize],
+        (to, mut address): (Home, u64),
+    ) -> Result<Ranges> {
+        let mut ranges = Ranges::new();
+        for (src, team) in self.flats.iter().zip(by) {
+            ranges.push(Range { src: *src, dst: (to, address), team: *team })?;
+            address += src.bytes;
+        }
+        teams.run_ranges(&ranges)?;
+        Ok(ranges)
+    }
+}
+
+/// A tensor without dimensions counts as if it had one.
+fn give_dimension(tensor: &mut Tensor) -> Result<()> {
+    if tensor.shape().is_empty() {
+        *tensor = tensor.reshaped(&[1], &[1])?;
+    }
+    Ok(())
+}
+
+/// PyTorch's memory formats.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Contiguous,
+    ChannelsLast,
+}
+
+impl Format {
+    /// Which one the strides of a tensor are taken for.
+    fn of(tensor: &Tensor) -> Format {
+        let (shape, strides) = (tensor.shape(), tensor.strides());
+        let order: &[usize] = match shape.len() {
+            4 => &[1, 3, 2, 0],
+            5 => &[1, 4, 3, 2, 0],
+            _ => return Format::Contiguous,
+        };
+        let mut least = 0i64;
+        let rises = strides[1] != 0
+            && order.iter().all(|dim| {
+                let (size, stride) = (shape[*dim], strides[*dim]);
+                // What could be either is contiguous.
+                let is_either = *dim == 0 && least == strides[1];
+                let fits = size != 0 && stride >= least && !is_either;
+                least = stride.saturating_mul(size.max(1));
+                fits
+            });
+        if rises { Format::ChannelsLast } else { Format::Contiguous }
+    }
+
+    fn strides(self, shape: &[i64], strides: &mut [i64]) {
+        if self == Format::Contiguous {
+            return compact(shape, strides);
+        }
+        let mut stride = 1i64;
+        let last_to_first = (2..shape.len()).rev();
+        for dim in std::iter::once(1).chain(last_to_first).chain([0]) {
+            strides[dim] = stride;
+            stride = stride.saturating_mul(shape[dim]);
+        }
+    }
+}
+
+/// The teams by which tensors go to an output, and which of them each goes by.
+fn teams_of<'a>(
+    runtime: &'a Runtime,
+    homes: &[Home],
+    stream: Option<&'a Stream>,
+) -> Result<(Teams<'a>, Few<usize, MOST>)> {
+    let mut teams = Teams::new(runtime);
+    let by = homes.iter().map(|home| teams.join(*home, stream));
+    let mut places = Few::new();
+    by.into_iter().try_for_each(|place| places.push(place?))?;
+    teams.begin()?;
+    Ok((teams, places))
+}
+
+fn parts(
+    tensors: Tensors<'_>,
+    joined: &Joined,
+    by: &[usize],
+    (to, out): (Home, &Tensor),
+) -> Result<Vec<Piece>> {
+    let (mut pieces, mut start) = (with_room(tensors.len)?, 0);
+    for (index, mut tensor) in tensors.all()?.into_iter().enumerate() {
+        give_dimension(&mut tensor)?;
+        let size = tensor.shape()[joined.dim];
+        let part = narrow(out, joined.dim, start, size)?;
+        start += size;
+        let (home, team) = joined.homes.get(index).zip(by.get(index)).ok_or(NO_ROOM)?;
+        pieces.push(Piece { src: (*home, tensor), dst: (to, part), team: *team });
+    }
+    Ok(pieces)
+}
+
+/// Tensors, joined.
+pub fn gather<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    dim: i32,
+    destination: i32,
+) -> Result<Outs<'a>> {
+    let joined = Joined::of(runtime, tensors, dim)?;
+    let target = check::target(runtime, destination)?;
+    let (teams, by) = teams_of(runtime, &joined.homes, target.stream())?;
+    let mut draft = Draft::new(runtime, 1, joined.shape.len(), 1)?;
+    let sizes: (&[i64], &[i64]) = (&joined.shape, &joined.strides);
+    if joined.are_ranges() && is_compact(sizes) {
+        let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
+        let outs = draft.finish()?;
+        let ranges = joined.run(&teams, &by, (target.home(), address))?;
+        teams.wait_for_ranges(&ranges)?;
+        return Ok(outs);
+    }
+    let out = draft.dense(target, joined.dtype, sizes.0, sizes.1)?;
+    let outs = draft.finish()?;
+    let pieces = parts(tensors, &joined, &by, (target.home(), &out))?;
+    teams.run(&pieces)?;
+    teams.wait_for_host(&pieces)?;
+    Ok(outs)
+}
+
+/// Do elements lie side by side by these sizes and strides?
+fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
+    let mut expected = [0; MAX_DIMS];
+    compact(shape, &mut expected);
+    expected[..shape.len()] == *strides
+}
+
+/// Tensors, joined in an output.
+pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
+    let joined = Joined::of(runtime, tensors, dim)?;
+    let which = Which::all("out");
+    check::require_dtype(which, out, joined.dtype)?;
+    check::require_shape(which, out, &joined.shape)?;
+    check::require_apart(out)?;
+    let to = Home::of(runtime, out)?;
+    let stream = match to.device() {
+        Some(device) => Some(check::current(runtime, device)?),
+        None => None,
+    };
+    let (teams, by) = teams_of(runtime, &joined.homes, stream)?;
+    match Flat::of(to, out).filter(|_| joined.are_ranges()) {
+        Some(flat) => {
+            by.iter().try_for_each(|team| teams.record(*team, &flat))?;
+            joined.run(&teams, &by, (to, flat.address)).map(drop)
+        }
+        None => teams.run(&parts(tensors, &joined, &by, (to, out))?),
+    }
+}
+
+#[cfg(test)]
+#[path = "gather_tests.rs"]
+mod tests;

@@ -1,0 +1,208 @@
+//! Sums of many tensors at once.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::coalesced::{Layout, home_of};
+use super::flat::Flat;
+use super::members::{self, Members, wait_for};
+use super::moves::Moves;
+use super::outs::{Draft, Outs, Target, is_at};
+use super::path::{Number, Part, Sum};
+use super::reduce::{Adding, add_all, number_of, root_of};
+use super::team::{Devices, MOST};
+use crate::device::{CURRENT, Device};
+use crate::error::{Error, Result, Which};
+use crate::few::Few;
+use crate::runtime::Runtime;
+use crate::tensor::{Place, Tensor};
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
+
+/// Tensors of several devices that are added up, and which of them comes first.
+struct Column {
+    tensors: Vec<(Home, Tensor)>,
+    root: usize,
+}
+
+impl Column {
+    fn with_room(num_devices: usize) -> Result<Column> {
+        let mut tensors = Vec::new();
+        tensors.try_reserve_exact(num_devices).map_err(|_| NO_ROOM)?;
+        Ok(Column { tensors, root: 0 })
+    }
+
+    /// Those of a number in each list, with PyTorch's checks.
+    fn read(
+        &mut self,
+        runtime: &Runtime,
+        tensors: Tensors<'_>,
+        (number, num_tensors): (usize, usize),
+        target: Target<'_>,
+    ) -> Result<()> {
+        self.tensors.clear();
+        for index in (number..tensors.len).step_by(num_tensors) {
+            let mut tensor = Tensor::none();
+            (tensors.read)(index, &mut tensor)?;
+            if let Some((_, first)) = self.tensors.first() {
+                let which = Which::of("tensors", index);
+                check::require_dtype(which, &tensor, first.dtype)?;
+                check::require_shape(which, &tensor, first.shape())?;
+            }
+            self.tensors.push((Home::of(runtime, &tensor)?, tensor));
+        }
+        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target)?;
+        Ok(())
+    }
+
+    /// In the order in which they are added.
+    fn in_order(&self) -> impl Iterator<Item = (Home, &Tensor)> + Clone {
+        let others = self.tensors.iter().enumerate().filter(|(index, _)| *index != self.root);
+        let first = std::iter::once(&self.tensors[self.root]);
+        first.chain(others.map(|(_, other)| other)).map(|(home, tensor)| (*home, tensor))
+    }
+}
+
+/// All columns, as far as they lie side by side on devices.
+struct Columns {
+    /// Column by column, the root first.
+    sources: Vec<Part>,
+    numbers: Vec<(Number, u64)>,
+    are_flat: bool,
+}
+
+impl Columns {
+    fn with_room(tensors: usize, columns: usize) -> Result<Columns> {
+        let (mut sources, mut numbers) = (Vec::new(), Vec::new());
+        sources.try_reserve_exact(tensors).map_err(|_| NO_ROOM)?;
+        numbers.try_reserve_exact(columns).map_err(|_| NO_ROOM)?;
+        Ok(Columns { sources, numbers, are_flat: true })
+    }
+
+    /// The next column.
+    fn add(&mut self, flats: &[Option<Flat>], root: usize, first: &Tensor) -> Result<()> {
+        let (number, each) = number_of(first.dtype)?;
+        self.numbers.push((number, first.numel * each));
+        let others = (0..flats.len()).filter(|index| *index != root);
+        for index in std::iter::once(root).chain(others) {
+            match flats[index].and_then(|flat| flat.home.device().zip(Some(flat.address))) {
+                Some((device, address)) if address.is_multiple_of(number.bytes()) => {
+                    self.sources.push(Part { device, address });
+                }
+                _ => self.are_flat = false,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sums of many tensors.
+pub fn reduce_add_coalesced<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    num_devices: usize,
+    destination: i32,
+    buffer_bytes: u64,
+) -> Result<Outs<'a>> {
+    check::require_some("num_devices", num_devices)?;
+    let num_tensors = tensors.len / num_devices;
+    let target = check::target(runtime, destination)?;
+    let mut members = Members::new(runtime);
+    members.add_target(target)?;
+    let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
+    let mut columns = Columns::with_room(tensors.len, num_tensors)?;
+    // For the host the first device adds that has a tensor.
+    let mut adder = target.home().device();
+    let mut writers = Devices::default();
+    let (mut first, mut next) = (Tensor::none(), Tensor::none());
+    let (mut homes, mut flats) = (Few::<Home, MOST>::new(), Few::<Option<Flat>, MOST>::new());
+    for number in 0..num_tensors {
+        homes.clear();
+        flats.clear();
+        for index in (number..tensors.len).step_by(num_tensors) {
+            let tensor = match index == number {
+                true => {
+                    (tensors.read)(index, &mut first)?;
+                    &first
+                }
+                false => {
+                    (tensors.read)(index, &mut next)?;
+                    let which = Which::of("tensors", index);
+                    check::require_dtype(which, &next, first.dtype)?;
+                    check::require_shape(which, &next, first.shape())?;
+                    &next
+                }
+            };
+            let home = home_of(runtime, tensor, own_target(runtime, tensor)?)?;
+            members.add_home(home)?;
+            adder = adder.or(home.device());
+            home.device().into_iter().for_each(|device| writers.add(device));
+            homes.push(home)?;
+            flats.push(Flat::of(home, tensor))?;
+        }
+        let root = root_of(homes.iter().copied(), target)?;
+        if root > 0 {
+            (tensors.read)(number + root * num_tensors, &mut first)?;
+        }
+        columns.add(&flats, root, &first)?;
+        layout.add(&first)?;
+    }
+    let adder = adder.map_or_else(|| runtime.device(CURRENT).map(Device::ordinal), Ok)?;
+    members.add_device(adder)?;
+    let team = members.team()?;
+    let mut draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
+    if columns.are_flat && num_devices > 1 && matches!(target, Target::Device(..)) {
+        let blocks = layout.allocate(&mut draft, target)?;
+        let mut sums = Vec::new();
+        sums.try_reserve_exact(num_tensors).map_err(|_| NO_ROOM)?;
+        let sources = columns.sources.chunks_exact(num_devices);
+        let all = layout.tensors.iter().zip(&columns.numbers).zip(sources);
+        for ((laid, (number, elements)), sources) in all {
+            let address = layout.slice(&mut draft, target, &blocks, laid)?;
+            let dst = Part { device: adder, address };
+            sums.push(Sum { number: *number, elements: *elements, sources, dst });
+        }
+        let outs = draft.finish()?;
+        add_all(&team, &sums)?;
+        return Ok(outs);
+    }
+    let mut column = Column::with_room(num_devices)?;
+    let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
+    let mut moves = Moves::default();
+    let mut blocks = None;
+    for (number, laid) in layout.tensors.iter().enumerate() {
+        column.read(runtime, tensors, (number, num_tensors), target)?;
+        for (home, tensor) in &column.tensors {
+            members::record(&team, *home, tensor)?;
+        }
+        let (home, first) = &column.tensors[column.root];
+        if num_devices == 1 && is_at(*home, target) {
+            draft.alias(first)?;
+            continue;
+        }
+        if blocks.is_none() {
+            blocks = Some(layout.allocate(&mut draft, target)?);
+        }
+        let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
+        let out = first.side_by_side(address)?;
+        match num_devices {
+            1 => moves.add((*home, first), (target.home(), &out))?,
+            _ => adding.item(column.in_order(), (target.home(), &out))?,
+        }
+    }
+    let outs = draft.finish()?;
+    moves.run(&team)?;
+    adding.run()?;
+    if matches!(target, Target::Host) {
+        writers.add(adder);
+        wait_for(&team, writers)?;
+    }
+    Ok(outs)
+}
+
+/// The current stream of the device that a tensor says it is on.
+fn own_target<'a>(runtime: &'a Runtime, tensor: &Tensor) -> Result<Target<'a>> {
+    match tensor.place {
+        Place::Cuda(device) => check::target(runtime, device),
+        _ => Ok(Target::Host),
+    }
+}
