@@ -39,6 +39,7 @@ pub mod random;
 pub mod rank;
 pub mod reserve;
 pub mod runtime;
+pub mod sanitizer;
 mod shared;
 mod side;
 pub mod stream;
