@@ -76,6 +76,8 @@ pub(super) struct Check<'a> {
     pub(super) found: &'a mut Vec<Found>,
     /// Touches about which nothing is known.
     pub(super) unwatched: &'a mut u64,
+    /// Runs up to which the bytes of a touch are remembered one by one.
+    pub(super) most_runs: u64,
 }
 
 /// One touch on its way.
@@ -125,7 +127,7 @@ impl Check<'_> {
 
     fn parts(&mut self, pass: &mut Pass, shape: Shape) -> Result<()> {
         let (start, end) = shape.range();
-        if shape.runs() <= MOST_RUNS {
+        if shape.runs() <= self.most_runs {
             self.store.place(pass.access.touched, start, end, None);
             return shape.each(&mut |start, end| self.run(pass, start, end));
         }
@@ -169,7 +171,7 @@ impl Check<'_> {
             pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
             self.store.share(pass.fresh);
         }
-        push(new, Entry { start, end, value: pass.fresh })
+        append(self.store, new, (start, end), pass.fresh)
     }
 
     /// Each cell gets one access more.
@@ -194,7 +196,7 @@ impl Check<'_> {
                     self.with(pass, entry.value)?
                 }
             };
-            append(new, piece, value)?;
+            append(self.store, new, piece, value)?;
         }
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
     }
@@ -212,7 +214,7 @@ impl Check<'_> {
             };
             self.store.share(pass.fresh);
         }
-        append(new, piece, pass.fresh)
+        append(self.store, new, piece, pass.fresh)
     }
 
     /// Does the touch have a byte in a piece of its run?
@@ -351,8 +353,13 @@ fn note(
     push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
 }
 
-/// A range at the end of a list, or the last one longer.
-fn append(new: &mut Vec<Entry>, (start, end): (u64, u64), value: u32) -> Result<()> {
+/// A range at the end of a list, which has its cell from then on, or the last one longer.
+fn append(
+    store: &mut Store,
+    new: &mut Vec<Entry>,
+    (start, end): (u64, u64),
+    value: u32,
+) -> Result<()> {
     if let Some(last) = new.last_mut()
         && last.end == start
         && last.value == value
@@ -360,7 +367,9 @@ fn append(new: &mut Vec<Entry>, (start, end): (u64, u64), value: u32) -> Result<
         last.end = end;
         return Ok(());
     }
-    push(new, Entry { start, end, value })
+    push(new, Entry { start, end, value })?;
+    store.share(value);
+    Ok(())
 }
 
 fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) -> Result<()> {
@@ -371,7 +380,7 @@ fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) ->
     Ok(())
 }
 
-/// New ranges for those that were there; cells are counted.
+/// New ranges, which have their cells already, for those that were there.
 fn exchange(
     ranges: &mut Ranges,
     store: &mut Store,
@@ -379,7 +388,6 @@ fn exchange(
     old: &[Entry],
     new: &[Entry],
 ) -> Result<()> {
-    new.iter().for_each(|entry| store.share(entry.value));
     ranges.replace(start, end, new)?;
     for entry in old {
         match (entry.start < start, entry.end > end) {
@@ -404,7 +412,6 @@ pub(super) fn transform(
     old.clear();
     new.clear();
     let mut memo = NO_MEMO;
-    let mut is_same = true;
     let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
         for entry in &old {
             if memo.old != entry.value {
@@ -412,11 +419,11 @@ pub(super) fn transform(
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
-                append(&mut new, (entry.start.max(start), entry.end.min(end)), memo.new)?;
+                let piece = (entry.start.max(start), entry.end.min(end));
+                append(store, &mut new, piece, memo.new)?;
             }
-            is_same &= memo.new == entry.value;
         }
-        if is_same { Ok(()) } else { exchange(ranges, store, (start, end), &old, &new) }
+        exchange(ranges, store, (start, end), &old, &new)
     });
     memo.remember(store, NO_CELL, NO_CELL);
     (scratch.old, scratch.new) = (old, new);

@@ -15,6 +15,8 @@ mod shape;
 mod state;
 mod store;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod text;
 mod world;
 
