@@ -1,0 +1,103 @@
+//! The corpus: programs of seeds, and a twin of each that lacks one line by which it was in order.
+
+use super::generate::{self, Random};
+use super::oracle::{self, Race};
+use super::program::{Program, Step};
+use super::run;
+use std::collections::BTreeMap;
+
+/// Programs of each kind.
+pub const PROGRAMS: usize = 200;
+
+pub struct Pair {
+    pub seed: u64,
+    pub clean: Program,
+    pub racy: Program,
+    /// What the racy one lacks.
+    pub lacks: &'static str,
+}
+
+#[derive(Default)]
+pub struct Corpus {
+    pub pairs: Vec<Pair>,
+    /// Seeds whose program has no line that is needed.
+    pub skipped: usize,
+}
+
+fn name(step: &Step) -> &'static str {
+    match step {
+        Step::RecordStream { .. } => "tcuda_record_stream",
+        Step::HostRecord { .. } => "tcuda_host_record",
+        Step::Fetch { .. } => "copy to pageable memory",
+        Step::Record { .. } => "event record",
+        Step::Wait { .. } => "event wait",
+        Step::WaitStream { .. } => "wait for a stream",
+        Step::SyncEvent { .. } => "event synchronise",
+        Step::SyncStream { .. } => "stream synchronise",
+        Step::SyncDevice { .. } => "device synchronise",
+        Step::PollEvent { .. } => "event query",
+        Step::PollStream { .. } => "stream query",
+        Step::Callback { .. } => "callback",
+        _ => "other",
+    }
+}
+
+/// What races, whether functions of the host's that nobody waits for are heard of at once or never:
+/// None where that makes a difference.
+pub fn races(program: &Program, addresses: &[Option<u64>]) -> Option<Vec<Race>> {
+    let [early, late] = [true, false].map(|hears| oracle::judge(program, addresses, hears));
+    let same =
+        |a: &Race, b: &Race| a.later.line == b.later.line && a.earlier.line == b.earlier.line;
+    let agree = early.len() == late.len() && early.iter().zip(&late).all(|(a, b)| same(a, b));
+    agree.then_some(early)
+}
+
+fn is_clean(program: &Program, addresses: &[Option<u64>]) -> bool {
+    races(program, addresses).is_some_and(|races| races.is_empty())
+}
+
+fn is_racy(program: &Program, addresses: &[Option<u64>]) -> bool {
+    races(program, addresses).is_some_and(|races| !races.is_empty())
+}
+
+/// The same program each time. The generator's model of addresses may be wrong: what counts is where
+/// blocks lie when the program runs.
+pub fn make() -> Corpus {
+    let mut corpus = Corpus::default();
+    let mut lacking: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for seed in 0.. {
+        if corpus.pairs.len() == PROGRAMS {
+            break;
+        }
+        let (clean, model) = generate::clean(seed);
+        let found = is_clean(&clean, &model).then(|| {
+            let orders = (0..clean.lines.len()).filter(|line| clean.lines[*line].orders);
+            let needed = orders.filter(|line| {
+                let mut addresses = model.clone();
+                addresses.remove(*line);
+                is_racy(&clean.without(*line), &addresses)
+            });
+            needed.collect::<Vec<_>>()
+        });
+        // What was left out most rarely so far.
+        let mut needed = found.unwrap_or_default();
+        let first = Random(seed).below(needed.len() as u64) as usize;
+        if !needed.is_empty() {
+            needed.rotate_left(first);
+        }
+        let kind = |line: &usize| name(&clean.lines[*line].step);
+        let rarest = needed.iter().min_by_key(|line| lacking.get(kind(line)).copied());
+        let pair = rarest.map(|line| (clean.without(*line), kind(line)));
+        let pair = pair.filter(|(racy, _)| {
+            let run = |program| run::run(program, "immediate", false).addresses;
+            is_clean(&clean, &run(&clean)) && is_racy(racy, &run(racy))
+        });
+        let Some((racy, lacks)) = pair else {
+            corpus.skipped += 1;
+            continue;
+        };
+        *lacking.entry(lacks).or_default() += 1;
+        corpus.pairs.push(Pair { seed, clean, racy, lacks });
+    }
+    corpus
+}
