@@ -61,17 +61,40 @@ pub fn stream_external(device: i32, native: usize) -> Handle {
     stream as Handle
 }
 
-/// A stream of the host's own, which it makes with the driver.
-pub fn native(device: i32, is_blocking: bool) -> usize {
+/// Runs `body` with the driver, as a user of CUDA would, in the context of a device.
+fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -> R {
     call!(device::tcuda_device_set(device));
     let inside = tcuda::thread::enter().unwrap();
-    let driver = tcuda::runtime::existing_driver(&inside).unwrap();
-    let mut native: CUstream = null_mut();
-    // SAFETY: the output is writable, the device's context current.
-    unsafe { driver.cuStreamCreateWithPriority(&mut native, u32::from(!is_blocking), 0) }.unwrap();
+    let result = body(tcuda::runtime::existing_driver(&inside).unwrap());
     drop(inside);
     call!(device::tcuda_device_set(0));
-    native as usize
+    result
+}
+
+/// A stream of the host's own.
+pub fn native(device: i32, is_blocking: bool) -> usize {
+    with_driver(device, |driver| {
+        let (mut native, flags): (CUstream, _) = (null_mut(), u32::from(!is_blocking));
+        // SAFETY: the output is writable, the device's context current.
+        unsafe { driver.cuStreamCreateWithPriority(&mut native, flags, 0) }.unwrap();
+        native as usize
+    })
+}
+
+pub fn native_destroy(device: i32, native: usize) {
+    with_driver(device, |driver| {
+        // SAFETY: made by `native`, and destroyed once.
+        unsafe { driver.cuStreamDestroy(native as CUstream) }.unwrap();
+    });
+}
+
+pub fn stream_destroy(stream: Handle) {
+    call!(tcuda_stream_destroy(stream as *mut tcuda_stream));
+}
+
+pub fn empty_cache() {
+    call!(tcuda_memory_empty_cache());
+    call!(tcuda_host_memory_empty_cache());
 }
 
 pub fn stream_id(stream: Handle) -> i64 {

@@ -2,6 +2,7 @@
 //! would race with is put in order, by one of the ways in which hosts do that.
 
 use super::captures;
+use super::model::Model;
 use super::oracle::{Access, Oracle};
 use super::orders;
 use super::program::{Block, How, Id, Kind, Line, Mode, Program, Span, Step, Stream};
@@ -39,7 +40,6 @@ pub struct Maker {
     pub random: Random,
     pub program: Program,
     pub oracle: Oracle,
-    pub addresses: Vec<Option<u64>>,
     /// Blocks that can be used.
     pub live: Vec<Id>,
     /// Events that were not recorded in a capture, with their devices.
@@ -51,22 +51,21 @@ pub struct Maker {
     pub graphs: Vec<(Id, i32)>,
     pub owners: BTreeMap<Id, Id>,
     pub users: BTreeMap<Id, BTreeSet<Id>>,
-    free: BTreeMap<(usize, Option<Id>), Vec<(u64, u64)>>,
-    next: u64,
+    model: Model,
     compiles: bool,
     has_threads: bool,
 }
 
-/// Where the addresses of the model begin; no real allocation lies there.
-const FIRST: u64 = 1 << 60;
+/// Random numbers take time where nothing is optimised.
+const MOST_RANDOM: u64 = 2048;
 /// Tries to put one operation in order before it is given up.
 const TRIES: usize = 12;
 
 /// A program of a seed; it has no race by the oracle.
-pub fn clean(seed: u64) -> (Program, Vec<Option<u64>>) {
+pub fn clean(seed: u64, peers: bool) -> Program {
     let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let devices = [1, 1, 2, 2, 3][random.below(5) as usize];
-    let mut program = Program { devices, peers: random.chance(70), ..Program::default() };
+    let mut program = Program { devices, peers, ..Program::default() };
     let count = 2 + random.below(5);
     for number in 0..count {
         let anywhere = number >= 2 && random.chance(60);
@@ -101,7 +100,6 @@ pub fn clean(seed: u64) -> (Program, Vec<Option<u64>>) {
         random,
         program,
         oracle,
-        addresses: Vec::new(),
         live: Vec::new(),
         events: Vec::new(),
         captured: Vec::new(),
@@ -109,13 +107,12 @@ pub fn clean(seed: u64) -> (Program, Vec<Option<u64>>) {
         graphs: Vec::new(),
         owners: BTreeMap::new(),
         users: BTreeMap::new(),
-        free: BTreeMap::new(),
-        next: FIRST,
+        model: Model::default(),
         compiles,
         has_threads,
     };
     maker.fill_in();
-    (maker.program, maker.addresses)
+    maker.program
 }
 
 impl Maker {
@@ -145,14 +142,9 @@ impl Maker {
 
     /// Appends a line, of which the model thinks what it allocates.
     pub fn push(&mut self, step: Step, orders: bool) {
-        let address = match &step {
-            Step::Allocate { block, stream } => Some(self.place(*block, Some(*stream))),
-            Step::Pin { block } => Some(self.place(*block, None)),
-            _ => None,
-        };
+        let address = self.model.step(&self.program, &step);
         let thread = self.thread_of(&step);
         self.program.lines.push(Line { step, thread, orders });
-        self.addresses.push(address);
         self.oracle.grow(&self.program);
         self.oracle.step(&self.program, self.program.lines.len() - 1, address);
     }
@@ -216,29 +208,7 @@ impl Maker {
         usize::from(streams.iter().any(is_own) || self.has_threads && self.random.chance(25))
     }
 
-    fn place(&mut self, block: Id, stream: Option<Id>) -> u64 {
-        let bytes = self.program.blocks[block].bytes;
-        let key = (self.captured.len().min(1) * self.program.graphs, stream);
-        let free = self.free.entry(key).or_default();
-        if let Some(found) = free.iter().rposition(|(_, size)| *size == bytes) {
-            return free.remove(found).0;
-        }
-        self.next += 1 << 22;
-        self.next
-    }
-
     pub fn leave(&mut self, block: Id) {
-        let bytes = self.program.blocks[block].bytes;
-        let lines = self.program.lines.iter().zip(&self.addresses);
-        let address = lines.rev().find_map(|(line, address)| match line.step {
-            Step::Allocate { block: other, .. } | Step::Pin { block: other } if other == block => {
-                *address
-            }
-            _ => None,
-        });
-        let key =
-            (self.captured.len().min(1) * self.program.graphs, self.owners.get(&block).copied());
-        self.free.entry(key).or_default().extend(address.map(|address| (address, bytes)));
         self.live.retain(|other| *other != block);
     }
 
@@ -261,7 +231,8 @@ impl Maker {
     }
 
     fn allocate(&mut self, device: i32) {
-        let bytes = [1024, 2048, 2048, 4096, 4096, 2 << 20][self.random.below(6) as usize];
+        let bytes =
+            [1024, 2048, 2048, 4096, 4096, 4096, 4096, 2 << 20][self.random.below(8) as usize];
         let Some(stream) = self.random.pick(&self.owners_of(device)) else { return };
         self.allocate_on(stream, bytes);
     }
@@ -374,6 +345,7 @@ impl Maker {
             }
             12..=14 => {
                 let span = if self.random.chance(60) { self.rows(to) } else { self.range(to) };
+                let span = Span { bytes: span.bytes.min(MOST_RANDOM), ..span };
                 work(How::Random, vec![(span, Mode::Write)])
             }
             15 if self.compiles => {

@@ -12,6 +12,7 @@ mod api;
 mod captures;
 mod corpus;
 mod generate;
+mod model;
 mod oracle;
 mod orders;
 mod program;
@@ -48,5 +49,25 @@ fn probe() {
             }
         }
         println!("{schedule} {:?} {wrong:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn look() {
+    let Some(seed) = std::env::var("LOOK").ok().and_then(|s| s.parse().ok()) else { return };
+    let corpus = corpus::make();
+    let pair = corpus.pairs.iter().find(|pair| pair.seed == seed).unwrap();
+    let program = &pair.racy;
+    println!("{program}");
+    for schedule in ["immediate", "threads"] {
+        let run = run::run(program, schedule, false);
+        for race in oracle::judge(program, &run.addresses, true) {
+            println!("{schedule} {} {} {:x?}", race.earlier.line, race.later.line, race.bytes);
+        }
+        for (line, a) in run.addresses.iter().enumerate() {
+            if let Some(a) = a {
+                println!("{line} {a:x}");
+            }
+        }
     }
 }

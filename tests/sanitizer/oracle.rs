@@ -232,37 +232,41 @@ impl Oracle {
             .into_iter()
             .partition::<Vec<_>, _>(|former| !common(&[former.range], &[range]).is_empty());
         self.formers = kept;
-        let mut also: Vec<Node> = Vec::new();
+        let given = stream.map(|stream| self.queue(program, stream, &[]));
         for former in &formers {
-            if stream.is_some() && former.world == world && !former.is_over {
-                also.extend(&former.after);
-            } else {
-                self.erase(former, range);
-            }
+            let is_ordered = former.world == world && !former.is_over;
+            self.hand_over(former, range, given.filter(|_| is_ordered));
             // What is left of it waits for its next user.
             for part in subtract(&[former.range], range) {
                 self.formers.push(Former { range: part, ..former.clone() });
             }
-        }
-        if let Some(stream) = stream {
-            self.queue(program, stream, &also);
         }
         self.places[block] = Some((first, world));
         self.owners[block] = stream;
         self.users[block].clear();
     }
 
-    /// What came before `former` was freed is over where that is given out.
-    fn erase(&mut self, former: &Former, range: (u64, u64)) {
+    /// What came before `former` was freed is over where that is given out in the order of a stream:
+    /// from there on, the memory is as if it had been used there. Where it is given out in no order, it
+    /// is over altogether. It says nothing of other memory.
+    fn hand_over(&mut self, former: &Former, range: (u64, u64), given: Option<Node>) {
         let part = common(&[former.range], &[range]);
         let mut accesses = std::mem::take(&mut self.accesses);
+        let mut moved = Vec::new();
         for access in &mut accesses {
-            if former.after.iter().any(|after| self.comes_after(*after, access.node)) {
-                for hole in &part {
-                    access.runs = subtract(&access.runs, *hole);
-                }
+            let is_before = |after: &Node| self.comes_after(*after, access.node);
+            if !former.after.iter().any(is_before) {
+                continue;
+            }
+            let runs = common(&access.runs, &part);
+            for hole in &runs {
+                access.runs = subtract(&access.runs, *hole);
+            }
+            if let Some(node) = given.filter(|_| !runs.is_empty()) {
+                moved.push(Access { runs, node, ..access.clone() });
             }
         }
+        accesses.extend(moved);
         self.accesses = accesses;
     }
 
@@ -308,6 +312,8 @@ impl Oracle {
                 let node = self.node(before);
                 for (stream, span, mode) in parts {
                     self.ends[*stream] = Some(node);
+                    // A collective records its streams itself.
+                    self.users[span.block].insert(*stream);
                     self.touch(line, Some(*how), *stream, node, (*span, *mode));
                 }
             }

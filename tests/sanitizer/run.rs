@@ -34,7 +34,8 @@ impl Second {
             (sender, std::thread::spawn(move || tasks.iter().for_each(|task| task())))
         });
         let (sender, result) = channel();
-        worker.send(Box::new(move || drop(sender.send(task())))).unwrap();
+        let answer = move || sender.send(task()).unwrap_or_default();
+        worker.send(Box::new(answer)).unwrap();
         result.recv().expect("the second thread has failed")
     }
 }
@@ -51,6 +52,8 @@ impl Drop for Second {
 struct World {
     program: Program,
     streams: Vec<Handle>,
+    /// Streams of the host's own, with their devices.
+    natives: Vec<(i32, usize)>,
     events: Mutex<Vec<Handle>>,
     graphs: Mutex<Vec<Handle>>,
     places: Mutex<Vec<u64>>,
@@ -59,11 +62,31 @@ struct World {
     is_adversarial: bool,
 }
 
-/// Runs all of it and powers the machine off.
-pub fn run(program: &Program, schedule: &str, watched: bool) -> Outcome {
+/// The machine that is on. It serves many programs, because a new one loads its kernels anew.
+static MACHINE: Mutex<Option<String>> = Mutex::new(None);
+
+fn power(program: &Program, schedule: &str) {
     let peers = if program.peers { "full" } else { "none" };
-    let devices = program.devices;
-    api::select(&format!("devices={devices},memory=256MiB,peers={peers},schedule={schedule}"));
+    let wanted = format!("devices=3,memory=256MiB,peers={peers},schedule={schedule}");
+    let mut machine = lock(&MACHINE);
+    if machine.as_ref() != Some(&wanted) {
+        if machine.is_some() {
+            api::shutdown();
+        }
+        api::select(&wanted);
+        *machine = Some(wanted);
+    }
+}
+
+pub fn power_off() {
+    if lock(&MACHINE).take().is_some() {
+        api::shutdown();
+    }
+}
+
+/// Runs all of it, and takes back what is left.
+pub fn run(program: &Program, schedule: &str, watched: bool) -> Outcome {
+    power(program, schedule);
     if watched {
         watch::begin();
     }
@@ -82,9 +105,8 @@ pub fn run(program: &Program, schedule: &str, watched: bool) -> Outcome {
         });
     }
     let reports = if watched { watch::end() } else { Vec::new() };
-    world.jit.into_iter().for_each(api::jit_destroy);
-    world.kernel.into_iter().for_each(api::kernel_destroy);
-    api::shutdown();
+    drop(second);
+    world.end();
     Outcome { addresses, reports, ids }
 }
 
@@ -105,17 +127,21 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl World {
     fn new(program: &Program, is_adversarial: bool) -> World {
+        let mut natives = Vec::new();
+        let mut own = |device, is_blocking| {
+            natives.push((device, api::native(device, is_blocking)));
+            api::stream_external(device, natives[natives.len() - 1].1)
+        };
         let streams = program.streams.iter().map(|stream| match stream.kind {
             Kind::Pool => api::stream_create(stream.device),
             Kind::Legacy => api::stream_default(stream.device),
             Kind::PerThread => api::stream_external(stream.device, 2),
-            Kind::Blocking => api::stream_external(stream.device, api::native(stream.device, true)),
-            Kind::NonBlocking => {
-                api::stream_external(stream.device, api::native(stream.device, false))
-            }
+            Kind::Blocking => own(stream.device, true),
+            Kind::NonBlocking => own(stream.device, false),
         });
         World {
             streams: streams.collect(),
+            natives,
             events: Mutex::new((0..program.events).map(|_| api::event_create()).collect()),
             graphs: Mutex::new((0..program.graphs).map(|_| api::graph_create()).collect()),
             places: Mutex::new(vec![0; program.blocks.len()]),
@@ -124,6 +150,25 @@ impl World {
             program: program.clone(),
             is_adversarial,
         }
+    }
+
+    /// Everything is over and goes, memory back to the driver, so that the next program finds none.
+    fn end(&self) {
+        (0..3).for_each(api::device_synchronize);
+        for (place, block) in lock(&self.places).iter().zip(&self.program.blocks) {
+            match (*place, block.device) {
+                (0, _) => {}
+                (address, Some(_)) => api::free(address),
+                (address, None) => api::host_free(address),
+            }
+        }
+        lock(&self.graphs).iter().filter(|graph| **graph != 0).for_each(|g| api::graph_destroy(*g));
+        lock(&self.events).iter().for_each(|event| api::event_destroy(*event));
+        self.jit.into_iter().for_each(api::jit_destroy);
+        self.kernel.into_iter().for_each(api::kernel_destroy);
+        self.streams.iter().for_each(|stream| api::stream_destroy(*stream));
+        self.natives.iter().for_each(|(device, native)| api::native_destroy(*device, *native));
+        api::empty_cache();
     }
 
     fn address(&self, span: Span) -> u64 {
@@ -153,6 +198,10 @@ impl World {
         Some(address)
     }
 
+    fn leave(&self, block: Id) -> u64 {
+        std::mem::take(&mut lock(&self.places)[block])
+    }
+
     /// Makes the calls of a line; gives the address of what it allocates.
     fn step(&self, line: usize) -> Option<u64> {
         let stream_of = |stream: &Id| self.streams[*stream];
@@ -167,8 +216,8 @@ impl World {
                 let address = api::host_malloc(self.program.blocks[*block].bytes);
                 return self.place(*block, address);
             }
-            Step::Free { block } => api::free(lock(&self.places)[*block]),
-            Step::Unpin { block } => api::host_free(lock(&self.places)[*block]),
+            Step::Free { block } => api::free(self.leave(*block)),
+            Step::Unpin { block } => api::host_free(self.leave(*block)),
             Step::RecordStream { block, stream } => {
                 api::record_stream(lock(&self.places)[*block], stream_of(stream));
             }
@@ -207,7 +256,9 @@ impl World {
             Step::Launch { graph, stream } => {
                 api::graph_replay(self.graph(*graph), stream_of(stream));
             }
-            Step::Drop { graph } => api::graph_destroy(self.graph(*graph)),
+            Step::Drop { graph } => {
+                api::graph_destroy(std::mem::take(&mut lock(&self.graphs)[*graph]));
+            }
         }
         None
     }
