@@ -70,7 +70,7 @@ pub fn launch(maker: &mut Maker) {
     let Some((graph, device)) = maker.random.pick(&maker.graphs.clone()) else { return };
     let Some(stream) = maker.random.pick(&maker.streams_of(device)) else { return };
     maker.add(Step::Launch { graph, stream });
-    if maker.random.chance(15) {
+    if maker.random.chance(25) {
         maker.push(Step::Drop { graph }, false);
         maker.graphs.retain(|(other, _)| *other != graph);
     }

@@ -3,7 +3,7 @@
 use super::generate::{self, Random};
 use super::model;
 use super::oracle::{self, Race};
-use super::program::{Program, Step};
+use super::program::{How, Kind, Program, Step};
 use super::run;
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn name(step: &Step) -> &'static str {
         Step::PollEvent { .. } => "event query",
         Step::PollStream { .. } => "stream query",
         Step::Callback { .. } => "callback",
-        _ => "other",
+        _ => "something else",
     }
 }
 
@@ -103,4 +103,49 @@ pub fn make() -> Corpus {
         corpus.pairs.push(Pair { seed, clean, racy, lacks });
     }
     corpus
+}
+
+/// What a program has.
+pub fn features(program: &Program) -> Vec<&'static str> {
+    let step = |is_so: fn(&Step) -> bool| program.lines.iter().any(|line| is_so(&line.step));
+    let kind = |wanted| program.streams.iter().any(|stream| stream.kind == wanted);
+    let two_devices = |line: &super::program::Line| match &line.step {
+        Step::Work { touches, .. } => {
+            let places = touches.iter().map(|touch| program.blocks[touch.0.block].device);
+            places.flatten().collect::<std::collections::BTreeSet<_>>().len() > 1
+        }
+        _ => false,
+    };
+    let captures = program.lines.iter().filter(|line| matches!(line.step, Step::Begin { .. }));
+    let all = [
+        ("copies", program.uses(How::Copy)),
+        ("copies of rows", program.uses(How::Copy2d)),
+        ("copies between devices", program.lines.iter().any(two_devices)),
+        ("fills", program.uses(How::Fill)),
+        ("random fills", program.uses(How::Random)),
+        ("functions of elements", program.uses(How::Elements)),
+        ("kernels", program.uses(How::Kernel)),
+        ("kernels of the host's", program.uses(How::Own)),
+        (
+            "collectives",
+            [How::Broadcast, How::Gather, How::Sum].iter().any(|how| program.uses(*how)),
+        ),
+        ("pinned memory", program.blocks.iter().any(|block| block.device.is_none())),
+        ("memory that is used again", step(|step| matches!(step, Step::Free { .. }))),
+        ("tcuda_record_stream", step(|step| matches!(step, Step::RecordStream { .. }))),
+        ("graphs", captures.clone().count() > 0),
+        ("several graphs", captures.count() > 1),
+        ("graphs that go", step(|step| matches!(step, Step::Drop { .. }))),
+        ("callbacks", step(|step| matches!(step, Step::Callback { .. }))),
+        ("questions", step(|s| matches!(s, Step::PollEvent { .. } | Step::PollStream { .. }))),
+        ("events that go", step(|step| matches!(step, Step::Renew { .. }))),
+        ("default streams", kind(Kind::Legacy)),
+        ("default streams of threads", kind(Kind::PerThread)),
+        ("streams of the host's, blocking", kind(Kind::Blocking)),
+        ("streams of the host's, not blocking", kind(Kind::NonBlocking)),
+        ("two threads", program.lines.iter().any(|line| line.thread > 0)),
+        ("two devices", program.devices == 2),
+        ("three devices", program.devices == 3),
+    ];
+    all.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
 }

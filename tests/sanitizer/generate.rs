@@ -95,7 +95,7 @@ pub fn clean(seed: u64, peers: bool) -> Program {
         }
     }
     let oracle = Oracle::new(&program);
-    let (compiles, has_threads) = (random.chance(20), random.chance(30));
+    let (compiles, has_threads) = (random.chance(30), random.chance(30));
     let mut maker = Maker {
         random,
         program,
@@ -126,13 +126,13 @@ impl Maker {
         if self.random.chance(60) {
             self.pin();
         }
-        let captures = self.random.chance(30);
+        let captures = self.random.chance(40);
         for _ in 0..10 + self.random.below(10) {
             match self.random.below(20) {
                 0 | 1 => self.reuse(),
                 2 if self.random.chance(50) => self.reuse_pinned(),
                 3 if self.program.devices > 1 => self.meet(),
-                4 if captures => captures::capture(self),
+                4 | 5 if captures && self.random.chance(60) => captures::capture(self),
                 4..=6 if !self.graphs.is_empty() => captures::launch(self),
                 _ => self.some_work(),
             }
