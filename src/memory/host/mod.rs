@@ -26,6 +26,7 @@ use crate::memory::history;
 use crate::memory::host_settings::HostSettings;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::thread::{self, try_box};
@@ -173,6 +174,13 @@ impl HostMemory {
             return Ok(0);
         }
         history::before_host_allocation();
+        let address = self.allocate_some(runtime, bytes)?;
+        sanitizer::pinned(address as u64, bytes as u64);
+        Ok(address)
+    }
+
+    #[inline]
+    fn allocate_some(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
         let wanted = self.wanted(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = wanted.class * SHARDS + shard;
@@ -338,6 +346,8 @@ impl HostMemory {
     #[inline]
     pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
         history::before_free();
+        // Before another thread can have it.
+        sanitizer::unpinned(address as u64);
         let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
         let (index, id) = (found.index, found.id);
         let Some(heap) = found.heap() else { return Err(unknown_block(address)) };
@@ -363,6 +373,12 @@ impl HostMemory {
 
     /// Says that the block around an address is used on a stream.
     pub fn record(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
+        self.add_use(runtime, address, stream)?;
+        sanitizer::used_on(address as u64, stream);
+        Ok(())
+    }
+
+    fn add_use(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
         if self.find(address, false).is_none() {
             return Err(unknown_address(address));
         }
