@@ -10,6 +10,7 @@ use crate::once::Once;
 use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, heard};
 use crate::stream::{Stream, finished};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -264,6 +265,7 @@ impl Event {
         if !is_recorded {
             self.record_native(runtime, device, stream, created.native as CUevent)?;
         }
+        sanitizer::event_recorded(runtime, created.native as u64, stream);
         Ok(())
     }
 
@@ -297,15 +299,18 @@ impl Event {
             }?;
             return Ok(());
         }
-        stream.wait(runtime, event)
+        stream.wait(runtime, event)?;
+        sanitizer::event_waited(runtime, event as u64, stream);
+        Ok(())
     }
 
     /// Has it been reached? True if never recorded.
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
-        let is_reached =
-            finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })?;
+        let query = || unsafe { runtime.driver().cuEventQuery(created.native as CUevent) };
+        let point = || sanitizer::point_of_event(created.native as u64);
+        let is_reached = heard::asked(point, || finished(query()))?;
         if is_reached {
             progress::told();
         }
@@ -316,8 +321,8 @@ impl Event {
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
-        unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
-        Ok(())
+        let wait = || unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) };
+        heard::waited(|| sanitizer::point_of_event(created.native as u64), || Ok(wait()?))
     }
 
     /// Milliseconds from this event to `end`.
@@ -357,6 +362,7 @@ impl Drop for Event {
             // SAFETY: events are dropped before the runtime that holds the pool.
             let pool = unsafe { &*created.pool };
             let event = created.native as CUevent;
+            sanitizer::event_gone(created.native as u64);
             match (created.is_opened, self.is_known.load(Ordering::Relaxed)) {
                 (true, _) => pool.close_opened(event),
                 (false, true) => pool.destroy(self.driver_flags(), event),

@@ -12,6 +12,7 @@ use crate::once::Once;
 use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, heard};
 use crate::side::Sides;
 use crate::sync_debug;
 use crate::thread::{self, Block, try_box};
@@ -196,7 +197,8 @@ impl Stream {
     /// Has all its work finished? For the host.
     #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let is_done = self.is_done(runtime)?;
+        let point = || sanitizer::point_of_stream(runtime, self);
+        let is_done = heard::asked(point, || self.is_done(runtime))?;
         if is_done {
             progress::told();
         }
@@ -222,7 +224,13 @@ impl Stream {
     /// The same where the host asks for it, who may not want to wait.
     pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
         sync_debug::before(sync_debug::STREAM)?;
-        self.synchronize(runtime)
+        self.wait_for_host(runtime)
+    }
+
+    /// The same where a call of the host's promises to wait.
+    pub(crate) fn wait_for_host(&self, runtime: &Runtime) -> Result<()> {
+        let point = || sanitizer::point_of_stream(runtime, self);
+        heard::waited(point, || self.synchronize(runtime))
     }
 
     /// Makes its further work wait for what `other` holds now.
@@ -232,6 +240,13 @@ impl Stream {
         let waited = other.record(runtime, event).and_then(|()| self.wait(runtime, event));
         device.events.give_untimed(event);
         waited
+    }
+
+    /// The same where the host asks for it.
+    pub fn wait_stream_for_host(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
+        self.wait_stream(runtime, other)?;
+        sanitizer::stream_waits(runtime, self, other);
+        Ok(())
     }
 
     /// Records a driver's event.

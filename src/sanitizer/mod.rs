@@ -4,6 +4,8 @@
 //! What queues work tells of it here, after the driver has taken it, with no lock held under which the
 //! driver or the host may not be called. Off, each of these is a load and a branch.
 
+pub mod heard;
+
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
