@@ -198,8 +198,58 @@ pub fn capture_ended(_capture: Option<u64>) -> Option<Recording> {
     None
 }
 
-/// A graph was launched.
+/// A graph is about to be launched by an executable, which is known by a key; a launch comes after
+/// the one before of the same executable, whatever their streams.
 #[inline(always)]
-pub fn graph_launched(_runtime: &Runtime, _stream: &Stream, _recording: Option<&Recording>) {
+pub fn graph_launched(
+    _runtime: &Runtime,
+    _stream: &Stream,
+    _executable: u64,
+    _recording: Option<&Recording>,
+) {
     if is_on() {}
+}
+
+/// An executable is destroyed: its key may be another's.
+#[inline(always)]
+pub fn executable_gone(_executable: u64) {
+    if is_on() {}
+}
+
+/// A captured stream records an event at each launch of what is captured.
+#[inline(always)]
+pub fn event_recorded_in_graph(_runtime: &Runtime, _event: u64, _stream: &Stream) {
+    if is_on() {}
+}
+
+/// A captured stream waits for an event at each launch of what is captured.
+#[inline(always)]
+pub fn event_waited_in_graph(_runtime: &Runtime, _event: u64, _stream: &Stream) {
+    if is_on() {}
+}
+
+/// A stream waits for what nobody here can know: it comes after everything.
+#[inline(always)]
+pub fn waits_for_everything(_runtime: &Runtime, _stream: &Stream) {
+    if is_on() {}
+}
+
+/// All that all streams hold now.
+#[inline(always)]
+pub fn point_of_everything() -> Option<Point> {
+    None
+}
+
+/// A call that tells of several things, or that takes locks under which the host may not be called: it
+/// asks the host for its frames once, now, and hands reports over at its end.
+pub struct Call(());
+
+impl Drop for Call {
+    fn drop(&mut self) {}
+}
+
+/// Begins such a call, before any lock; it ends when the last lock was given back.
+#[inline(always)]
+pub fn call() -> Option<Call> {
+    None
 }
