@@ -10,7 +10,7 @@ use crate::once::Once;
 use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use crate::sanitizer::{self, heard};
+use crate::sanitizer::{self, Point, heard};
 use crate::stream::{Stream, finished};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -265,7 +265,9 @@ impl Event {
         if !is_recorded {
             self.record_native(runtime, device, stream, created.native as CUevent)?;
         }
-        sanitizer::event_recorded(runtime, created.native as u64, stream);
+        if sanitizer::is_on() {
+            self.tell_recorded(runtime, created, stream);
+        }
         Ok(())
     }
 
@@ -276,7 +278,7 @@ impl Event {
         stream: &Stream,
         event: CUevent,
     ) -> Result<()> {
-        if self.flags & EXTERNAL == 0 || !stream.is_capturing(runtime)? {
+        if !self.is_node(runtime, stream)? {
             return stream.record(runtime, event);
         }
         let _context = device.enter()?;
@@ -291,17 +293,57 @@ impl Event {
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
+        if self.is_node(runtime, stream)? {
             let _context = runtime.device(stream.device())?.enter()?;
             // SAFETY: stream and event are alive.
             unsafe {
                 runtime.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL)
             }?;
-            return Ok(());
+        } else {
+            stream.wait(runtime, event)?;
         }
-        stream.wait(runtime, event)?;
-        sanitizer::event_waited(runtime, event as u64, stream);
+        if sanitizer::is_on() {
+            self.tell_waited(runtime, created, stream);
+        }
         Ok(())
+    }
+
+    /// Is it a node of its own in what the stream captures?
+    #[inline]
+    fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
+        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
+    }
+
+    #[cold]
+    fn tell_recorded(&self, runtime: &Runtime, created: &Created, stream: &Stream) {
+        let key = created.native as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_recorded_in_graph(runtime, key, stream),
+            _ => sanitizer::event_recorded(runtime, key, stream),
+        }
+    }
+
+    #[cold]
+    fn tell_waited(&self, runtime: &Runtime, created: &Created, stream: &Stream) {
+        let key = created.native as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_waited_in_graph(runtime, key, stream),
+            _ if self.is_shared(created) => sanitizer::waits_for_everything(runtime, stream),
+            _ => sanitizer::event_waited(runtime, key, stream),
+        }
+    }
+
+    /// May another process have recorded it, after whatever it has waited for?
+    fn is_shared(&self, created: &Created) -> bool {
+        created.is_opened || self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// What has happened when it is reached.
+    fn point(&self, created: &Created) -> Option<Point> {
+        match self.is_shared(created) {
+            true => sanitizer::point_of_everything(),
+            false => sanitizer::point_of_event(created.native as u64),
+        }
     }
 
     /// Has it been reached? True if never recorded.
@@ -309,8 +351,7 @@ impl Event {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
         let query = || unsafe { runtime.driver().cuEventQuery(created.native as CUevent) };
-        let point = || sanitizer::point_of_event(created.native as u64);
-        let is_reached = heard::asked(point, || finished(query()))?;
+        let is_reached = heard::asked(|| self.point(created), || finished(query()))?;
         if is_reached {
             progress::told();
         }
@@ -322,7 +363,7 @@ impl Event {
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         let wait = || unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) };
-        heard::waited(|| sanitizer::point_of_event(created.native as u64), || Ok(wait()?))
+        heard::waited(|| self.point(created), || Ok(wait()?))
     }
 
     /// Milliseconds from this event to `end`.
