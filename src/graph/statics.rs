@@ -1,10 +1,11 @@
 //! Tensors of graphed callables: in the same place at each call.
 
-use crate::copy;
+use crate::copy::{self, Rows};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Touch};
 use crate::stream::Stream;
 use crate::tensor::owned::{self, Lent, Sizes};
 use crate::tensor::{Place, Tensor};
@@ -72,21 +73,40 @@ impl Static {
     }
 
     /// Copies a tensor that is alike, unless it lies here already.
-    pub(super) fn take(&self, runtime: &Runtime, other: &Tensor, stream: &Stream) -> Result<()> {
+    pub(super) fn take(
+        &self,
+        runtime: &Runtime,
+        other: &Tensor,
+        stream: &Stream,
+        operation: &'static str,
+    ) -> Result<()> {
         if self.tensor.numel == 0 || self.tensor.address == other.address {
             return Ok(());
         }
         let ((to, end), (from, _)) = (self.tensor.range()?, other.range()?);
-        copy::copy(runtime, to, from, end - to, stream)
+        copy::copy(runtime, to, from, end - to, stream)?;
+        if sanitizer::is_on() {
+            let row = |address| Rows { address, pitch: end - to };
+            copy::tell_copy(runtime, operation, (row(to), row(from)), (end - to, 1), stream);
+        }
+        Ok(())
     }
 
     /// Writes zeros.
-    pub(super) fn clear(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    pub(super) fn clear(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        operation: &'static str,
+    ) -> Result<()> {
         let (first, end) = self.tensor.range()?;
         if first == end {
             return Ok(());
         }
-        copy::fill(runtime, first, &[0], end - first, stream)
+        copy::fill(runtime, first, &[0], end - first, stream)?;
+        let touch = Touch::write(first, end - first);
+        sanitizer::operation(runtime, stream, operation, &[touch]);
+        Ok(())
     }
 }
 

@@ -84,7 +84,7 @@ impl<'a> Touch<'a> {
 }
 
 /// What a stream, event or device had before it at some moment; joined once that is over.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Point(());
 
 /// What was captured, for the launches of its graph; a copy costs little.
