@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::fill::{self, FillPlan, Parameters};
 use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
-use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
 use crate::sync_debug;
 use std::ffi::c_void;
@@ -182,7 +181,7 @@ fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()>
 }
 
 /// Is it host memory that the driver does not know?
-fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
+pub(crate) fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
     if memory::device_of(address).is_some() {
         return Ok(false);
     }
@@ -214,45 +213,6 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
     })?;
     note_pinned(runtime, [dst, src], stream);
     Ok(())
-}
-
-/// The same where the host asks for it by a function of its own.
-pub fn copy_for_host(
-    runtime: &Runtime,
-    dst: u64,
-    src: u64,
-    bytes: u64,
-    stream: &Stream,
-) -> Result<()> {
-    copy(runtime, dst, src, bytes, stream)?;
-    if sanitizer::is_on() && dst != src {
-        let row = |address| Rows { address, pitch: bytes };
-        tell_copy(runtime, "tcuda_copy", (row(dst), row(src)), (bytes, 1), stream);
-    }
-    Ok(())
-}
-
-/// Tells the sanitizer of a copy; memory of the host that no device reaches is the host's own affair.
-#[cold]
-pub(crate) fn tell_copy(
-    runtime: &Runtime,
-    label: &'static str,
-    (dst, src): (Rows, Rows),
-    (width, rows): (u64, u64),
-    stream: &Stream,
-) {
-    let pageable = |side: Rows| is_pageable(runtime, side.address).unwrap_or(true);
-    let (to_host, from_host) = (pageable(dst), pageable(src));
-    let of = |side: Rows, is_host, mode| {
-        let bytes = if is_host { 0 } else { width };
-        Touch::rows(side.address, bytes, rows, side.pitch, mode)
-    };
-    let touches = [of(dst, to_host, Mode::Write), of(src, from_host, Mode::Read)];
-    sanitizer::operation(runtime, stream, label, &touches);
-    // Such a copy comes back when it is done.
-    if to_host && matches!(stream.is_capturing(runtime), Ok(false)) {
-        sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
-    }
 }
 
 /// Pinned memory of ours that work uses is not reused before that is done, although the host frees it.
@@ -301,22 +261,6 @@ pub fn copy_2d(
         }
     })?;
     note_pinned(runtime, [dst.address, src.address], stream);
-    Ok(())
-}
-
-/// The same where the host asks for it by a function of its own.
-pub fn copy_2d_for_host(
-    runtime: &Runtime,
-    dst: Rows,
-    src: Rows,
-    width: u64,
-    rows: u64,
-    stream: &Stream,
-) -> Result<()> {
-    copy_2d(runtime, dst, src, width, rows, stream)?;
-    if sanitizer::is_on() {
-        tell_copy(runtime, "tcuda_copy_2d", (dst, src), (width, rows), stream);
-    }
     Ok(())
 }
 
@@ -415,20 +359,6 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
     let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
     where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
     note_pinned(runtime, [ptr], stream);
-    Ok(())
-}
-
-/// The same where the host asks for it by a function of its own.
-pub fn fill_for_host(
-    runtime: &Runtime,
-    ptr: u64,
-    value: &[u8],
-    count: u64,
-    stream: &Stream,
-) -> Result<()> {
-    fill(runtime, ptr, value, count, stream)?;
-    let touch = Touch::write(ptr, value.len() as u64 * count);
-    sanitizer::operation(runtime, stream, "tcuda_fill", &[touch]);
     Ok(())
 }
 

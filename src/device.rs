@@ -218,8 +218,13 @@ impl Device {
     }
 
     /// The same where a call of the host's promises it.
+    #[inline]
     pub fn synchronize_for_host(&self) -> Result<()> {
-        heard::waited(|| sanitizer::point_of_device(self.ordinal), || self.synchronize())
+        if sanitizer::is_on() {
+            let point = sanitizer::point_of_device(self.ordinal);
+            return heard::waited(point, || self.synchronize());
+        }
+        self.synchronize()
     }
 
     /// Can it map the memory of `peer`?

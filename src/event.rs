@@ -245,7 +245,15 @@ impl Event {
     }
 
     /// Marks the present end of a stream. A first record that fails leaves the event without a device.
+    #[inline]
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        if sanitizer::is_on() {
+            return self.record_watched(runtime, stream);
+        }
+        self.record_now(runtime, stream)
+    }
+
+    fn record_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let device = runtime.device(stream.device())?;
         let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
@@ -264,9 +272,6 @@ impl Event {
         }
         if !is_recorded {
             self.record_native(runtime, device, stream, created.native as CUevent)?;
-        }
-        if sanitizer::is_on() {
-            self.tell_recorded(runtime, created, stream);
         }
         Ok(())
     }
@@ -289,8 +294,22 @@ impl Event {
         Ok(())
     }
 
+    /// Is it a node of its own in what the stream captures?
+    #[inline]
+    fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
+        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
+    }
+
     /// Makes the further work of a stream wait for it; nothing if never recorded.
+    #[inline]
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        if sanitizer::is_on() {
+            return self.wait_watched(runtime, stream);
+        }
+        self.wait_now(runtime, stream)
+    }
+
+    fn wait_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
         if self.is_node(runtime, stream)? {
@@ -299,59 +318,25 @@ impl Event {
             unsafe {
                 runtime.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL)
             }?;
-        } else {
-            stream.wait(runtime, event)?;
+            return Ok(());
         }
-        if sanitizer::is_on() {
-            self.tell_waited(runtime, created, stream);
-        }
-        Ok(())
-    }
-
-    /// Is it a node of its own in what the stream captures?
-    #[inline]
-    fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
-        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
-    }
-
-    #[cold]
-    fn tell_recorded(&self, runtime: &Runtime, created: &Created, stream: &Stream) {
-        let key = created.native as u64;
-        match self.is_node(runtime, stream) {
-            Ok(true) => sanitizer::event_recorded_in_graph(runtime, key, stream),
-            _ => sanitizer::event_recorded(runtime, key, stream),
-        }
-    }
-
-    #[cold]
-    fn tell_waited(&self, runtime: &Runtime, created: &Created, stream: &Stream) {
-        let key = created.native as u64;
-        match self.is_node(runtime, stream) {
-            Ok(true) => sanitizer::event_waited_in_graph(runtime, key, stream),
-            _ if self.is_shared(created) => sanitizer::waits_for_everything(runtime, stream),
-            _ => sanitizer::event_waited(runtime, key, stream),
-        }
-    }
-
-    /// May another process have recorded it, after whatever it has waited for?
-    fn is_shared(&self, created: &Created) -> bool {
-        created.is_opened || self.is_known.load(Ordering::Relaxed)
-    }
-
-    /// What has happened when it is reached.
-    fn point(&self, created: &Created) -> Option<Point> {
-        match self.is_shared(created) {
-            true => sanitizer::point_of_everything(),
-            false => sanitizer::point_of_event(created.native as u64),
-        }
+        stream.wait(runtime, event)
     }
 
     /// Has it been reached? True if never recorded.
+    #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        if sanitizer::is_on() {
+            return heard::asked(self.point(), || self.query_now(runtime));
+        }
+        self.query_now(runtime)
+    }
+
+    fn query_now(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
-        let query = || unsafe { runtime.driver().cuEventQuery(created.native as CUevent) };
-        let is_reached = heard::asked(|| self.point(created), || finished(query()))?;
+        let is_reached =
+            finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })?;
         if is_reached {
             progress::told();
         }
@@ -359,11 +344,58 @@ impl Event {
     }
 
     /// Waits until it is reached.
+    #[inline]
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
+        if sanitizer::is_on() {
+            return heard::waited(self.point(), || self.synchronize_now(runtime));
+        }
+        self.synchronize_now(runtime)
+    }
+
+    fn synchronize_now(&self, runtime: &Runtime) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
-        let wait = || unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) };
-        heard::waited(|| self.point(created), || Ok(wait()?))
+        unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
+        Ok(())
+    }
+
+    #[cold]
+    fn record_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        self.record_now(runtime, stream)?;
+        let key = self.native() as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_recorded_in_graph(runtime, key, stream),
+            _ => sanitizer::event_recorded(runtime, key, stream),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        self.wait_now(runtime, stream)?;
+        let Some(created) = self.created.get() else { return Ok(()) };
+        let key = created.native as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_waited_in_graph(runtime, key, stream),
+            _ if self.is_shared(created) => sanitizer::waits_for_everything(runtime, stream),
+            _ => sanitizer::event_waited(runtime, key, stream),
+        }
+        Ok(())
+    }
+
+    /// May another process have recorded it, after whatever it has waited for?
+    fn is_shared(&self, created: &Created) -> bool {
+        created.is_opened || self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// What is over when it is reached, for who watches.
+    #[cold]
+    fn point(&self) -> Option<Point> {
+        let created = self.created.get()?;
+        match self.is_shared(created) {
+            true => sanitizer::point_of_everything(),
+            false => sanitizer::point_of_event(created.native as u64),
+        }
     }
 
     /// Milliseconds from this event to `end`.

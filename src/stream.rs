@@ -9,12 +9,9 @@ use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::{Lock, Mutex};
 use crate::memory::arena::Arena;
 use crate::once::Once;
-use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use crate::sanitizer::{self, heard};
 use crate::side::Sides;
-use crate::sync_debug;
 use crate::thread::{self, Block, try_box};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
@@ -194,18 +191,7 @@ impl Stream {
         Ok(Some(runtime.device(self.device)?.enter()?))
     }
 
-    /// Has all its work finished? For the host.
-    #[inline]
-    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let point = || sanitizer::point_of_stream(runtime, self);
-        let is_done = heard::asked(point, || self.is_done(runtime))?;
-        if is_done {
-            progress::told();
-        }
-        Ok(is_done)
-    }
-
-    /// The same, where the host does not hear of it.
+    /// Has all its work finished? The host does not hear of it.
     #[inline]
     pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
@@ -221,18 +207,6 @@ impl Stream {
         Ok(())
     }
 
-    /// The same where the host asks for it, who may not want to wait.
-    pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
-        sync_debug::before(sync_debug::STREAM)?;
-        self.wait_for_host(runtime)
-    }
-
-    /// The same where a call of the host's promises to wait.
-    pub(crate) fn wait_for_host(&self, runtime: &Runtime) -> Result<()> {
-        let point = || sanitizer::point_of_stream(runtime, self);
-        heard::waited(point, || self.synchronize(runtime))
-    }
-
     /// Makes its further work wait for what `other` holds now.
     pub fn wait_stream(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
         let device = runtime.device(other.device)?;
@@ -240,13 +214,6 @@ impl Stream {
         let waited = other.record(runtime, event).and_then(|()| self.wait(runtime, event));
         device.events.give_untimed(event);
         waited
-    }
-
-    /// The same where the host asks for it.
-    pub fn wait_stream_for_host(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
-        self.wait_stream(runtime, other)?;
-        sanitizer::stream_waits(runtime, self, other);
-        Ok(())
     }
 
     /// Records a driver's event.

@@ -93,20 +93,17 @@ impl Functions {
         Ok(Functions(numbers))
     }
 
-    /// Each will be called once by a launch that is about to be made, after what `before` gives.
+    /// Each will be called once by a launch that is about to be made.
     #[inline]
-    pub(super) fn owe(&self, before: impl Fn() -> Option<Point>) {
-        if self.0.is_empty() {
-            return;
-        }
-        self.each(|captured| captured.owed += 1);
-        if sanitizer::is_on() {
-            self.tell(before);
+    pub(super) fn owe(&self) {
+        if !self.0.is_empty() {
+            self.each(|captured| captured.owed += 1);
         }
     }
 
+    /// The host knows that what `before` gives is over when one is called.
     #[cold]
-    fn tell(&self, before: impl Fn() -> Option<Point>) {
+    pub(super) fn come_after(&self, before: impl Fn() -> Option<Point>) {
         for number in &self.0 {
             // Made with no lock held.
             let before = before();

@@ -217,9 +217,21 @@ impl Graph {
     }
 
     /// Queues all its work on a stream; without one on the current stream of its device.
+    #[inline]
     pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
-        // Before the lock, under which no function of the host's is called.
-        let _told = sanitizer::call();
+        if sanitizer::is_on() {
+            // Before the lock, under which no function of the host's is called.
+            let _told = sanitizer::call();
+            return self.launch::<true>(runtime, stream);
+        }
+        self.launch::<false>(runtime, stream)
+    }
+
+    fn launch<const WATCHED: bool>(
+        &self,
+        runtime: &Runtime,
+        stream: Option<&Stream>,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.require_captured(NOT_CAPTURED)?;
@@ -247,14 +259,19 @@ impl Graph {
         }
         let Content { functions, recording } = state.held.content();
         let executable = state.exec as u64;
-        // Before: the launch may call the functions at once.
-        sanitizer::graph_launched(runtime, stream, executable, recording.as_ref());
-        functions.owe(|| sanitizer::point_of_stream(runtime, stream));
+        functions.owe();
+        if WATCHED {
+            // Before: the launch may call the functions at once.
+            sanitizer::graph_launched(runtime, stream, executable, recording.as_ref());
+            functions.come_after(|| sanitizer::point_of_stream(runtime, stream));
+        }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
             functions.disown();
-            sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
+            if WATCHED {
+                sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
+            }
         }
         Ok(launched?)
     }

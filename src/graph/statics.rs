@@ -1,14 +1,15 @@
 //! Tensors of graphed callables: in the same place at each call.
 
-use crate::copy::{self, Rows};
+use crate::copy;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
-use crate::sanitizer::{self, Touch};
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::tensor::owned::{self, Lent, Sizes};
 use crate::tensor::{Place, Tensor};
+use crate::told;
 
 /// A tensor that stays where it is, with sizes that a host may look at.
 pub struct Static {
@@ -84,12 +85,10 @@ impl Static {
             return Ok(());
         }
         let ((to, end), (from, _)) = (self.tensor.range()?, other.range()?);
-        copy::copy(runtime, to, from, end - to, stream)?;
-        if sanitizer::is_on() {
-            let row = |address| Rows { address, pitch: end - to };
-            copy::tell_copy(runtime, operation, (row(to), row(from)), (end - to, 1), stream);
+        match sanitizer::is_on() {
+            true => told::copy_watched(runtime, (to, from, end - to), stream, operation),
+            false => copy::copy(runtime, to, from, end - to, stream),
         }
-        Ok(())
     }
 
     /// Writes zeros.
@@ -103,10 +102,10 @@ impl Static {
         if first == end {
             return Ok(());
         }
-        copy::fill(runtime, first, &[0], end - first, stream)?;
-        let touch = Touch::write(first, end - first);
-        sanitizer::operation(runtime, stream, operation, &[touch]);
-        Ok(())
+        match sanitizer::is_on() {
+            true => told::fill_watched(runtime, (first, &[0], end - first), stream, operation),
+            false => copy::fill(runtime, first, &[0], end - first, stream),
+        }
     }
 }
 

@@ -287,6 +287,10 @@ impl Ipc {
         }
         let is_first = imports.count(address) == 1;
         drop(imports);
+        if words.has_event != 0 {
+            // The other process may itself have waited for any work of this one.
+            sanitizer::waits_for_everything(runtime, stream);
+        }
         if is_first {
             sanitizer::allocated(runtime, address, bytes, stream);
         }
@@ -304,7 +308,7 @@ impl Ipc {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
         // Unmapping waits for nothing, nor does the other process.
-        let point = || sanitizer::point_of_stream(runtime, stream);
+        let point = sanitizer::point_of_stream(runtime, stream);
         heard::waited(point, || wait_for(runtime, stream))?;
         let mut imports = self.imports.lock();
         if imports.count(address) == 1 {

@@ -60,7 +60,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[inline(always)]
 pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<()> {
     runtime::existing(inside)?;
-    if stream.is_per_thread() || sanitizer::is_on() {
+    if sanitizer::is_on() || stream.is_per_thread() {
         return None;
     }
     let (arena, offset) = virtual_memory::arena_of(address)?;

@@ -174,13 +174,15 @@ impl HostMemory {
             return Ok(0);
         }
         history::before_host_allocation();
-        let address = self.allocate_some(runtime, bytes)?;
-        sanitizer::pinned(address as u64, bytes as u64);
-        Ok(address)
+        if sanitizer::is_on() {
+            let tell = |address: &usize| sanitizer::pinned(*address as u64, bytes as u64);
+            return self.allocate_now(runtime, bytes).inspect(tell);
+        }
+        self.allocate_now(runtime, bytes)
     }
 
     #[inline]
-    fn allocate_some(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
+    fn allocate_now(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
         let wanted = self.wanted(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = wanted.class * SHARDS + shard;
@@ -346,7 +348,6 @@ impl HostMemory {
     #[inline]
     pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
         history::before_free();
-        // Before another thread can have it.
         sanitizer::unpinned(address as u64);
         let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
         let (index, id) = (found.index, found.id);
@@ -373,9 +374,8 @@ impl HostMemory {
 
     /// Says that the block around an address is used on a stream.
     pub fn record(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
-        self.add_use(runtime, address, stream)?;
-        sanitizer::used_on(address as u64, stream);
-        Ok(())
+        let tell = |()| sanitizer::used_on(address as u64, stream);
+        self.add_use(runtime, address, stream).map(tell)
     }
 
     fn add_use(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
