@@ -87,6 +87,7 @@ step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
 step contract cargo test --locked --test contract
 step model model
+step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" cargo test --locked --test sanitizer -- --nocapture
 step differential scripts/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
 step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
 differential_segments() {

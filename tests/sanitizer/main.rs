@@ -119,6 +119,8 @@ fn agree(schedule: &str) {
         clean.programs,
         start.elapsed().as_secs_f64()
     );
+    println!("figure: races of the sanitizer's corpus that are reported = {}", racy.found);
+    println!("figure: false alarms = {}", clean.reports);
     let wrong = [clean.wrong, racy.wrong].concat();
     wrong.iter().take(20).for_each(|text| println!("{text}"));
     assert!(wrong.is_empty(), "{} of the reports are wrong or missing", wrong.len());
