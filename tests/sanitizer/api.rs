@@ -33,6 +33,8 @@ macro_rules! call {
     }};
 }
 
+pub(crate) use call;
+
 pub fn select(options: &str) {
     let options = CString::new(options).unwrap();
     call!(library::tcuda_backend_select(c"sim".as_ptr(), options.as_ptr()));
