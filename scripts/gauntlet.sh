@@ -44,7 +44,8 @@ suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)
 
 races() {
     configure_and_build release && python3 scripts/races.py build/release/c_tests \
-        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json
+        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json &&
+        python3 scripts/races.py build/release/c_tests --sanitizer
 }
 
 model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --test model; fi; }

@@ -18,8 +18,15 @@ import sys
 
 HOUR = 3600
 
-# Races with the host's own processor, of which no sanitizer of streams hears.
-OF_THE_HOST = set()
+# What the stream sanitizer cannot see, or not on each run: what the host's own processor and threads do, and
+# memory that goes back to the driver while it is used.
+UNSEEN = {
+    "callback_data_reused", "callback_fills_buffer", "callback_of_another_stream", "freed_and_unmapped",
+    "host_queries_once", "host_reads_early", "host_skips_event", "host_waits_for_one_stream",
+    "pinned_double_buffer", "pinned_freed_without_record", "pinned_overwritten",
+    "pinned_ring_wrong_slot", "threads_event_not_recorded", "threads_host_told_early",
+    "threads_share_a_stream", "threads_share_an_event",
+}
 
 
 def run(program, seeds, *more):
@@ -78,8 +85,8 @@ def main():
         text, right = row(name, racy, twin)
         print(text, flush=True)
         results.append({"name": name, "racy": racy, "twin": twin})
-        if more and name in OF_THE_HOST:
-            right = bool(racy) and not racy["failed"] and bool(twin) and not twin["failed"]
+        if more and name in UNSEEN:
+            right = bool(racy and twin) and not twin["failed"]
         wrong += [] if right else [name]
     for name in workloads:
         clean = run(options.directory / f"race_clean_{name}", options.workload, *more)
@@ -92,8 +99,8 @@ def main():
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     caught = sum(1 for result in results if (result.get("racy") or {}).get("failed"))
-    print(f"{caught} of {len(names)} races caught within {options.racy} seeds; not as they should be: "
-          f"{', '.join(wrong) or 'none'}")
+    how = "reported" if more else f"caught within {options.racy} seeds"
+    print(f"{caught} of {len(names)} races {how}; not as they should be: {', '.join(wrong) or 'none'}")
     return 1 if wrong else 0
 
 
