@@ -16,6 +16,8 @@ pub struct Access {
     /// Addresses: beginnings and ends.
     pub runs: Vec<(u64, u64)>,
     node: Node,
+    /// Allocations of its memory since then, each of which came after it: so does what comes after one.
+    given: Vec<Node>,
     /// Which capture it is in; 0: none.
     world: usize,
 }
@@ -133,9 +135,14 @@ impl Oracle {
         false
     }
 
+    fn is_after(&self, later: Node, earlier: &Access) -> bool {
+        let mut ways = [earlier.node].into_iter().chain(earlier.given.iter().copied());
+        ways.any(|way| self.comes_after(later, way))
+    }
+
     /// Was an event recorded behind an access?
     pub fn covers(&self, event: Id, access: &Access) -> bool {
-        self.events[event].is_some_and(|(node, _)| self.comes_after(node, access.node))
+        self.events[event].is_some_and(|(node, _)| self.is_after(node, access))
     }
 
     fn is_captured(&self, stream: Id) -> bool {
@@ -205,7 +212,7 @@ impl Oracle {
         let Some((first, _)) = self.places[of.0.block] else { return };
         let runs = of.0.runs().map(|(from, to)| (first + from, first + to)).collect();
         let world = self.world_of(stream);
-        self.enter(Access { line, how, stream, mode: of.1, runs, node, world });
+        self.enter(Access { line, how, stream, mode: of.1, runs, node, given: Vec::new(), world });
     }
 
     fn enter(&mut self, access: Access) {
@@ -216,7 +223,7 @@ impl Oracle {
                 continue;
             }
             let bytes = common(&earlier.runs, &access.runs);
-            if !bytes.is_empty() && !self.comes_after(access.node, earlier.node) {
+            if !bytes.is_empty() && !self.is_after(access.node, earlier) {
                 found.push(Race { earlier: earlier.clone(), later: access.clone(), bytes });
             }
         }
@@ -246,16 +253,15 @@ impl Oracle {
         self.users[block].clear();
     }
 
-    /// What came before `former` was freed is over where that is given out in the order of a stream:
-    /// from there on, the memory is as if it had been used there. Where it is given out in no order, it
-    /// is over altogether. It says nothing of other memory.
+    /// What came before `former` was freed comes before what comes after the allocation where the memory
+    /// is given out in the order of a stream; where it is given out in no order, it is over altogether. It
+    /// says nothing of other memory.
     fn hand_over(&mut self, former: &Former, range: (u64, u64), given: Option<Node>) {
         let part = common(&[former.range], &[range]);
         let mut accesses = std::mem::take(&mut self.accesses);
         let mut moved = Vec::new();
         for access in &mut accesses {
-            let is_before = |after: &Node| self.comes_after(*after, access.node);
-            if !former.after.iter().any(is_before) {
+            if !former.after.iter().any(|after| self.is_after(*after, access)) {
                 continue;
             }
             let runs = common(&access.runs, &part);
@@ -263,7 +269,8 @@ impl Oracle {
                 access.runs = subtract(&access.runs, *hole);
             }
             if let Some(node) = given.filter(|_| !runs.is_empty()) {
-                moved.push(Access { runs, node, ..access.clone() });
+                let given = [&access.given[..], &[node]].concat();
+                moved.push(Access { runs, given, ..access.clone() });
             }
         }
         accesses.extend(moved);
@@ -385,7 +392,7 @@ impl Oracle {
         let world = self.graphs[graph].world;
         let own = self.accesses.iter().filter(|access| access.world == world);
         for access in own.cloned().collect::<Vec<_>>() {
-            self.enter(Access { line, stream, node, world: 0, ..access });
+            self.enter(Access { line, stream, node, given: Vec::new(), world: 0, ..access });
         }
     }
 
