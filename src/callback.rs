@@ -7,6 +7,7 @@ use crate::lock::Mutex;
 use crate::progress;
 use crate::rank::{Rank, before_host_function};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Point};
 use crate::stream::Stream;
 use crate::thread::{self, try_box};
 use std::ffi::c_void;
@@ -35,6 +36,12 @@ impl Callback {
     }
 }
 
+/// A callback that waits, and what is over when it runs, if anybody watches.
+struct Queued {
+    callback: Callback,
+    before: Option<Point>,
+}
+
 /// Addresses of the callbacks that have not run yet.
 static WAITING: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
 
@@ -51,7 +58,8 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    let callback = try_box(callback, "a callback")?;
+    let before = sanitizer::point_of_stream(runtime, stream);
+    let callback = try_box(Queued { callback, before }, "a callback")?;
     let mut waiting = WAITING.lock();
     waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
     let address = Box::into_raw(callback);
@@ -87,8 +95,9 @@ unsafe extern "C" fn call(address: *mut c_void) {
         return;
     }
     // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
-    let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
+    let Queued { callback, before } = *unsafe { Box::from_raw(address.cast::<Queued>()) };
     before_host_function();
+    sanitizer::reached(before);
     progress::told();
     let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
@@ -102,7 +111,7 @@ pub(crate) fn abandon_all() {
     let waiting = std::mem::take(&mut *WAITING.lock());
     for address in waiting {
         // SAFETY: from Box::into_raw in `add`, and off the list.
-        let callback = unsafe { Box::from_raw(address as *mut Callback) };
-        callback.finish();
+        let queued = unsafe { Box::from_raw(address as *mut Queued) };
+        queued.callback.finish();
     }
 }

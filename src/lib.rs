@@ -48,5 +48,6 @@ pub mod sync_debug;
 pub mod tensor;
 pub mod text;
 pub mod thread;
+pub mod told;
 pub mod torch;
 pub mod turn;

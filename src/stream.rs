@@ -9,11 +9,9 @@ use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::{Lock, Mutex};
 use crate::memory::arena::Arena;
 use crate::once::Once;
-use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
-use crate::sync_debug;
 use crate::thread::{self, Block, try_box};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -219,17 +217,7 @@ impl Stream {
         Ok(if (flags - 1) & NON_BLOCKING != 0 { Order::Free } else { Order::Blocking })
     }
 
-    /// Has all its work finished? For the host.
-    #[inline]
-    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let is_done = self.is_done(runtime)?;
-        if is_done {
-            progress::told();
-        }
-        Ok(is_done)
-    }
-
-    /// The same, where the host does not hear of it.
+    /// Has all its work finished? The host does not hear of it.
     #[inline]
     pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
@@ -243,12 +231,6 @@ impl Stream {
         // SAFETY: as in `query`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
-    }
-
-    /// The same where the host asks for it, who may not want to wait.
-    pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
-        sync_debug::before(sync_debug::STREAM)?;
-        self.synchronize(runtime)
     }
 
     /// Makes its further work wait for what `other` holds now.

@@ -8,7 +8,7 @@ use super::outs::{Draft, Outs, is_at};
 use super::path::Part;
 use super::plain::Scratch;
 use super::team::Team;
-use super::ways;
+use super::{told, ways};
 use crate::error::{Error, Result, Which};
 use crate::runtime::Runtime;
 use crate::tensor::{MAX_DIMS, Parts, Tensor, compact};
@@ -48,6 +48,7 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     }
     let outs = draft.finish()?;
     copies.run(&team)?;
+    copies.tell(&team, "tcuda_comm_broadcast");
     if copies.dsts.iter().any(|(to, _)| to.device().is_none()) {
         wait_for(&team, home.device().into_iter().collect())?;
     }
@@ -73,10 +74,18 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: &[Tensor]) -> Resul
     let team = members.team()?;
     members::record(&team, home, src)?;
     copies.dsts.iter().try_for_each(|(home, out)| members::record(&team, *home, out))?;
-    copies.run(&team)
+    copies.run(&team)?;
+    copies.tell(&team, "tcuda_comm_broadcast_into");
+    Ok(())
 }
 
 impl Copies<'_> {
+    fn tell(&self, team: &Team, operation: &'static str) {
+        told::tell(team, operation, |told| {
+            self.dsts.iter().for_each(|(home, dst)| told.moved(self.src, (*home, dst)));
+        });
+    }
+
     /// Queues them. What goes to several devices as one range goes to all together.
     fn run(&self, team: &Team) -> Result<()> {
         let (home, src) = self.src;

@@ -8,6 +8,7 @@ use super::path::{Block, Part, Piece};
 use super::plain::{self, Scratch};
 use super::reduce::{Adding, number_of, root_of};
 use super::team::{Devices, Team};
+use super::told::{self, Told};
 use super::{Tensors, ways};
 use crate::device::{CPU, CURRENT, Device};
 use crate::error::{Error, Result, Which};
@@ -190,6 +191,21 @@ pub fn broadcast_coalesced<'a>(
     }
     let outs = draft.finish()?;
     send(&team, tensors, &layout, first, &copies)?;
+    told::tell(&team, "tcuda_comm_broadcast_coalesced", |told| {
+        for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
+            // It was looked at before.
+            if let Ok(tensor) = (tensors.read)(index)
+                && let Ok(home) = Home::of(runtime, &tensor)
+            {
+                told.read(home, &tensor);
+            }
+        }
+        let blocks = |(home, blocks): &Copied| {
+            let blocks = blocks.iter().zip(&layout.blocks);
+            blocks.for_each(|((_, at), (bytes, _))| told.written_range(*home, *at, *bytes));
+        };
+        copies.iter().for_each(blocks);
+    });
     if copies.iter().any(|(home, _)| home.device().is_none()) {
         wait_for(&team, first.home().device().into_iter().collect())?;
     }
@@ -401,6 +417,7 @@ pub fn reduce_add_coalesced<'a>(
     let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
     let mut moves = Moves::default();
     let mut blocks = None;
+    let mut told = Told::begin("tcuda_comm_reduce_add_coalesced");
     for (number, laid) in layout.tensors.iter().enumerate() {
         column.read(runtime, tensors, (number, num_tensors), target)?;
         for (home, tensor) in &column.tensors {
@@ -416,6 +433,10 @@ pub fn reduce_add_coalesced<'a>(
         }
         let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
         let out = first.side_by_side(address)?;
+        if let Some(told) = &mut told {
+            column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
+            told.written(target.home(), &out);
+        }
         match num_devices {
             1 => moves.add((*home, first), (target.home(), &out))?,
             _ => adding.item(column.in_order(), (target.home(), &out))?,
@@ -424,6 +445,9 @@ pub fn reduce_add_coalesced<'a>(
     let outs = draft.finish()?;
     moves.run(&team)?;
     adding.run()?;
+    if let Some(told) = &told {
+        told.tell(&team);
+    }
     if matches!(target, Target::Host) {
         writers.add(adder);
         wait_for(&team, writers)?;

@@ -13,6 +13,7 @@ pub mod pieces;
 pub mod plain;
 pub mod reduce;
 pub mod team;
+pub mod told;
 pub mod ways;
 
 pub use broadcast::{broadcast, broadcast_into};

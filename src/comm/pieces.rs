@@ -6,6 +6,7 @@ use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::outs::{Draft, Outs, Target, is_at};
 use super::team::Team;
+use super::told;
 use crate::error::{Error, Result, Which};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -103,7 +104,7 @@ impl<'a> Teams<'a> {
     }
 
     /// Queues all pieces.
-    fn run(&self, pieces: &[Piece]) -> Result<()> {
+    fn run(&self, pieces: &[Piece], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
             let mut moves = Moves::with_room(pieces.len())?;
             for piece in pieces.iter().filter(|piece| piece.team == index) {
@@ -113,6 +114,12 @@ impl<'a> Teams<'a> {
                 moves.add((*from, src), (*to, dst))?;
             }
             moves.run(team)?;
+            told::tell(team, operation, |told| {
+                for piece in pieces.iter().filter(|piece| piece.team == index) {
+                    let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
+                    told.moved((*from, src), (*to, dst));
+                }
+            });
         }
         Ok(())
     }
@@ -188,7 +195,7 @@ pub fn scatter<'a>(
         pieces.push(Piece { src, dst, team: places[index] });
     }
     let outs = draft.finish()?;
-    teams.run(&pieces)?;
+    teams.run(&pieces, "tcuda_comm_scatter")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
 }
@@ -232,7 +239,7 @@ pub fn scatter_into(
         pieces.push(Piece { src: (home, piece), dst: (to, *out), team });
     }
     teams.begin()?;
-    teams.run(&pieces)
+    teams.run(&pieces, "tcuda_comm_scatter_into")
 }
 
 /// The same target on the stream that was named for a piece, which must be of its device.
@@ -398,7 +405,7 @@ pub fn gather<'a>(
     let out = draft.dense(target, tensors[0].dtype, joined.shape(), joined.strides())?;
     let outs = draft.finish()?;
     let pieces = parts(tensors, &homes, joined.dim, (target.home(), &out))?;
-    teams.run(&pieces)?;
+    teams.run(&pieces, "tcuda_comm_gather")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
 }
@@ -416,7 +423,8 @@ pub fn gather_into(runtime: &Runtime, tensors: &[Tensor], dim: i32, out: &Tensor
         None => None,
     };
     let (teams, homes) = gather_pieces(runtime, tensors, to, stream)?;
-    teams.run(&parts(tensors, &homes, joined.dim, (to, out))?)
+    let pieces = parts(tensors, &homes, joined.dim, (to, out))?;
+    teams.run(&pieces, "tcuda_comm_gather_into")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::plain::{self, Scratch};
 use super::team::Team;
-use super::ways;
+use super::{told, ways};
 use crate::device::CURRENT;
 use crate::error::{Error, Result, Which};
 use crate::runtime::Runtime;
@@ -110,7 +110,8 @@ pub fn reduce_add<'a>(
     strides_of_copy(first.shape(), first.strides(), &mut strides[..ndim]);
     let out = draft.dense(target, first.dtype, first.shape(), &strides[..ndim])?;
     let outs = draft.finish()?;
-    add(&team, adder, tensors, &homes, root, (target.home(), &out))?;
+    let operation = "tcuda_comm_reduce_add";
+    add(&team, adder, tensors, &homes, root, (target.home(), &out), operation)?;
     if matches!(target, Target::Host) {
         wait_for(&team, [adder].into_iter().collect())?;
     }
@@ -132,7 +133,8 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: &[Tensor], out: &Tensor) -> R
     let root = root_of(homes.iter().copied(), target)?;
     let (team, adder) = team_of(runtime, &homes, target)?;
     members::record(&team, home, out)?;
-    add(&team, adder, tensors, &homes, root, (home, out))
+    let operation = "tcuda_comm_reduce_add_into";
+    add(&team, adder, tensors, &homes, root, (home, out), operation)
 }
 
 /// Adds tensors on a device, the root first, into an output.
@@ -143,6 +145,7 @@ fn add(
     homes: &[Home],
     root: usize,
     (home, out): (Home, &Tensor),
+    operation: &'static str,
 ) -> Result<()> {
     for (home, tensor) in homes.iter().zip(tensors) {
         members::record(team, *home, tensor)?;
@@ -150,13 +153,20 @@ fn add(
     if tensors.len() == 1 {
         let mut moves = Moves::with_room(1)?;
         moves.add((homes[0], &tensors[0]), (home, out))?;
-        return moves.run(team);
+        moves.run(team)?;
+        told::tell(team, operation, |told| told.moved((homes[0], &tensors[0]), (home, out)));
+        return Ok(());
     }
     let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
     let mut adding = Adding::with_room(team, adder, tensors.len(), 1)?;
     let sources = order().map(|index| (homes[index], &tensors[index]));
     adding.item(sources, (home, out))?;
-    adding.run()
+    adding.run()?;
+    told::tell(team, operation, |told| {
+        homes.iter().zip(tensors).for_each(|(home, tensor)| told.read(*home, tensor));
+        told.written(home, out);
+    });
+    Ok(())
 }
 
 /// What is added up in one go, on one device.

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::driver::compiler::Program;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use crate::text::Text;
@@ -117,8 +118,23 @@ impl Jit {
                 target.launch(part, part.layout(kinds, common))
             }),
             flat => target.launch(&whole, flat),
+        }?;
+        if sanitizer::is_on() {
+            tell(runtime, stream, call);
         }
+        Ok(())
     }
+}
+
+/// Tells the sanitizer of a call.
+#[cold]
+fn tell(runtime: &Runtime, stream: &Stream, call: &Call<'_>) {
+    let inputs = call.inputs.iter().map(|input| Touch::tensor(input, Mode::Read));
+    let outputs = call.outputs.iter().map(|output| Touch::tensor(output, Mode::Write));
+    let mut touches = [Touch::read(0, 0); MOST_OPERANDS];
+    let len = inputs.len() + outputs.len();
+    touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
+    sanitizer::operation(runtime, stream, "tcuda_jit_call", &touches[..len.min(MOST_OPERANDS)]);
 }
 
 /// The one device of all tensors.

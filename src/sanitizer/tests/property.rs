@@ -330,7 +330,7 @@ fn run(seed: u64, steps: usize) -> bool {
 fn the_first_race_is_found_and_only_races_are() {
     let only = std::env::var("TCUDA_MODEL_SEED").ok().and_then(|seed| seed.parse().ok());
     let count = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
-    let seeds = only.map_or(0..count.unwrap_or(2000), |seed: u64| seed..seed + 1);
+    let seeds = only.map_or(0..count.unwrap_or(300), |seed: u64| seed..seed + 1);
     let mut races = 0;
     for seed in seeds.clone() {
         let outcome = std::panic::catch_unwind(|| run(seed, 50 + seed as usize % 100));
