@@ -235,21 +235,17 @@ impl Model {
         let Some(block) = self.blocks.remove(&start) else { return };
         let holders = block.owner.iter().chain(&block.users);
         let points: Vec<usize> = holders.filter_map(|who| self.tail(block.world, *who)).collect();
-        let covered: Vec<bool> = (0..self.operations.len())
-            .map(|index| {
-                let node = self.operations[index].node;
-                points.iter().any(|point| self.reaches(node, *point))
-            })
-            .collect();
-        for index in 0..self.operations.len() {
-            if self.operations[index].world != block.world {
-                continue;
+        let reach = |node: usize| points.iter().any(|point| self.reaches(node, *point));
+        let mut covers = Vec::new();
+        for (index, operation) in self.operations.iter().enumerate() {
+            for byte in block.bytes.iter().filter(|_| operation.world == block.world) {
+                let given = operation.given.get(byte).into_iter().flatten();
+                let is_covered = reach(operation.node) || given.copied().any(|given| reach(given));
+                covers.push((index, *byte, is_covered));
             }
-            for byte in &block.bytes {
-                let given = self.operations[index].given.get(byte).cloned().unwrap_or_default();
-                let later = given.iter().any(|node| points.iter().any(|p| self.reaches(*node, *p)));
-                self.operations[index].freed.insert(*byte, covered[index] || later);
-            }
+        }
+        for (index, byte, is_covered) in covers {
+            self.operations[index].freed.insert(byte, is_covered);
         }
     }
 
