@@ -16,6 +16,8 @@ mod shape;
 mod state;
 mod store;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod text;
 mod world;
 
