@@ -1,6 +1,6 @@
 //! Whether anybody looks at allocations: one word, zero unless events are recorded, the stream
-//! sanitizer is on, a thread uses a private pool or is in an observer, or freed memory is poisoned. So a plain allocation or free pays
-//! for all of that with one load and one branch.
+//! sanitizer is on, a thread uses a private pool or is in an observer, or freed memory is poisoned. So
+//! a plain allocation or free pays for all of that with one load and one branch.
 //!
 //! A word that changes is seen at once by the thread that changed it; another thread may finish what
 //! it has begun the plain way, as if it had come just before.

@@ -1,8 +1,22 @@
-//! The stream sanitizer: finds accesses to the same bytes that nothing orders, by the order that the
-//! program makes, not by what happened by chance.
+//! The stream sanitizer: finds accesses to the same bytes that nothing orders, by the order that
+//! the program makes, not by what happened by chance.
 //!
-//! What queues work tells of it here, after the driver has taken it, with no lock held under which the
-//! driver or the host may not be called. Off, each of these is a load and a branch.
+//! What queues work tells of it here, after the driver has taken it, with no lock held under which
+//! the driver or the host may not be called. Off, each of these is a load and a branch.
+
+mod blocks;
+mod check;
+mod clock;
+mod hooks;
+mod ranges;
+mod recording;
+mod report;
+mod shape;
+mod state;
+mod store;
+mod switch;
+mod text;
+mod world;
 
 pub mod heard;
 
@@ -10,6 +24,11 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use hooks::{Call, Point, Recording};
+pub use report::{Access, DEFAULT_MOST, Report};
+pub use switch::{Listener, count, disable, enable, report, report_text};
+pub(crate) use switch::{Still, begin, forget, hold, in_child, is_wanted, stop};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
@@ -83,173 +102,198 @@ impl<'a> Touch<'a> {
     }
 }
 
-/// What a stream, event or device had before it at some moment; joined once that is over.
-#[derive(Clone, Default)]
-pub struct Point(());
-
-/// What was captured, for the launches of its graph; a copy costs little.
-#[derive(Clone, Default)]
-pub struct Recording(());
-
 /// An operation was queued: "tcuda_copy", with all that it touches.
 #[inline(always)]
-pub fn operation(
-    _runtime: &Runtime,
-    _stream: &Stream,
-    _label: &'static str,
-    _touches: &[Touch<'_>],
-) {
-    if is_on() {}
+pub fn operation(runtime: &Runtime, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
+    if is_on() {
+        hooks::operation(runtime, stream, label, touches);
+    }
+}
+
+/// The same with a name of the host's.
+#[inline(always)]
+pub fn named_operation(runtime: &Runtime, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
+    if is_on() {
+        hooks::named_operation(runtime, stream, name, touches);
+    }
 }
 
 /// Work on several streams that begins when all have come to it, and ends for all at once.
 #[inline(always)]
-pub fn collective(_runtime: &Runtime, _label: &'static str, _members: &[(&Stream, &[Touch<'_>])]) {
-    if is_on() {}
+pub fn collective(runtime: &Runtime, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
+    if is_on() {
+        hooks::collective(runtime, label, members);
+    }
 }
 
 /// An event, known by its key, was recorded.
 #[inline(always)]
-pub fn event_recorded(_runtime: &Runtime, _event: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
+    if is_on() {
+        hooks::event_recorded(runtime, event, stream);
+    }
 }
 
 /// A stream waits for it.
 #[inline(always)]
-pub fn event_waited(_runtime: &Runtime, _event: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
+    if is_on() {
+        hooks::event_waited(runtime, event, stream);
+    }
 }
 
 /// It is destroyed: the key may be another's.
 #[inline(always)]
-pub fn event_gone(_event: u64) {
-    if is_on() {}
+pub fn event_gone(event: u64) {
+    if is_on() {
+        hooks::event_gone(event);
+    }
 }
 
 /// A stream waits for all that another holds now.
 #[inline(always)]
-pub fn stream_waits(_runtime: &Runtime, _stream: &Stream, _other: &Stream) {
-    if is_on() {}
+pub fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
+    if is_on() {
+        hooks::stream_waits(runtime, stream, other);
+    }
 }
 
 /// All that a stream holds now. Taken before the driver is asked or waited for, and handed to
 /// [`reached`] when that said that it is over; also for functions of hosts, when they begin.
 #[inline(always)]
-pub fn point_of_stream(_runtime: &Runtime, _stream: &Stream) -> Option<Point> {
-    None
+pub fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
+    if is_on() { hooks::point_of_stream(runtime, stream) } else { None }
 }
 
 /// What an event was last recorded behind.
 #[inline(always)]
-pub fn point_of_event(_event: u64) -> Option<Point> {
-    None
+pub fn point_of_event(event: u64) -> Option<Point> {
+    if is_on() { hooks::point_of_event(event) } else { None }
 }
 
 /// All that the streams of a device hold now.
 #[inline(always)]
-pub fn point_of_device(_device: i32) -> Option<Point> {
-    None
+pub fn point_of_device(device: i32) -> Option<Point> {
+    if is_on() { hooks::point_of_all(Some(device)) } else { None }
+}
+
+/// All that all streams hold now.
+#[inline(always)]
+pub fn point_of_everything() -> Option<Point> {
+    if is_on() { hooks::point_of_all(None) } else { None }
 }
 
 /// The host knows that it is over.
 #[inline(always)]
-pub fn reached(_point: Option<Point>) {}
+pub fn reached(point: Option<Point>) {
+    if let Some(point) = point {
+        hooks::reached(&point);
+    }
+}
 
 /// A block was given out, in the order of a stream; before its host sees it.
 #[inline(always)]
-pub fn allocated(_runtime: &Runtime, _ptr: u64, _bytes: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
+    if is_on() {
+        hooks::allocated(runtime, ptr, bytes, stream);
+    }
 }
 
 /// A block is about to be free; before anybody else can get it.
 #[inline(always)]
-pub fn freed(_ptr: u64) {
-    if is_on() {}
+pub fn freed(ptr: u64) {
+    if is_on() {
+        hooks::freed(ptr);
+    }
 }
 
 /// The allocator will wait for a stream as well before the block at `ptr` (inside which it may lie)
 /// serves again.
 #[inline(always)]
-pub fn used_on(_ptr: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn used_on(ptr: u64, stream: &Stream) {
+    if is_on() {
+        hooks::used_on(ptr, stream);
+    }
 }
 
 /// Pinned memory of the host was given out.
 #[inline(always)]
-pub fn pinned(_ptr: u64, _bytes: u64) {
-    if is_on() {}
+pub fn pinned(ptr: u64, bytes: u64) {
+    if is_on() {
+        hooks::pinned(ptr, bytes);
+    }
 }
 
 /// It is about to be free.
 #[inline(always)]
-pub fn unpinned(_ptr: u64) {
-    if is_on() {}
+pub fn unpinned(ptr: u64) {
+    if is_on() {
+        hooks::freed(ptr);
+    }
 }
 
 /// The number of the capture that a stream is in; before it ends.
 #[inline(always)]
-pub fn capture_of(_runtime: &Runtime, _stream: &Stream) -> Option<u64> {
-    None
+pub fn capture_of(runtime: &Runtime, stream: &Stream) -> Option<u64> {
+    if is_on() { hooks::capture_number(runtime, stream) } else { None }
 }
 
 /// A capture has ended: what was captured, to be kept with the graph. None when nothing is known.
 #[inline(always)]
-pub fn capture_ended(_capture: Option<u64>) -> Option<Recording> {
-    None
+pub fn capture_ended(capture: Option<u64>) -> Option<Recording> {
+    capture.and_then(hooks::capture_ended)
 }
 
 /// A graph is about to be launched by an executable, which is known by a key; a launch comes after
 /// the one before of the same executable, whatever their streams.
 #[inline(always)]
 pub fn graph_launched(
-    _runtime: &Runtime,
-    _stream: &Stream,
-    _executable: u64,
-    _recording: Option<&Recording>,
+    runtime: &Runtime,
+    stream: &Stream,
+    executable: u64,
+    recording: Option<&Recording>,
 ) {
-    if is_on() {}
+    if is_on() {
+        hooks::graph_launched(runtime, stream, executable, recording);
+    }
 }
 
 /// An executable is destroyed: its key may be another's.
 #[inline(always)]
-pub fn executable_gone(_executable: u64) {
-    if is_on() {}
+pub fn executable_gone(executable: u64) {
+    if is_on() {
+        hooks::executable_gone(executable);
+    }
 }
 
 /// A captured stream records an event at each launch of what is captured.
 #[inline(always)]
-pub fn event_recorded_in_graph(_runtime: &Runtime, _event: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn event_recorded_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
+    if is_on() {
+        hooks::event_outside(runtime, event, stream, true);
+    }
 }
 
 /// A captured stream waits for an event at each launch of what is captured.
 #[inline(always)]
-pub fn event_waited_in_graph(_runtime: &Runtime, _event: u64, _stream: &Stream) {
-    if is_on() {}
+pub fn event_waited_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
+    if is_on() {
+        hooks::event_outside(runtime, event, stream, false);
+    }
 }
 
 /// A stream waits for what nobody here can know: it comes after everything.
 #[inline(always)]
-pub fn waits_for_everything(_runtime: &Runtime, _stream: &Stream) {
-    if is_on() {}
+pub fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
+    if is_on() {
+        hooks::waits_for_everything(runtime, stream);
+    }
 }
 
-/// All that all streams hold now.
-#[inline(always)]
-pub fn point_of_everything() -> Option<Point> {
-    None
-}
-
-/// A call that tells of several things, or that takes locks under which the host may not be called: it
-/// asks the host for its frames once, now, and hands reports over at its end.
-pub struct Call(());
-
-impl Drop for Call {
-    fn drop(&mut self) {}
-}
-
-/// Begins such a call, before any lock; it ends when the last lock was given back.
+/// Begins a call that tells of several things, or that takes locks under which the host may not be
+/// called; before any lock. The host's frames are asked for now, and reports handed over when the
+/// outermost of these ends, after the last lock was given back.
 #[inline(always)]
 pub fn call() -> Option<Call> {
-    None
+    if is_on() { Some(hooks::Call::begin()) } else { None }
 }
