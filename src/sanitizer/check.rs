@@ -169,7 +169,7 @@ impl Check<'_> {
             pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
             self.store.share(pass.fresh);
         }
-        push(new, Entry { start, end, value: pass.fresh })
+        append(self.store, new, (start, end), pass.fresh)
     }
 
     /// Each cell gets one access more.
@@ -194,7 +194,7 @@ impl Check<'_> {
                     self.with(pass, entry.value)?
                 }
             };
-            append(new, piece, value)?;
+            append(self.store, new, piece, value)?;
         }
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
     }
@@ -212,7 +212,7 @@ impl Check<'_> {
             };
             self.store.share(pass.fresh);
         }
-        append(new, piece, pass.fresh)
+        append(self.store, new, piece, pass.fresh)
     }
 
     /// Does the touch have a byte in a piece of its run?
@@ -351,8 +351,13 @@ fn note(
     push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
 }
 
-/// A range at the end of a list, or the last one longer.
-fn append(new: &mut Vec<Entry>, (start, end): (u64, u64), value: u32) -> Result<()> {
+/// A range at the end of a list, or the last one longer. The list has its cells from then on.
+fn append(
+    store: &mut Store,
+    new: &mut Vec<Entry>,
+    (start, end): (u64, u64),
+    value: u32,
+) -> Result<()> {
     if let Some(last) = new.last_mut()
         && last.end == start
         && last.value == value
@@ -360,7 +365,9 @@ fn append(new: &mut Vec<Entry>, (start, end): (u64, u64), value: u32) -> Result<
         last.end = end;
         return Ok(());
     }
-    push(new, Entry { start, end, value })
+    push(new, Entry { start, end, value })?;
+    store.share(value);
+    Ok(())
 }
 
 fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) -> Result<()> {
@@ -379,7 +386,6 @@ fn exchange(
     old: &[Entry],
     new: &[Entry],
 ) -> Result<()> {
-    new.iter().for_each(|entry| store.share(entry.value));
     ranges.replace(start, end, new)?;
     for entry in old {
         match (entry.start < start, entry.end > end) {
@@ -412,11 +418,15 @@ pub(super) fn transform(
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
-                append(&mut new, (entry.start.max(start), entry.end.min(end)), memo.new)?;
+                append(store, &mut new, (entry.start.max(start), entry.end.min(end)), memo.new)?;
             }
             is_same &= memo.new == entry.value;
         }
-        if is_same { Ok(()) } else { exchange(ranges, store, (start, end), &old, &new) }
+        if is_same {
+            new.iter().for_each(|entry| store.release(entry.value));
+            return Ok(());
+        }
+        exchange(ranges, store, (start, end), &old, &new)
     });
     memo.remember(store, NO_CELL, NO_CELL);
     (scratch.old, scratch.new) = (old, new);
