@@ -135,6 +135,12 @@ impl State {
         Ok((index, slot))
     }
 
+    /// The stream's world and its number there.
+    fn place_of(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+        let index = self.world(capture)?;
+        Ok((index, of(&mut self.captures, &mut self.main, index).slot(who)?))
+    }
+
     /// An operation was queued.
     pub(super) fn operation(
         &mut self,
@@ -189,13 +195,18 @@ impl State {
     ) -> Result<()> {
         self.sequence += 1;
         for (capture, who, _) in members {
-            let (index, slot) = self.ready(*capture, *who)?;
-            of(&mut self.captures, &mut self.main, index).advance(slot, &mut self.now);
+            self.ready(*capture, *who)?;
+        }
+        // The accesses have a time that all hear of: meeting makes it later for each.
+        self.now += 1;
+        let time = self.now;
+        for (capture, who, _) in members {
+            let (index, slot) = self.place_of(*capture, *who)?;
+            of(&mut self.captures, &mut self.main, index).set_time(slot, time);
         }
         self.meet(members)?;
         for (capture, who, touches) in members {
-            let (index, slot) = self.ready(*capture, *who)?;
-            let time = of(&mut self.captures, &mut self.main, index).time(slot);
+            let (index, slot) = self.place_of(*capture, *who)?;
             self.touch(At { world: index, slot, time, flags: 0 }, named, touches)?;
         }
         self.prune()

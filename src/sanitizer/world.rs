@@ -130,9 +130,9 @@ impl World {
         self.streams[slot as usize].who
     }
 
-    /// When a stream did something last.
-    pub(super) fn time(&self, slot: u32) -> u64 {
-        self.streams[slot as usize].time
+    /// When a stream does something.
+    pub(super) fn set_time(&mut self, slot: u32, time: u64) {
+        self.streams[slot as usize].time = time;
     }
 
     /// Does a stream come after a time of another?
