@@ -171,6 +171,11 @@ pub(super) fn operation(
 }
 
 #[cold]
+pub(super) fn rest_of_block(address: u64) -> u64 {
+    tell(|state| Ok(state.rest_of_block(address)))
+}
+
+#[cold]
 pub(super) fn named_operation(
     runtime: &Runtime,
     stream: &Stream,

@@ -110,7 +110,12 @@ pub fn operation(runtime: &Runtime, stream: &Stream, label: &'static str, touche
     }
 }
 
-/// The same with a name of the host's.
+/// How many bytes a block that was given out has from an address on; 0 where nobody knows of one.
+pub fn rest_of_block(address: u64) -> u64 {
+    if is_on() { hooks::rest_of_block(address) } else { 0 }
+}
+
+/// The same as [`operation`] with a name of the host's.
 #[inline(always)]
 pub fn named_operation(runtime: &Runtime, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
     if is_on() {

@@ -296,6 +296,11 @@ impl State {
         self.blocks.used(address, key)
     }
 
+    /// How many bytes a block has from an address on; 0: nobody knows of one.
+    pub(super) fn rest_of_block(&self, address: u64) -> u64 {
+        self.blocks.find(address).map_or(0, |((_, end), _)| end - address)
+    }
+
     /// A block was given out, for a stream, or for the host where there is none.
     pub(super) fn allocated(
         &mut self,
