@@ -1,5 +1,5 @@
-/* What queues work, orders it or gives memory out tells the stream sanitizer: each such call makes a
- * race or prevents one. tests/told.rs looks that none is missing. */
+/* What queues work, orders it or gives memory out tells the stream sanitizer: each such call makes
+ * a race or prevents one. tests/told.rs looks that none is missing. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "sanitizer_calls.h"

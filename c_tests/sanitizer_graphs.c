@@ -1,4 +1,5 @@
-/* Graphs and graphed callables tell the stream sanitizer what their launches do (sanitizer_calls.h). */
+/* Graphs and graphed callables tell the stream sanitizer what their launches do
+ * (sanitizer_calls.h). */
 #define _POSIX_C_SOURCE 200809L
 
 #include "sanitizer_calls.h"

@@ -52,7 +52,7 @@ const NOTHING_TO_TELL: &str = "
     sanitizer_report_get sanitizer_report_text
 ";
 
-/// What these do is told where it happens, by what another row shows, or cannot be shown by one process.
+/// What these do is shown by another row, or cannot be shown by one process and one device.
 const ELSEWHERE: [(&str, &str); 19] = [
     ("blas_handle", "the workspace is memory as by tcuda_malloc; what cuBLAS queues nobody sees"),
     ("shutdown", "the sanitizer ends with the library"),
