@@ -1,7 +1,7 @@
 //! What hosts ask for, and the stream sanitizer hears of: questions and waits, copies and fills.
 //!
-//! What the library does of its own accord goes by the functions beside these, and nobody hears of it:
-//! the order that comes of it is none that a program may rely on.
+//! What the library does of its own accord goes by the functions beside these, and nobody hears of
+//! it: the order that comes of it is none that a program may rely on.
 
 use crate::copy::{Rows, copy, copy_2d, fill, is_pageable};
 use crate::error::Result;
@@ -97,7 +97,7 @@ pub(crate) fn copy_watched(
     Ok(())
 }
 
-/// Tells the sanitizer of a copy; memory of the host that no device reaches is the host's own affair.
+/// Tells the sanitizer of a copy; memory of the host that no device reaches is the host's affair.
 #[cold]
 fn tell(
     runtime: &Runtime,

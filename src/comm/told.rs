@@ -1,7 +1,7 @@
-//! What the stream sanitizer hears of a collective call: who takes part, and what it reads and writes.
+//! What the stream sanitizer hears of a collective call: who takes part, what it reads and writes.
 //!
-//! What the library does inside of it, on whatever streams, is its own affair; hosts may rely on the
-//! order of docs/collectives.md, and on no more.
+//! What the library does inside of it, on whatever streams, is its own affair; hosts may rely on
+//! the order of docs/collectives.md, and on no more.
 
 use super::check::Home;
 use super::form::Form;

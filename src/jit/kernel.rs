@@ -6,6 +6,7 @@ use super::store::MOST_PARAMETERS;
 use crate::device::Device;
 use crate::driver::compiler::Program;
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
@@ -169,9 +170,21 @@ fn tell(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses:
         };
         // SAFETY: by the caller's promise the argument is an address, of any alignment here.
         let address = unsafe { argument.cast::<u64>().read_unaligned() };
-        *touch = Touch::rows(address, sanitizer::rest_of_block(address), 1, 0, mode);
+        *touch = Touch::rows(address, rest_of_block(address), 1, 0, mode);
     }
     sanitizer::operation(runtime, stream, "tcuda_kernel_launch", &touches);
+}
+
+/// How many bytes the block around an address has from there on, also where it was given out before
+/// anybody watched; 0: it is in none.
+fn rest_of_block(address: u64) -> u64 {
+    match sanitizer::rest_of_block(address) {
+        0 => {
+            let extent = memory::extent(address).ok().flatten();
+            extent.map_or(0, |(start, bytes)| (start + bytes).saturating_sub(address))
+        }
+        bytes => bytes,
+    }
 }
 
 /// What a launch does to the memory of its arguments.
