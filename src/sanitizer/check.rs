@@ -353,7 +353,7 @@ fn note(
     push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
 }
 
-/// A range at the end of a list, or the last one longer. The list has its cells from then on.
+/// A range at the end of a list, which has its cell from then on, or the last one longer.
 fn append(
     store: &mut Store,
     new: &mut Vec<Entry>,
@@ -419,12 +419,9 @@ pub(super) fn transform(
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
-                append(store, &mut new, (entry.start.max(start), entry.end.min(end)), memo.new)?;
+                let piece = (entry.start.max(start), entry.end.min(end));
+                append(store, &mut new, piece, memo.new)?;
             }
-        }
-        if is_same {
-            new.iter().for_each(|entry| store.release(entry.value));
-            return Ok(());
         }
         exchange(ranges, store, (start, end), &old, &new)
     });

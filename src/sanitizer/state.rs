@@ -153,12 +153,6 @@ impl State {
         Ok((index, slot))
     }
 
-    /// The stream's world and its number there.
-    fn place_of(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
-        let index = self.world(capture)?;
-        Ok((index, of(&mut self.captures, &mut self.main, index).slot(who)?))
-    }
-
     /// An operation was queued.
     pub(super) fn operation(
         &mut self,
@@ -214,20 +208,14 @@ impl State {
         self.sequence += 1;
         let mut times = Vec::new();
         for (capture, who, _) in members {
-            self.ready(*capture, *who)?;
-        }
-        // The accesses have a time that all hear of: meeting makes it later for each.
-        self.now += 1;
-        let time = self.now;
-        for (capture, who, _) in members {
-            let (index, slot) = self.place_of(*capture, *who)?;
-            of(&mut self.captures, &mut self.main, index).set_time(slot, time);
+            let (world, slot) = self.ready(*capture, *who)?;
+            let time = of(&mut self.captures, &mut self.main, world).advance(slot, &mut self.now);
+            push(&mut times, At { world, slot, time, flags: 0 })?;
         }
         // From here on each knows all of these times.
         self.meet(members)?;
-        for (capture, who, touches) in members {
-            let (index, slot) = self.place_of(*capture, *who)?;
-            self.touch(At { world: index, slot, time, flags: 0 }, named, touches)?;
+        for (at, (_, _, touches)) in times.iter().zip(members) {
+            self.touch(*at, named, touches)?;
         }
         self.prune()
     }

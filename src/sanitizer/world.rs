@@ -130,11 +130,6 @@ impl World {
         self.streams[slot as usize].who
     }
 
-    /// When a stream does something.
-    pub(super) fn set_time(&mut self, slot: u32, time: u64) {
-        self.streams[slot as usize].time = time;
-    }
-
     /// Does a stream come after a time of another?
     #[inline]
     pub(super) fn knows(&self, slot: u32, other: u32, time: u64) -> bool {

@@ -30,7 +30,7 @@ pub fn capture(maker: &mut Maker) {
     for other in joined {
         maker.push(Step::WaitStream { stream: origin, other }, false);
     }
-    maker.push(Step::End { graph, stream: origin }, false);
+    maker.push(Step::End { graph }, false);
     maker.captured.clear();
     maker.graphs.push((graph, device));
     launch(maker);

@@ -212,7 +212,7 @@ fn columns(stream: Id, first: u64) -> Step {
 
 fn captured(inside: Vec<Step>) -> Vec<Step> {
     let (graph, stream) = (0, 0);
-    [vec![Step::Begin { graph, stream }], inside, vec![Step::End { graph, stream }]].concat()
+    [vec![Step::Begin { graph, stream }], inside, vec![Step::End { graph }]].concat()
 }
 
 fn launch(stream: Id) -> Step {

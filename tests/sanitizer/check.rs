@@ -1,6 +1,6 @@
 //! Compares what the sanitizer reported with what the oracle found.
 
-use super::oracle::{Race, common};
+use super::oracle::{Race, common, subtract};
 use super::program::{How, Mode, Program};
 use super::run::Outcome;
 use super::watch::{Report, Side};
@@ -15,12 +15,14 @@ pub struct Verdict {
     /// Lines that race, and those of them that were reported.
     pub racing: BTreeSet<usize>,
     pub reported: BTreeSet<usize>,
+    /// Lines that should have been reported, and were not.
+    pub missed: Vec<usize>,
 }
 
 impl Verdict {
     /// Was the first race reported?
     pub fn is_found(&self) -> bool {
-        self.racing.first().is_none_or(|first| self.reported.contains(first))
+        self.racing.first().is_none_or(|first| !self.missed.contains(first))
     }
 }
 
@@ -80,7 +82,29 @@ pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict 
             verdict.reported.insert(report.line);
         }
     }
+    verdict.missed = missed(races, &verdict.reported);
     verdict
+}
+
+/// An access that was reported stands for the one that it raced with: later ones are compared with it,
+/// so that the bytes of both need no report again. All other races must be reported.
+fn missed(races: &[Race], reported: &BTreeSet<usize>) -> Vec<usize> {
+    let mut missed = BTreeSet::new();
+    for race in races.iter().filter(|race| !reported.contains(&race.later.line)) {
+        let stands_in = |other: &&Race| {
+            other.later.line < race.later.line && reported.contains(&other.later.line)
+        };
+        let mut open = race.bytes.clone();
+        for other in races.iter().filter(stands_in) {
+            for bytes in &other.bytes {
+                open = subtract(&open, *bytes);
+            }
+        }
+        if !open.is_empty() {
+            missed.insert(race.later.line);
+        }
+    }
+    missed.into_iter().collect()
 }
 
 pub fn describe(report: &Report) -> String {

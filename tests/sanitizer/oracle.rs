@@ -79,7 +79,7 @@ pub fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
     pairs.filter(|(first, end)| first < end).collect()
 }
 
-fn subtract(runs: &[(u64, u64)], hole: (u64, u64)) -> Vec<(u64, u64)> {
+pub fn subtract(runs: &[(u64, u64)], hole: (u64, u64)) -> Vec<(u64, u64)> {
     let parts =
         runs.iter().flat_map(|run| [(run.0, run.1.min(hole.0)), (run.0.max(hole.1), run.1)]);
     parts.filter(|(first, end)| first < end).collect()

@@ -192,7 +192,6 @@ pub enum Step {
     },
     End {
         graph: Id,
-        stream: Id,
     },
     Launch {
         graph: Id,

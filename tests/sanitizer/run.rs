@@ -252,7 +252,7 @@ impl World {
             Step::Begin { graph, stream } => {
                 api::capture_begin(self.graph(*graph), stream_of(stream));
             }
-            Step::End { graph, .. } => api::capture_end(self.graph(*graph)),
+            Step::End { graph } => api::capture_end(self.graph(*graph)),
             Step::Launch { graph, stream } => {
                 api::graph_replay(self.graph(*graph), stream_of(stream));
             }
