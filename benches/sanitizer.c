@@ -1,6 +1,6 @@
-/* What the stream sanitizer costs: the host's time of a call while it is off, and while it is on, in
- * turns, so that clocks and caches are the same. JSON, or with --table a table of Markdown, with the
- * best and the median of the rounds.
+/* What the stream sanitizer costs: the host's time of a call while it is off, and while it is on,
+ * in turns, so that clocks and caches are the same. JSON, or with --table a table of Markdown, with
+ * the best and the median of the rounds.
  *
  * usage: sanitizer [--table] [rounds]      TCUDA_BACKEND: the GPU or the simulated machine */
 #define _POSIX_C_SOURCE 200809L

@@ -6,8 +6,8 @@ usage: races.py DIRECTORY [--racy SEEDS] [--twin SEEDS] [--workload SEEDS]
 DIRECTORY holds the programs that CMake built (build/release/c_tests). Prints one row for each race:
 the first seed that shows it in the racy build, how many of the seeds do, and how many seeds its
 corrected twin passed; then the clean workloads. Exit status 1 if a race was not caught, or if a
-corrected program failed. With --sanitizer a run shows a race where the stream sanitizer reports one:
-each program once, work running at once; what it cannot see is listed below.
+corrected program failed. With --sanitizer a run shows a race where the stream sanitizer reports
+one: each program once, work running at once; what it cannot see is listed below.
 """
 
 import argparse
@@ -18,11 +18,12 @@ import sys
 
 HOUR = 3600
 
-# What the stream sanitizer cannot see, or not on each run: what the host's own processor and threads do, and
-# memory that goes back to the driver while it is used.
+# What the stream sanitizer cannot see, or not on each run: what the host's own processor and
+# threads do, and memory that goes back to the driver while it is used.
 UNSEEN = {
-    "callback_data_reused", "callback_fills_buffer", "callback_of_another_stream", "freed_and_unmapped",
-    "host_queries_once", "host_reads_early", "host_skips_event", "host_waits_for_one_stream",
+    "callback_data_reused", "callback_fills_buffer", "callback_of_another_stream",
+    "freed_and_unmapped", "host_queries_once", "host_reads_early", "host_skips_event",
+    "host_waits_for_one_stream",
     "pinned_double_buffer", "pinned_freed_without_record", "pinned_overwritten",
     "pinned_ring_wrong_slot", "threads_event_not_recorded", "threads_host_told_early",
     "threads_share_a_stream", "threads_share_an_event",
@@ -100,7 +101,8 @@ def main():
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     caught = sum(1 for result in results if (result.get("racy") or {}).get("failed"))
     how = "reported" if more else f"caught within {options.racy} seeds"
-    print(f"{caught} of {len(names)} races {how}; not as they should be: {', '.join(wrong) or 'none'}")
+    print(f"{caught} of {len(names)} races {how}; not as they should be: "
+          f"{', '.join(wrong) or 'none'}")
     return 1 if wrong else 0
 
 

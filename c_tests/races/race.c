@@ -3,8 +3,8 @@
  * usage: RACE [--seeds FIRST LAST] [--until-caught] [--schedule NAME] [--sanitizer] [--json]
  *
  * A racy build succeeds when a seed shows the race, its twin when none does. A schedule other than
- * the adversarial one, "immediate" or "threads", takes no notice of the seeds. With --sanitizer a run
- * counts as wrong when the stream sanitizer reports something, whatever the bytes are. */
+ * the adversarial one, "immediate" or "threads", takes no notice of the seeds. With --sanitizer a
+ * run counts as wrong when the stream sanitizer reports something, whatever the bytes are. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "race.h"

@@ -1,4 +1,5 @@
-//! The calls of the library that programs make, as C makes them; handles are numbers. All must succeed.
+//! The calls of the library that programs make, as C makes them; handles are numbers. All must
+//! succeed.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
-//! Small programs, of the rules by which PyTorch's sanitizer works, and of those that it does not have.
-//! Each line that races is named.
+//! Small programs, of the rules by which PyTorch's sanitizer works, and of those that it does not
+//! have. Each line that races is named.
 
 use super::program::{Block, How, Id, Kind, Line, Mode, Program, Span, Step, Stream};
 
@@ -41,8 +41,8 @@ fn wait(event: Id, stream: Id) -> Step {
     Step::Wait { event, stream }
 }
 
-/// Four pooled streams, four events, two blocks of the first stream; then the steps, of which the first
-/// is line 2.
+/// Four pooled streams, four events, two blocks of the first stream; then the steps, of which the
+/// first is line 2.
 fn program(steps: Vec<Step>) -> Program {
     let kinds = [Kind::Pool, Kind::Pool, Kind::Pool, Kind::Pool, Kind::Legacy, Kind::Blocking];
     let streams = kinds.map(|kind| Stream { device: 0, kind }).to_vec();

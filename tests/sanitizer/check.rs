@@ -86,8 +86,8 @@ pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict 
     verdict
 }
 
-/// An access that was reported stands for the one that it raced with: later ones are compared with it,
-/// so that the bytes of both need no report again. All other races must be reported.
+/// An access that was reported stands for the one that it raced with: later ones are compared
+/// with it, so that the bytes of both need no report again. All other races must be reported.
 fn missed(races: &[Race], reported: &BTreeSet<usize>) -> Vec<usize> {
     let mut missed = BTreeSet::new();
     for race in races.iter().filter(|race| !reported.contains(&race.later.line)) {

@@ -1,4 +1,5 @@
-//! The corpus: programs of seeds, and a twin of each that lacks one line by which it was in order.
+//! The corpus: programs of seeds, and a twin of each that lacks one line by which it was in
+//! order.
 
 use super::generate::{self, Random};
 use super::model;
@@ -46,8 +47,8 @@ fn name(step: &Step) -> &'static str {
     }
 }
 
-/// What races, whether functions of the host's that nobody waits for are heard of at once or never:
-/// None where that makes a difference.
+/// What races, whether functions of the host's that nobody waits for are heard of at once or
+/// never: None where that makes a difference.
 pub fn races(program: &Program, addresses: &[Option<u64>]) -> Option<Vec<Race>> {
     let [early, late] = [true, false].map(|hears| oracle::judge(program, addresses, hears));
     let same =

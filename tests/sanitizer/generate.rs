@@ -1,5 +1,5 @@
-//! Random programs without a race: what is to be queued is shown to the oracle first, and whatever it
-//! would race with is put in order, by one of the ways in which hosts do that.
+//! Random programs without a race: what is to be queued is shown to the oracle first, and
+//! whatever it would race with is put in order, by one of the ways in which hosts do that.
 
 use super::captures;
 use super::model::Model;
@@ -252,7 +252,8 @@ impl Maker {
         self.live.push(block);
     }
 
-    /// Frees a block, so that what its streams do with it stays in order, and uses its memory again.
+    /// Frees a block, so that what its streams do with it stays in order, and uses its memory
+    /// again.
     fn reuse(&mut self) {
         let own = |block: &Id| self.owners.contains_key(block);
         let Some(block) =
@@ -402,7 +403,8 @@ impl Maker {
         Some(Span::plain(block, self.random.below(room / 4 + 1) * 4, bytes))
     }
 
-    /// Columns of rows that are 64 bytes apart: neighbours lie between each other and touch nothing.
+    /// Columns of rows that are 64 bytes apart: neighbours lie between each other and touch
+    /// nothing.
     fn rows(&mut self, block: Id) -> Span {
         let most = (self.program.blocks[block].bytes / 64).min(16);
         let rows = 2 + self.random.below(most / 2);

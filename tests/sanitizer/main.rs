@@ -1,9 +1,10 @@
-//! The corpus of the stream sanitizer: programs of which an oracle knows whether two accesses race,
-//! run on the library, whose reports are compared with it.
+//! The corpus of the stream sanitizer: programs of which an oracle knows whether two accesses
+//! race, run on the library, whose reports are compared with it.
 //!
-//! `TCUDA_SANITIZER_SEED=257 cargo test --test sanitizer one_seed -- --nocapture` prints the programs of a
-//! seed, with what the oracle and the sanitizer say of it, `TCUDA_SANITIZER_PROGRAMS=5000` makes more of
-//! them, and `TCUDA_GAUNTLET=1` tries more seeds of the adversarial schedule.
+//! `TCUDA_SANITIZER_SEED=257 cargo test --test sanitizer one_seed -- --nocapture` prints the
+//! programs of a seed, with what the oracle and the sanitizer say of it,
+//! `TCUDA_SANITIZER_PROGRAMS=5000` makes more of them, and `TCUDA_GAUNTLET=1` tries more seeds of
+//! the adversarial schedule.
 
 #![allow(
     clippy::unwrap_used,

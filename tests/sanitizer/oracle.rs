@@ -1,6 +1,7 @@
-//! What a program orders, from first principles: every operation is a node, "comes after" an edge, and
-//! two accesses are in order if a search along the edges leads from the later to the earlier one.
-//! It has no clocks and no numbers of operations, and each access is a list of bytes.
+//! What a program orders, from first principles: every operation is a node, "comes after" an
+//! edge, and two accesses are in order if a search along the edges leads from the later to the
+//! earlier one. It has no clocks and no numbers of operations, and each access is a list of
+//! bytes.
 
 use super::program::{How, Id, Kind, Mode, Program, Step};
 use std::collections::BTreeSet;
@@ -16,7 +17,8 @@ pub struct Access {
     /// Addresses: beginnings and ends.
     pub runs: Vec<(u64, u64)>,
     node: Node,
-    /// Allocations of its memory since then, each of which came after it: so does what comes after one.
+    /// Allocations of its memory since then, each of which came after it: so does what comes
+    /// after one.
     given: Vec<Node>,
     /// Which capture it is in; 0: none.
     world: usize,
@@ -253,9 +255,9 @@ impl Oracle {
         self.users[block].clear();
     }
 
-    /// What came before `former` was freed comes before what comes after the allocation where the memory
-    /// is given out in the order of a stream; where it is given out in no order, it is over altogether. It
-    /// says nothing of other memory.
+    /// What came before `former` was freed comes before what comes after the allocation where the
+    /// memory is given out in the order of a stream; where it is given out in no order, it is
+    /// over altogether. It says nothing of other memory.
     fn hand_over(&mut self, former: &Former, range: (u64, u64), given: Option<Node>) {
         let part = common(&[former.range], &[range]);
         let mut accesses = std::mem::take(&mut self.accesses);

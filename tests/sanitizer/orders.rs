@@ -138,8 +138,8 @@ fn order_in_capture(maker: &mut Maker, earlier: &Access, later: Id) {
     }
 }
 
-/// What hosts do besides: events that are recorded early, or for nobody, functions that nobody waits
-/// for, events that end.
+/// What hosts do besides: events that are recorded early, or for nobody, functions that nobody
+/// waits for, events that end.
 pub fn sometimes(maker: &mut Maker) {
     let all: Vec<Id> = (0..maker.program.streams.len()).collect();
     let Some(stream) = maker.random.pick(&all) else { return };

@@ -181,7 +181,8 @@ pub enum Step {
     PollStream {
         stream: Id,
     },
-    /// Queues a function of the host's; `awaited`: and waits until it has begun, not by the library.
+    /// Queues a function of the host's; `awaited`: and waits until it has begun, not by the
+    /// library.
     Callback {
         stream: Id,
         awaited: bool,

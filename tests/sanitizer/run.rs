@@ -152,7 +152,8 @@ impl World {
         }
     }
 
-    /// Everything is over and goes, memory back to the driver, so that the next program finds none.
+    /// Everything is over and goes, memory back to the driver, so that the next program finds
+    /// none.
     fn end(&self) {
         (0..3).for_each(api::device_synchronize);
         for (place, block) in lock(&self.places).iter().zip(&self.program.blocks) {
@@ -315,8 +316,8 @@ impl World {
         });
     }
 
-    /// Waits for the function without a call that would tell the sanitizer, where that is possible: on
-    /// the adversarial schedule nothing goes on until the machine is asked.
+    /// Waits for the function without a call that would tell the sanitizer, where that is
+    /// possible: on the adversarial schedule nothing goes on until the machine is asked.
     fn callback(&self, stream: Handle, awaited: bool) {
         let flag: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let user_data = std::ptr::from_ref(flag).cast_mut().cast();
