@@ -64,8 +64,8 @@ fn matches(program: &Program, outcome: &Outcome, report: &Report, race: &Race) -
 }
 
 pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict {
-    let mut verdict = Verdict::default();
-    verdict.racing = races.iter().map(|race| race.later.line).collect();
+    let racing = races.iter().map(|race| race.later.line).collect();
+    let mut verdict = Verdict { racing, ..Verdict::default() };
     for report in &outcome.reports {
         let bytes = [(report.first, report.first + report.bytes)];
         let same = |race: &&Race| {

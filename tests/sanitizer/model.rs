@@ -6,13 +6,16 @@ use std::collections::BTreeMap;
 /// No real allocation lies there.
 const FIRST: u64 = 1 << 60;
 
+/// Whom memory serves: a capture or none, and a stream; without one the host.
+type Key = (usize, Option<Id>);
+
 #[derive(Default)]
 pub struct Model {
     /// Blocks that other streams use are not over when they are freed, and are not used again.
     pub is_slow: bool,
-    free: BTreeMap<(usize, Option<Id>), Vec<(u64, u64)>>,
+    free: BTreeMap<Key, Vec<(u64, u64)>>,
     /// Address, whom it serves when it is free, and whether others use it.
-    places: BTreeMap<Id, (u64, (usize, Option<Id>), bool)>,
+    places: BTreeMap<Id, (u64, Key, bool)>,
     /// The capture under way, and how many there were.
     capture: usize,
     captures: usize,

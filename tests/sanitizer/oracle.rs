@@ -377,10 +377,8 @@ impl Oracle {
         if world != 0 {
             // What waits for a captured event is captured.
             let empty = self.node(Vec::new());
-            if let Some(capture) = &mut self.capture {
-                if capture.world == world {
-                    capture.ends[stream].get_or_insert(empty);
-                }
+            if let Some(capture) = self.capture.as_mut().filter(|capture| capture.world == world) {
+                capture.ends[stream].get_or_insert(empty);
             }
         }
         self.queue(program, stream, &[node]);

@@ -326,7 +326,7 @@ impl World {
             return;
         }
         let is_raised = || flag.load(Ordering::Acquire);
-        while !is_raised() && !(self.is_adversarial && api::stream_query(stream)) {
+        while !(is_raised() || self.is_adversarial && api::stream_query(stream)) {
             std::thread::sleep(Duration::from_micros(20));
         }
     }
