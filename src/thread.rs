@@ -333,8 +333,7 @@ static FORKING: Forking = Forking(UnsafeCell::new(None));
 unsafe extern "C" fn before_fork() {
     // First: whoever has it may wait for the others.
     let records = history::hold_records();
-    let watched = crate::sanitizer::hold();
-    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold(), watched);
+    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold(), crate::sanitizer::hold());
     MEMBERS.hold();
     // SAFETY: the list is held.
     unsafe { *FORKING.0.get() = Some(held) };

@@ -76,6 +76,8 @@ pub(super) struct Check<'a> {
     pub(super) found: &'a mut Vec<Found>,
     /// Touches about which nothing is known.
     pub(super) unwatched: &'a mut u64,
+    /// Runs up to which the bytes of a touch are remembered one by one.
+    pub(super) most_runs: u64,
 }
 
 /// One touch on its way.
@@ -125,7 +127,7 @@ impl Check<'_> {
 
     fn parts(&mut self, pass: &mut Pass, shape: Shape) -> Result<()> {
         let (start, end) = shape.range();
-        if shape.runs() <= MOST_RUNS {
+        if shape.runs() <= self.most_runs {
             self.store.place(pass.access.touched, start, end, None);
             return shape.each(&mut |start, end| self.run(pass, start, end));
         }
@@ -351,7 +353,7 @@ fn note(
     push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
 }
 
-/// A range at the end of a list, or the last one longer. The list has its cells from then on.
+/// A range at the end of a list, which has its cell from then on, or the last one longer.
 fn append(
     store: &mut Store,
     new: &mut Vec<Entry>,
@@ -378,7 +380,7 @@ fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) ->
     Ok(())
 }
 
-/// New ranges for those that were there; cells are counted.
+/// New ranges, which have their cells already, for those that were there.
 fn exchange(
     ranges: &mut Ranges,
     store: &mut Store,
@@ -410,7 +412,6 @@ pub(super) fn transform(
     old.clear();
     new.clear();
     let mut memo = NO_MEMO;
-    let mut is_same = true;
     let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
         for entry in &old {
             if memo.old != entry.value {
@@ -418,13 +419,9 @@ pub(super) fn transform(
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
-                append(store, &mut new, (entry.start.max(start), entry.end.min(end)), memo.new)?;
+                let piece = (entry.start.max(start), entry.end.min(end));
+                append(store, &mut new, piece, memo.new)?;
             }
-            is_same &= memo.new == entry.value;
-        }
-        if is_same {
-            new.iter().for_each(|entry| store.release(entry.value));
-            return Ok(());
         }
         exchange(ranges, store, (start, end), &old, &new)
     });

@@ -7,6 +7,7 @@
 mod blocks;
 mod check;
 mod clock;
+pub mod heard;
 mod hooks;
 mod ranges;
 mod recording;
@@ -15,10 +16,10 @@ mod shape;
 mod state;
 mod store;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod text;
 mod world;
-
-pub mod heard;
 
 use crate::runtime::Runtime;
 use crate::stream::Stream;

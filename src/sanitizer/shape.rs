@@ -117,7 +117,7 @@ fn of_tensor(tensor: &Tensor) -> Result<Form<'static>> {
     if dims.is_empty() {
         return Ok(plain(first, end - first));
     }
-    if run % 8 != 0 || dims.iter().any(|dim| dim.stride % 8 != 0) {
+    if !run.is_multiple_of(8) || dims.iter().any(|dim| !dim.stride.is_multiple_of(8)) {
         // Elements that are parts of bytes, at places that are none.
         return Ok(Form::Unknown);
     }

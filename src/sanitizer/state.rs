@@ -1,7 +1,7 @@
 //! All that the sanitizer knows, and what changes it. Nothing here knows of the driver or of C.
 
 use super::blocks::{Block, Blocks, Promise};
-use super::check::{Check, Found, Scratch, transform, transform_all};
+use super::check::{Check, Found, MOST_RUNS, Scratch, transform, transform_all};
 use super::clock::{Stamp, Table, insert, push};
 use super::recording::Recorded;
 use super::report::Reports;
@@ -68,6 +68,8 @@ pub(super) struct State {
     pub(super) life: u64,
     /// Cells from which on what is over is forgotten.
     prune_at: usize,
+    /// Runs up to which the bytes of a touch are remembered one by one.
+    pub(super) most_runs: u64,
 }
 
 impl State {
@@ -92,7 +94,15 @@ impl State {
             is_told: false,
             life: 0,
             prune_at: FEW,
+            most_runs: MOST_RUNS,
         }
+    }
+
+    /// Do all counts agree with what is there?
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let worlds = self.captures.iter().chain([&self.main]);
+        self.store.check(worlds.flat_map(|world| world.ranges.iter()).map(|entry| entry.value));
     }
 
     /// Is there something for the host, on this thread?
@@ -126,19 +136,21 @@ impl State {
         Ok(self.captures.len() - 1)
     }
 
-    /// The stream is about to do something: its world and its number there.
-    fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    /// A stream's world, and its number there.
+    fn find(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
         let index = self.world(capture)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let slot = world.slot(who)?;
-        world.prepare(slot, &self.host, &mut self.now)?;
+        world.hear(slot, &self.host, &mut self.now)?;
         Ok((index, slot))
     }
 
-    /// The stream's world and its number there.
-    fn place_of(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
-        let index = self.world(capture)?;
-        Ok((index, of(&mut self.captures, &mut self.main, index).slot(who)?))
+    /// The same of a stream that is about to do something.
+    fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+        let (index, slot) = self.find(capture, who)?;
+        let world = of(&mut self.captures, &mut self.main, index);
+        world.prepare(slot, &mut self.now)?;
+        Ok((index, slot))
     }
 
     /// An operation was queued.
@@ -172,8 +184,8 @@ impl State {
         let place = self.store.add_touched(told)?;
         let access = Access::new(at.slot, at.time, place, at.flags);
         let (store, scratch, found) = (&mut self.store, &mut self.scratch, &mut self.found);
-        let unwatched = &mut self.unwatched;
-        Check { world, store, scratch, found, unwatched }.touch(access, mode, form)?;
+        let (unwatched, most_runs) = (&mut self.unwatched, self.most_runs);
+        Check { world, store, scratch, found, unwatched, most_runs }.touch(access, mode, form)?;
         self.store.settle(place);
         if self.found.is_empty() { Ok(()) } else { self.tell() }
     }
@@ -194,20 +206,16 @@ impl State {
         members: &[(u64, Who, &[Touch<'_>])],
     ) -> Result<()> {
         self.sequence += 1;
+        let mut times = Vec::new();
         for (capture, who, _) in members {
-            self.ready(*capture, *who)?;
+            let (world, slot) = self.ready(*capture, *who)?;
+            let time = of(&mut self.captures, &mut self.main, world).advance(slot, &mut self.now);
+            push(&mut times, At { world, slot, time, flags: 0 })?;
         }
-        // The accesses have a time that all hear of: meeting makes it later for each.
-        self.now += 1;
-        let time = self.now;
-        for (capture, who, _) in members {
-            let (index, slot) = self.place_of(*capture, *who)?;
-            of(&mut self.captures, &mut self.main, index).set_time(slot, time);
-        }
+        // From here on each knows all of these times.
         self.meet(members)?;
-        for (capture, who, touches) in members {
-            let (index, slot) = self.place_of(*capture, *who)?;
-            self.touch(At { world: index, slot, time, flags: 0 }, named, touches)?;
+        for (at, (_, _, touches)) in times.iter().zip(members) {
+            self.touch(*at, named, touches)?;
         }
         self.prune()
     }
@@ -316,7 +324,8 @@ impl State {
         let block = Block { owner, world: capture, frames, users: Vec::new() };
         self.blocks.add(range, block)?;
         let Some(who) = owner else { return self.give_to_host(range) };
-        let (index, slot) = self.ready(capture, who)?;
+        // The driver hears nothing of it: no order comes of it but that of these bytes.
+        let (index, slot) = self.find(capture, who)?;
         if index != MAIN {
             // Launches use it from now on: what was there before is over, or it was not minded.
             let mut change = |access: &Access| (access.flags & UNCOVERED != 0).then_some(*access);

@@ -132,10 +132,25 @@ impl Store {
         self.cells.live()
     }
 
-    /// How many touches are named by cells.
+    /// Do all counts agree with what is there? The ranges' numbers are those of cells.
     #[cfg(test)]
-    pub(super) fn touches(&self) -> usize {
-        self.touched.live()
+    pub(super) fn check(&self, ranges: impl Iterator<Item = u32>) {
+        let mut cells = vec![0; self.cells.items.len()];
+        ranges.for_each(|cell| cells[cell as usize] += 1);
+        let mut touched = vec![0; self.touched.items.len()];
+        for (place, cell) in self.cells.items.iter().enumerate() {
+            assert_eq!(cell.owners, cells[place], "cell {place}");
+            assert_eq!(cell.owners == 0, cell.all().next().is_none(), "cell {place}");
+            cell.all().for_each(|access| touched[access.touched as usize] += 1);
+        }
+        for (place, owners) in touched.iter().enumerate() {
+            assert_eq!(self.touched.items[place].owners, *owners, "touch {place}");
+        }
+        let live = touched.iter().filter(|owners| **owners > 0).count();
+        assert_eq!(
+            (self.touched.live(), self.cells()),
+            (live, cells.iter().filter(|c| **c > 0).count())
+        );
     }
 
     /// A touch, the caller's until it settles it.

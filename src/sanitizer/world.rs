@@ -130,11 +130,6 @@ impl World {
         self.streams[slot as usize].who
     }
 
-    /// When a stream does something.
-    pub(super) fn set_time(&mut self, slot: u32, time: u64) {
-        self.streams[slot as usize].time = time;
-    }
-
     /// Does a stream come after a time of another?
     #[inline]
     pub(super) fn knows(&self, slot: u32, other: u32, time: u64) -> bool {
@@ -182,19 +177,20 @@ impl World {
         self.join(slot, &stamp, now)
     }
 
-    /// The stream is about to do something: it hears of the host, and comes after the streams that
-    /// the driver orders before it.
-    pub(super) fn prepare(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
-        if self.number != 0 {
-            return Ok(());
-        }
-        let known = &self.streams[slot as usize];
-        let who = known.who;
-        if known.news != host.news {
+    /// The stream hears what the host knows.
+    pub(super) fn hear(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
+        if self.number == 0 && self.streams[slot as usize].news != host.news {
             self.join(slot, &host.clock.stamp(), now)?;
             self.streams[slot as usize].news = host.news;
         }
-        if who.kind == Kind::Free {
+        Ok(())
+    }
+
+    /// The stream is about to do something: it comes after the streams that the driver orders before
+    /// it.
+    pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
+        let who = self.streams[slot as usize].who;
+        if self.number != 0 || who.kind == Kind::Free {
             return Ok(());
         }
         for index in 0.. {

@@ -1,0 +1,91 @@
+//! Compares what the sanitizer reported with what the oracle found.
+
+use super::oracle::{Race, common};
+use super::program::{How, Mode, Program};
+use super::run::Outcome;
+use super::watch::{Report, Side};
+use std::collections::BTreeSet;
+
+#[derive(Default)]
+pub struct Verdict {
+    /// Reports that are no races.
+    pub false_alarms: Vec<String>,
+    /// Reports of races that say something untrue of the accesses.
+    pub untrue: Vec<String>,
+    /// Lines that race, and those of them that were reported.
+    pub racing: BTreeSet<usize>,
+    pub reported: BTreeSet<usize>,
+}
+
+impl Verdict {
+    /// Was the first race reported?
+    pub fn is_found(&self) -> bool {
+        self.racing.first().is_none_or(|first| self.reported.contains(first))
+    }
+}
+
+fn number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Read => 1,
+        Mode::Write => 2,
+        Mode::Both => 3,
+    }
+}
+
+fn says(side: &Side, how: Option<How>, stream: i64, device: i32, mode: Mode) -> bool {
+    how.is_none_or(|how| side.label.contains(how.label()))
+        && (side.stream, side.device, side.mode) == (stream, device, number(mode))
+}
+
+fn matches(program: &Program, outcome: &Outcome, report: &Report, race: &Race) -> bool {
+    let (now, then) = (&race.later, &race.earlier);
+    let device = |stream: usize| program.streams[stream].device;
+    let bytes = [(report.first, report.first + report.bytes)];
+    let lies_in = |side: &Side| {
+        side.first <= report.first && report.first + report.bytes <= side.first + side.bytes
+    };
+    !common(&race.bytes, &bytes).is_empty()
+        && says(&report.current, now.how, outcome.ids[now.stream], device(now.stream), now.mode)
+        && says(
+            &report.previous,
+            then.how,
+            outcome.ids[then.stream],
+            device(then.stream),
+            then.mode,
+        )
+        && report.previous.sequence < report.current.sequence
+        && lies_in(&report.current)
+        && lies_in(&report.previous)
+        && !report.missing.is_empty()
+        && report.text.contains(&report.current.label)
+        && report.text.contains(&report.previous.label)
+}
+
+pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.racing = races.iter().map(|race| race.later.line).collect();
+    for report in &outcome.reports {
+        let bytes = [(report.first, report.first + report.bytes)];
+        let same = |race: &&Race| {
+            race.later.line == report.line && !common(&race.bytes, &bytes).is_empty()
+        };
+        let own: Vec<&Race> = races.iter().filter(same).collect();
+        if own.is_empty() {
+            verdict.false_alarms.push(describe(report));
+        } else if own.iter().any(|race| matches(program, outcome, report, race)) {
+            verdict.reported.insert(report.line);
+        } else {
+            let whats: Vec<_> = own.iter().map(|race| (race.earlier.line, &race.earlier)).collect();
+            verdict.untrue.push(format!("{}; by the oracle {whats:x?}", describe(report)));
+            verdict.reported.insert(report.line);
+        }
+    }
+    verdict
+}
+
+pub fn describe(report: &Report) -> String {
+    let Report { line, first, bytes, current, previous, missing, .. } = report;
+    format!(
+        "line {line}, {bytes} bytes at {first:x}: {current:x?} after {previous:x?}; \"{missing}\""
+    )
+}
