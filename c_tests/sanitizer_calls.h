@@ -62,6 +62,29 @@ static size_t races(void)
     return count;
 }
 
+/* Each report is heard, and frames are asked for, with no lock held: both may call the library. */
+static size_t heard;
+
+static size_t frames(void *user_data, tcuda_frame *list, size_t capacity)
+{
+    bool is_capturing = false;
+    (void)user_data;
+    CHECK_OK(tcuda_stream_is_capturing(own, &is_capturing));
+    if (capacity > 0)
+        list[0] = (tcuda_frame) { "a program", "sanitizer_calls.h", 1 };
+    return 1;
+}
+
+static void hear(void *user_data, const tcuda_sanitizer_report *report)
+{
+    bool is_capturing = false;
+    (void)user_data;
+    CHECK(report->bytes > 0 && report->current.sequence > report->previous.sequence);
+    CHECK(strstr(report->current.frames, "a program") != NULL);
+    CHECK_OK(tcuda_stream_is_capturing(own, &is_capturing));
+    heard++;
+}
+
 /* All rows are run. */
 static int failures;
 
@@ -74,11 +97,16 @@ static void fail(const struct row *row, const char *why)
 
 static void run_rows(const struct row *rows, size_t count)
 {
+    tcuda_sanitizer_options options = TCUDA_INIT(tcuda_sanitizer_options);
+    options.report = hear;
+    options.frames = frames;
     for (size_t i = 0; i < count; i++) {
         for (int call = 0; call < 2; call++) {
-            CHECK_OK(tcuda_sanitizer_enable(NULL));
+            CHECK_OK(tcuda_sanitizer_enable(&options));
+            heard = 0;
             rows[i].run(call);
             const bool is_race = races() > 0;
+            CHECK_EQ(heard, races());
             CHECK_OK(tcuda_sanitizer_disable());
             for (int32_t device = 0; device < num_devices(); device++)
                 CHECK_OK(tcuda_device_synchronize(device));
