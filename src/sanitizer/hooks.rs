@@ -186,7 +186,7 @@ pub(super) fn named_operation(
     let frames = frames();
     let Some((capture, who)) = place(runtime, stream) else { return };
     tell(|state| {
-        let label = Label::Host(state.texts.keep(name)?);
+        let label = state.texts.label_of(name)?;
         state.operation(capture, who, Named { label, frames }, touches)
     });
 }

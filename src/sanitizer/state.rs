@@ -98,6 +98,12 @@ impl State {
         }
     }
 
+    /// How much is remembered.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.store.cells() + self.main.ranges.len()
+    }
+
     /// Do all counts agree with what is there?
     #[cfg(test)]
     pub(super) fn check(&self) {

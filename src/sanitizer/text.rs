@@ -65,6 +65,18 @@ impl Texts {
         Ok(Kept(place))
     }
 
+    /// A label of the host's, cut where it is long. A host that has ever new ones gets no more at some
+    /// point.
+    pub(super) fn label_of(&mut self, name: &str) -> Result<Label> {
+        const LONGEST: usize = 200;
+        const MOST: usize = 1 << 16;
+        if self.list.len() >= MOST {
+            return Ok(Label::Own("kernel"));
+        }
+        let end = (0..=LONGEST.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+        self.keep(&name[..end.unwrap_or(0)]).map(Label::Host)
+    }
+
     pub(super) fn get(&self, text: Kept) -> &CStr {
         let bytes = self.list.get(text.0 as usize).map_or(&b"\0"[..], |text| text);
         CStr::from_bytes_with_nul(bytes).unwrap_or(c"")

@@ -1,7 +1,7 @@
 //! Streams, and what is ordered before what: of the device's work, or of one capture, which is a
 //! world of its own.
 
-use super::clock::{Clock, Stamp, Table, insert, push};
+use super::clock::{Clock, NO_MEMORY, Stamp, Table, push};
 use super::ranges::Ranges;
 use crate::error::Result;
 
@@ -102,6 +102,9 @@ impl World {
             return Ok(*slot);
         }
         let slot = self.streams.len() as u32;
+        // First what may fail: a stream is known as a whole, or not.
+        self.streams.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        self.slots.try_reserve(1).map_err(|_| NO_MEMORY)?;
         // Streams that are captured have nothing to do with the legacy one.
         if self.number == 0 && who.kind != Kind::Free {
             let ordered = self.ordered.iter().position(|ordered| ordered.device == who.device);
@@ -115,8 +118,8 @@ impl World {
                 _ => push(&mut self.ordered[place].blocking, slot)?,
             }
         }
-        insert(&mut self.slots, who.key, slot)?;
-        push(&mut self.streams, Known { who, clock: Clock::new(), time: 0, news: 0 })?;
+        self.slots.insert(who.key, slot);
+        self.streams.push(Known { who, clock: Clock::new(), time: 0, news: 0 });
         Ok(slot)
     }
 
