@@ -1,6 +1,8 @@
 //! Every function of the header either tells the stream sanitizer what it does, and a row of
 //! c_tests/sanitizer_*.c shows that, or is in a list here that says why it has nothing to tell.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

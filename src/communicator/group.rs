@@ -123,6 +123,7 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
             members.sort_unstable_by_key(address);
             members.dedup_by_key(|member| address(member));
             many.iter().for_each(|operation| drop(operation.tell(runtime)));
+            many.iter().for_each(|operation| operation.tell_end(runtime));
             let refused = sanitizer::point_of_everything();
             // SAFETY: nothing of the runtime is used any more.
             let outcome = unsafe { thread::outside(inside, || run_many(many, &members)) };

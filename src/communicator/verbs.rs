@@ -381,8 +381,24 @@ impl Operation {
         let stream = unsafe { &*self.stream };
         let [(input, read), (output, written)] = self.touched;
         let touches = [Touch::read(input, read), Touch::write(output, written)];
+        // NCCL has the kernels of a communicator come one after the other, on whatever streams.
+        let Ok(key) = self.communicator.key(runtime, stream) else { return None };
+        sanitizer::event_waited(runtime, key, stream);
         sanitizer::operation(runtime, stream, self.verb.name(), &touches);
+        sanitizer::event_recorded(runtime, key, stream);
         sanitizer::point_of_stream(runtime, stream)
+    }
+
+    /// The streams of a group go on when all of it is over.
+    pub(super) fn tell_end(&self, runtime: &Runtime) {
+        if !sanitizer::is_on() {
+            return;
+        }
+        // SAFETY: streams live as long as the runtime.
+        let stream = unsafe { &*self.stream };
+        if let Ok(key) = self.communicator.key(runtime, stream) {
+            sanitizer::event_waited(runtime, key, stream);
+        }
     }
 
     /// Calls NCCL. The caller holds the communicator.
