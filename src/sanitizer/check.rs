@@ -407,6 +407,9 @@ pub(super) fn transform(
     (start, end): (u64, u64),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<()> {
+    if ranges.is_free(start, end) {
+        return Ok(());
+    }
     let mut old = std::mem::take(&mut scratch.old);
     let mut new = std::mem::take(&mut scratch.new);
     old.clear();

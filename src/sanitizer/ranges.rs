@@ -27,11 +27,13 @@ impl Chunk {
 pub(super) struct Ranges {
     chunks: Vec<Chunk>,
     len: usize,
+    /// The room of a chunk that is gone, for the next one.
+    spare: Vec<Entry>,
 }
 
 impl Ranges {
     pub(super) const fn new() -> Ranges {
-        Ranges { chunks: Vec::new(), len: 0 }
+        Ranges { chunks: Vec::new(), len: 0, spare: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -55,6 +57,15 @@ impl Ranges {
         let (chunk, place) = self.first_behind(address);
         let entry = self.chunks.get(chunk)?.0.get(place)?;
         (entry.start <= address).then_some(*entry)
+    }
+
+    /// Is there nothing from an address up to another?
+    pub(super) fn is_free(&self, start: u64, end: u64) -> bool {
+        let (chunk, place) = self.first_behind(start);
+        let Some(entries) = self.chunks.get(chunk) else { return true };
+        let next = self.chunks.get(chunk + 1).map(Chunk::first);
+        let first = entries.0.get(place).map(|entry| entry.start).or(next);
+        first.is_none_or(|first| first >= end)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -83,7 +94,7 @@ impl Ranges {
         let (first, place) = self.first_behind(start);
         if self.chunks.is_empty() {
             self.chunks.try_reserve(1).map_err(|_| NO_MEMORY)?;
-            self.chunks.push(Chunk(Vec::new()));
+            self.chunks.push(Chunk(std::mem::take(&mut self.spare)));
         }
         // One for one, nearly always.
         if let ([new], Some(entry)) = (new, self.chunks[first].0.get_mut(place))
@@ -148,7 +159,7 @@ impl Ranges {
     fn tidy(&mut self, index: usize) -> Result<()> {
         let len = self.chunks[index].0.len();
         if len == 0 {
-            self.chunks.remove(index);
+            self.spare = self.chunks.remove(index).0;
         } else if len > MOST {
             let half = MOST / 2;
             let more = len.div_ceil(half) - 1;
@@ -179,7 +190,7 @@ impl Ranges {
         self.chunks[chunk].0.remove(place);
         self.len -= 1;
         if self.chunks[chunk].0.is_empty() {
-            self.chunks.remove(chunk);
+            self.spare = self.chunks.remove(chunk).0;
         }
         Some(entry)
     }
@@ -239,6 +250,8 @@ mod tests {
                     known[start as usize..end as usize],
                     bytes[start as usize..end as usize]
                 );
+                let is_free = bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
+                assert_eq!(ranges.is_free(start, end), is_free);
                 ranges.replace(start, end, &new).unwrap();
                 bytes[start as usize..end as usize].fill(0);
                 for entry in &new {

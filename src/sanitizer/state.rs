@@ -391,6 +391,9 @@ impl State {
     /// Bytes are nobody's: what the allocator waits for before they serve again, and what not.
     fn take(&mut self, index: usize, range: (u64, u64), block: &Block) -> Result<()> {
         let world = of(&mut self.captures, &mut self.main, index);
+        if world.ranges.is_free(range.0, range.1) {
+            return Ok(());
+        }
         let mut promise = Promise::default();
         let owner = block.owner.map(|who| who.key);
         for key in owner.iter().chain(&block.users) {
