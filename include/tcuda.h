@@ -2887,6 +2887,107 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_options *options,
     void *const *args, size_t num_args, tcuda_stream *stream);
 
+/* ===================================== Stream sanitizer ======================================= */
+
+/** An access to memory by one operation. */
+typedef struct tcuda_access {
+    const void *ptr; /**< The first byte. */
+    /** From there to the last; between rows, or elements that are apart, there may be others. */
+    size_t bytes;
+    /** The operation, "tcuda_copy"; "tcuda_graph_replay: tcuda_copy" in the launch of a graph. */
+    const char *label;
+    const char *frames; /**< The host's frames, one line each, or "". */
+    int64_t stream_id;  /**< As tcuda_stream_id gives it. */
+    uint64_t sequence;  /**< Number of the operation. */
+    int32_t device;     /**< The stream's device. */
+    int32_t mode;       /**< TCUDA_ACCESS_... */
+} tcuda_access;
+
+/**
+ * Two accesses that nothing orders. Texts are the library's, and stay valid until tcuda_shutdown.
+ */
+typedef struct tcuda_sanitizer_report {
+    size_t struct_size;     /**< From TCUDA_INIT. */
+    const void *ptr;        /**< The first byte that both touch. */
+    size_t bytes;           /**< How many lie there. */
+    tcuda_access current;   /**< The one that was queued later. */
+    tcuda_access previous;  /**< The one before. */
+    const char *allocation; /**< The block, and the host's frames where it was allocated; or "". */
+    /** What would order the two: "stream 35 must wait for stream 3 after tcuda_copy ...". */
+    const char *missing;
+} tcuda_sanitizer_report;
+
+/**
+ * Takes each report as it is found, on the thread that queued the later access, with no lock held.
+ * It may call tcuda, but for tcuda_shutdown.
+ */
+typedef void (*tcuda_report_fn)(void *user_data, const tcuda_sanitizer_report *report);
+
+/** How to watch; zeros are defaults. */
+typedef struct tcuda_sanitizer_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    size_t max_reports; /**< The first so many are kept, the others counted; 0: 1000. */
+    /** Takes reports; may be NULL: they are lines of the log, at level warning. */
+    tcuda_report_fn report;
+    /** Gives the host's frames of each operation and allocation; may be NULL. */
+    tcuda_frames_fn frames;
+    void *user_data;          /**< Passed to both. */
+    tcuda_destroy_fn destroy; /**< May be NULL. */
+} tcuda_sanitizer_options;
+
+/**
+ * Begins to watch what streams do with memory, and reports accesses to the same bytes of which one
+ * writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
+ * happened by chance. What is queued through tcuda is watched; for other kernels there is
+ * tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
+ * reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation;
+ * tcuda_shutdown ends it. (torch.cuda._sanitizer.enable_cuda_sanitizer)
+ *
+ * @param options  may be NULL: all zero
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sanitizer_enable(const tcuda_sanitizer_options *options);
+
+/** Stops watching; reports are dropped. Nothing happens if it was not watching. */
+TCUDA_API
+tcuda_status tcuda_sanitizer_disable(void);
+
+/**
+ * Tells of an access by a kernel that the host launched itself, right after it did; nothing
+ * happens while nobody watches.
+ *
+ * @param stream  NULL is the current stream
+ * @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
+ * @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
+ * @param label   what reports call it; may be NULL: "kernel"
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_t bytes,
+    int32_t mode, const char *label);
+
+/** Reports since tcuda_sanitizer_enable, also those that are not kept. */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sanitizer_report_count(size_t *count);
+
+/**
+ * One of the reports that are kept.
+ *
+ * @param index  0 is the oldest
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *report);
+
+/**
+ * The same as a text of several lines: both accesses with their frames, where the memory was
+ * allocated, and what is missing.
+ *
+ * @param index        0 is the oldest
+ * @param buf          may be NULL if len is 0
+ * @param[out] needed  length without NUL; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sanitizer_report_text(size_t index, char *buf, size_t len, size_t *needed);
+
 #ifdef __cplusplus
 }
 #endif

@@ -44,7 +44,8 @@ suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)
 
 races() {
     configure_and_build release && python3 scripts/races.py build/release/c_tests \
-        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json
+        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json &&
+        python3 scripts/races.py build/release/c_tests --sanitizer
 }
 
 model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --test model; fi; }
@@ -87,6 +88,7 @@ step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
 step contract cargo test --locked --test contract
 step model model
+step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" cargo test --locked --test sanitizer -- --nocapture
 step differential scripts/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
 step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
 differential_segments() {

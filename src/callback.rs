@@ -7,6 +7,7 @@ use crate::lock::Mutex;
 use crate::progress;
 use crate::rank::{Rank, before_host_function};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Point};
 use crate::stream::Stream;
 use crate::thread::{self, try_box};
 use std::ffi::c_void;
@@ -35,7 +36,31 @@ impl Callback {
     }
 }
 
-/// Addresses of the callbacks that have not run yet.
+/// A callback while somebody watches, and what is over when it runs.
+struct Watched {
+    callback: Callback,
+    before: Option<Point>,
+}
+
+/// What waits in a stream, at an address of its own.
+trait Queued {
+    /// Tells the kinds apart in [`WAITING`]: a bit that their addresses do not have.
+    const MARK: usize;
+    /// What the driver calls with the address.
+    const CALL: unsafe extern "C" fn(*mut c_void);
+}
+
+impl Queued for Callback {
+    const MARK: usize = 0;
+    const CALL: unsafe extern "C" fn(*mut c_void) = call;
+}
+
+impl Queued for Watched {
+    const MARK: usize = 1;
+    const CALL: unsafe extern "C" fn(*mut c_void) = call_watched;
+}
+
+/// Addresses of the callbacks that have not run yet, with their marks.
 static WAITING: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
 
 /// Queues a callback; on failure the caller keeps it.
@@ -51,17 +76,25 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    let callback = try_box(callback, "a callback")?;
+    if sanitizer::is_on() {
+        let before = sanitizer::point_of_stream(runtime, stream);
+        return queue(runtime, stream, Watched { callback, before });
+    }
+    queue(runtime, stream, callback)
+}
+
+fn queue<T: Queued>(runtime: &Runtime, stream: &Stream, queued: T) -> Result<()> {
+    let queued = try_box(queued, "a callback")?;
     let mut waiting = WAITING.lock();
     waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
-    let address = Box::into_raw(callback);
-    waiting.push(address as usize);
+    let address = Box::into_raw(queued);
+    waiting.push(address as usize | T::MARK);
     drop(waiting);
     let native = stream.native();
-    // SAFETY: `call` takes what `address` is, once.
-    let queued = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), address.cast()) };
-    match queued {
-        Err(error) if forget(address as usize) => {
+    // SAFETY: `T::CALL` takes what `address` is, once.
+    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(T::CALL), address.cast()) };
+    match taken {
+        Err(error) if forget(address as usize | T::MARK) => {
             // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
             drop(unsafe { Box::from_raw(address) });
             Err(error.into())
@@ -83,11 +116,25 @@ fn forget(address: usize) -> bool {
 }
 
 unsafe extern "C" fn call(address: *mut c_void) {
-    if !forget(address as usize) {
+    if !forget(address as usize | Callback::MARK) {
         return;
     }
-    // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
+    // SAFETY: from Box::into_raw in `queue`, and off the list, so that nobody else takes it.
     let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
+    run(&callback);
+}
+
+unsafe extern "C" fn call_watched(address: *mut c_void) {
+    if !forget(address as usize | Watched::MARK) {
+        return;
+    }
+    // SAFETY: as in `call`.
+    let Watched { callback, before } = *unsafe { Box::from_raw(address.cast::<Watched>()) };
+    sanitizer::reached(before);
+    run(&callback);
+}
+
+fn run(callback: &Callback) {
     before_host_function();
     progress::told();
     let _in_callback = thread::InCallback::begin();
@@ -101,8 +148,13 @@ pub(crate) fn abandon_all() {
     functions::abandon_all();
     let waiting = std::mem::take(&mut *WAITING.lock());
     for address in waiting {
-        // SAFETY: from Box::into_raw in `add`, and off the list.
-        let callback = unsafe { Box::from_raw(address as *mut Callback) };
-        callback.finish();
+        if address & Watched::MARK != 0 {
+            let address = (address & !Watched::MARK) as *mut Watched;
+            // SAFETY: from Box::into_raw in `queue`, and off the list.
+            unsafe { Box::from_raw(address) }.callback.finish();
+        } else {
+            // SAFETY: as above.
+            unsafe { Box::from_raw(address as *mut Callback) }.finish();
+        }
     }
 }

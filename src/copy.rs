@@ -181,7 +181,7 @@ fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()>
 }
 
 /// Is it host memory that the driver does not know?
-fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
+pub(crate) fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
     if memory::device_of(address).is_some() {
         return Ok(false);
     }

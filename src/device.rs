@@ -14,6 +14,7 @@ use crate::random::generator::Generator;
 use crate::random::loaded::Loaded;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, heard};
 use crate::stream::Streams;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -214,6 +215,16 @@ impl Device {
         // SAFETY: its context is current.
         unsafe { self.driver.cuCtxSynchronize() }?;
         Ok(())
+    }
+
+    /// The same where a call of the host's promises it.
+    #[inline]
+    pub fn synchronize_for_host(&self) -> Result<()> {
+        if sanitizer::is_on() {
+            let point = sanitizer::point_of_device(self.ordinal);
+            return heard::waited(point, || self.synchronize());
+        }
+        self.synchronize()
     }
 
     /// Can it map the memory of `peer`?

@@ -10,6 +10,7 @@ use crate::once::Once;
 use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Point, heard};
 use crate::stream::{Stream, finished};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -244,7 +245,15 @@ impl Event {
     }
 
     /// Marks the present end of a stream. A first record that fails leaves the event without a device.
+    #[inline]
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        if sanitizer::is_on() {
+            return self.record_watched(runtime, stream);
+        }
+        self.record_now(runtime, stream)
+    }
+
+    fn record_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let device = runtime.device(stream.device())?;
         let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
@@ -274,7 +283,7 @@ impl Event {
         stream: &Stream,
         event: CUevent,
     ) -> Result<()> {
-        if self.flags & EXTERNAL == 0 || !stream.is_capturing(runtime)? {
+        if !self.is_node(runtime, stream)? {
             return stream.record(runtime, event);
         }
         let _context = device.enter()?;
@@ -285,11 +294,25 @@ impl Event {
         Ok(())
     }
 
+    /// Is it a node of its own in what the stream captures?
+    #[inline]
+    fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
+        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
+    }
+
     /// Makes the further work of a stream wait for it; nothing if never recorded.
+    #[inline]
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        if sanitizer::is_on() {
+            return self.wait_watched(runtime, stream);
+        }
+        self.wait_now(runtime, stream)
+    }
+
+    fn wait_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
-        if self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)? {
+        if self.is_node(runtime, stream)? {
             let _context = runtime.device(stream.device())?.enter()?;
             // SAFETY: stream and event are alive.
             unsafe {
@@ -301,7 +324,15 @@ impl Event {
     }
 
     /// Has it been reached? True if never recorded.
+    #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        if sanitizer::is_on() {
+            return heard::asked(self.point(), || self.query_now(runtime));
+        }
+        self.query_now(runtime)
+    }
+
+    fn query_now(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
         let is_reached =
@@ -313,11 +344,58 @@ impl Event {
     }
 
     /// Waits until it is reached.
+    #[inline]
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
+        if sanitizer::is_on() {
+            return heard::waited(self.point(), || self.synchronize_now(runtime));
+        }
+        self.synchronize_now(runtime)
+    }
+
+    fn synchronize_now(&self, runtime: &Runtime) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
+    }
+
+    #[cold]
+    fn record_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        self.record_now(runtime, stream)?;
+        let key = self.native() as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_recorded_in_graph(runtime, key, stream),
+            _ => sanitizer::event_recorded(runtime, key, stream),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+        self.wait_now(runtime, stream)?;
+        let Some(created) = self.created.get() else { return Ok(()) };
+        let key = created.native as u64;
+        match self.is_node(runtime, stream) {
+            Ok(true) => sanitizer::event_waited_in_graph(runtime, key, stream),
+            _ if self.is_shared(created) => sanitizer::waits_for_everything(runtime, stream),
+            _ => sanitizer::event_waited(runtime, key, stream),
+        }
+        Ok(())
+    }
+
+    /// May another process have recorded it, after whatever it has waited for?
+    fn is_shared(&self, created: &Created) -> bool {
+        created.is_opened || self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// What is over when it is reached, for who watches.
+    #[cold]
+    fn point(&self) -> Option<Point> {
+        let created = self.created.get()?;
+        match self.is_shared(created) {
+            true => sanitizer::point_of_everything(),
+            false => sanitizer::point_of_event(created.native as u64),
+        }
     }
 
     /// Milliseconds from this event to `end`.
@@ -357,6 +435,7 @@ impl Drop for Event {
             // SAFETY: events are dropped before the runtime that holds the pool.
             let pool = unsafe { &*created.pool };
             let event = created.native as CUevent;
+            sanitizer::event_gone(created.native as u64);
             match (created.is_opened, self.is_known.load(Ordering::Relaxed)) {
                 (true, _) => pool.close_opened(event),
                 (false, true) => pool.destroy(self.driver_flags(), event),

@@ -9,13 +9,10 @@ use crate::graph::underway::Captures;
 use crate::ipc::Ipc;
 use crate::life::{Holder, Life};
 use crate::lock::{Held, Mutex};
-use crate::memory::backend;
-use crate::memory::direct;
-use crate::memory::history;
 use crate::memory::host::HostMemory;
-use crate::memory::observers;
 use crate::memory::pluggable::Pluggable;
 use crate::memory::settings::{self, Settings};
+use crate::memory::{backend, direct, history, observers};
 use crate::nvtx::own;
 use crate::random::pending;
 use crate::rank::Rank;
@@ -131,7 +128,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         ));
     }
     let settings = settings::current()?;
-    let is_annotated = own::is_wanted()?;
+    let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
     let mut devices = Vec::new();
@@ -152,6 +149,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     settings.warn();
     LIFE.begin(&held, runtime);
     own::set(is_annotated);
+    crate::sanitizer::begin(is_watched);
     get(inside)
 }
 
@@ -382,6 +380,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     let held = LIFE.hold()?;
     GENERATION.fetch_add(1, Ordering::Relaxed);
     history::stop();
+    crate::sanitizer::stop();
     own::set(false);
     let destroy = || {
         observers::detach_all();
@@ -397,6 +396,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     backend::forget();
     crate::sync_debug::forget();
     history::forget();
+    crate::sanitizer::forget();
     crate::stream::forget_current(thread::block());
     Ok(live)
 }

@@ -37,6 +37,15 @@ impl<T> Shared<T> {
         self.0 == other.0
     }
 
+    /// The value, to be changed: nobody else owns it.
+    pub fn alone(&mut self) -> Option<&mut T> {
+        if self.counted().owners.load(Ordering::Acquire) != 1 {
+            return None;
+        }
+        // SAFETY: the only owner is borrowed for as long, and nobody else can become one.
+        Some(&mut unsafe { self.0.as_mut() }.value)
+    }
+
     fn counted(&self) -> &Counted<T> {
         // SAFETY: it lives as long as an owner.
         unsafe { self.0.as_ref() }
@@ -77,8 +86,10 @@ mod tests {
     #[test]
     fn the_last_owner_ends_it() {
         let ends = AtomicUsize::new(0);
-        let first = Shared::new(Noted(&ends), "a test").unwrap();
+        let mut first = Shared::new(Noted(&ends), "a test").unwrap();
+        assert!(first.alone().is_some());
         let second = first.share();
+        assert!(first.alone().is_none());
         assert!(first.is(&second));
         std::thread::scope(|scope| {
             scope.spawn(move || drop(first));

@@ -9,13 +9,11 @@ use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
 use crate::lock::{Lock, Mutex};
 use crate::memory::arena::Arena;
 use crate::once::Once;
-use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
-use crate::sync_debug;
 use crate::thread::{self, Block, try_box};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
@@ -46,6 +44,17 @@ pub struct Stream {
     capture: Lock,
     /// The borrowed handle that the door gave out for it; 0: none yet.
     pub handle: AtomicUsize,
+    /// What the driver said of its order: its flags and one; 0: it was not asked.
+    flags: AtomicU32,
+}
+
+/// How a stream is ordered with the default stream of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Not at all.
+    Free,
+    /// Each waits for what the other held.
+    Blocking,
 }
 
 impl Stream {
@@ -68,6 +77,7 @@ impl Stream {
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
             capture: Lock::new(Rank::STREAM),
             handle: AtomicUsize::new(0),
+            flags: AtomicU32::new(0),
         }
     }
 
@@ -199,17 +209,21 @@ impl Stream {
         Ok(Some(runtime.device(self.device)?.enter()?))
     }
 
-    /// Has all its work finished? For the host.
-    #[inline]
-    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
-        let is_done = self.is_done(runtime)?;
-        if is_done {
-            progress::told();
+    /// How it is ordered with the default stream; it is neither that nor captured. Asked for once.
+    pub(crate) fn order(&self, runtime: &Runtime) -> Result<Order> {
+        let mut flags = self.flags.load(Ordering::Relaxed);
+        if flags == 0 {
+            let _context = self.enter(runtime)?;
+            let mut asked = 0;
+            // SAFETY: the stream is alive, `asked` is writable.
+            unsafe { runtime.driver().cuStreamGetFlags(self.native(), &mut asked) }?;
+            flags = asked + 1;
+            self.flags.store(flags, Ordering::Relaxed);
         }
-        Ok(is_done)
+        Ok(if (flags - 1) & NON_BLOCKING != 0 { Order::Free } else { Order::Blocking })
     }
 
-    /// The same, where the host does not hear of it.
+    /// Has all its work finished? The host does not hear of it.
     #[inline]
     pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
@@ -223,12 +237,6 @@ impl Stream {
         // SAFETY: as in `query`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
-    }
-
-    /// The same where the host asks for it, who may not want to wait.
-    pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
-        sync_debug::before(sync_debug::STREAM)?;
-        self.synchronize(runtime)
     }
 
     /// Makes its further work wait for what `other` holds now.

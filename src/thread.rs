@@ -317,7 +317,13 @@ fn register(block: &'static Block) -> Result<()> {
 /// Locks that are held from before a fork to after it: what they guard is whole in the child.
 struct Forking(UnsafeCell<Option<StillAll>>);
 
-type StillAll = (Held<'static, ()>, crate::epoch::Still<'static>, inject::Still, runtime::Still);
+type StillAll = (
+    Held<'static, ()>,
+    crate::epoch::Still<'static>,
+    inject::Still,
+    runtime::Still,
+    crate::sanitizer::Still,
+);
 
 // SAFETY: used by the thread that holds the list of members only.
 unsafe impl Sync for Forking {}
@@ -327,7 +333,7 @@ static FORKING: Forking = Forking(UnsafeCell::new(None));
 unsafe extern "C" fn before_fork() {
     // First: whoever has it may wait for the others.
     let records = history::hold_records();
-    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold());
+    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold(), crate::sanitizer::hold());
     MEMBERS.hold();
     // SAFETY: the list is held.
     unsafe { *FORKING.0.get() = Some(held) };
@@ -349,6 +355,7 @@ unsafe extern "C" fn after_fork() {
 unsafe extern "C" fn in_child() {
     let _held = held_for_fork();
     crate::ipc::close_in_child();
+    crate::sanitizer::in_child();
     MEMBERS.keep_only(&block().presence);
     if runtime::is_lost_by_fork() {
         MODE.store(MODE_FORKED, Ordering::Relaxed);

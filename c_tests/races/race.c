@@ -1,9 +1,10 @@
 /* Runs a race once for each seed, each on a machine of its own.
  *
- * usage: RACE [--seeds FIRST LAST] [--until-caught] [--schedule NAME] [--json]
+ * usage: RACE [--seeds FIRST LAST] [--until-caught] [--schedule NAME] [--sanitizer] [--json]
  *
  * A racy build succeeds when a seed shows the race, its twin when none does. A schedule other than
- * the adversarial one, "immediate" or "threads", takes no notice of the seeds. */
+ * the adversarial one, "immediate" or "threads", takes no notice of the seeds. With --sanitizer a
+ * run counts as wrong when the stream sanitizer reports something, whatever the bytes are. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "race.h"
@@ -31,6 +32,8 @@ static struct broken {
 } broken = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 uint64_t race_seed;
+
+static bool is_watched;
 
 void race_do(tcuda_status status, const char *call)
 {
@@ -164,6 +167,19 @@ static void free_what_was_made(void)
     made.num_blocks = made.num_pinned = made.num_events = made.num_streams = 0;
 }
 
+/* Did the sanitizer report nothing? */
+static bool nothing_is_reported(void)
+{
+    size_t reports = 0;
+    char text[2048];
+    CHECK_OK(tcuda_sanitizer_report_count(&reports));
+    if (reports > 0 && !the_race.is_racy) {
+        CHECK_OK(tcuda_sanitizer_report_text(0, text, sizeof text, NULL));
+        fprintf(stderr, "%s\n", text);
+    }
+    return reports == 0;
+}
+
 /* One run on a machine of its own; were the bytes right? */
 static bool is_right(const char *options)
 {
@@ -171,7 +187,11 @@ static bool is_right(const char *options)
     broken.is_set = false;
     CHECK_OK(tcuda_backend_select("sim", options));
     CHECK_OK(tcuda_device_set(0));
-    const bool right = the_race.run();
+    if (is_watched)
+        CHECK_OK(tcuda_sanitizer_enable(NULL));
+    bool right = the_race.run();
+    if (is_watched)
+        right = nothing_is_reported();
     free_what_was_made();
     CHECK_OK(tcuda_shutdown(&live_handles));
     CHECK_EQ(live_handles, 0);
@@ -212,11 +232,13 @@ int main(int argc, char **argv)
             schedule = argv[++i];
         } else if (strcmp(argv[i], "--until-caught") == 0) {
             until_caught = true;
+        } else if (strcmp(argv[i], "--sanitizer") == 0) {
+            is_watched = true;
         } else if (strcmp(argv[i], "--json") == 0) {
             json = true;
         } else {
             fprintf(stderr, "usage: %s [--seeds FIRST LAST] [--until-caught] [--schedule NAME] "
-                            "[--json]\n", argv[0]);
+                            "[--sanitizer] [--json]\n", argv[0]);
             return EXIT_FAILURE;
         }
     }

@@ -10,7 +10,7 @@ use super::outs::{Draft, Outs, is_at};
 use super::path::Part;
 use super::plain::Scratch;
 use super::team::{MOST, Team};
-use super::ways;
+use super::{told, ways};
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
@@ -64,8 +64,14 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     }
     let outs = draft.finish()?;
     match flat {
-        Some(flat) => flat.send(&team, &sent)?,
-        None => copies.run(&team)?,
+        Some(flat) => {
+            flat.send(&team, &sent)?;
+            tell_sent(&team, "tcuda_comm_broadcast", &flat, &sent);
+        }
+        None => {
+            copies.run(&team)?;
+            copies.tell(&team, "tcuda_comm_broadcast");
+        }
     }
     if is_for_host {
         wait_for(&team, home.device().into_iter().collect())?;
@@ -100,7 +106,9 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
         flats.iter().try_for_each(|out| out.record(&team))?;
         let mut dsts = Few::<(Home, u64), MOST>::new();
         dsts.fill(flats.iter().map(|out| (out.home, out.address)))?;
-        return flat.send(&team, &dsts);
+        flat.send(&team, &dsts)?;
+        tell_sent(&team, "tcuda_comm_broadcast_into", &flat, &dsts);
+        return Ok(());
     }
     let mut copies = Copies { src: (home, src), dsts: Vec::new() };
     copies.dsts.try_reserve_exact(outs.len).map_err(|_| NO_ROOM)?;
@@ -109,7 +117,13 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
         members::record(&team, home, &out)?;
         copies.dsts.push((home, out));
     }
-    copies.run(&team)
+    copies.run(&team)?;
+    copies.tell(&team, "tcuda_comm_broadcast_into");
+    Ok(())
+}
+
+fn tell_sent(team: &Team, operation: &'static str, flat: &Flat, dsts: &[(Home, u64)]) {
+    told::tell(team, operation, |told| dsts.iter().for_each(|to| told.sent(flat, *to)));
 }
 
 impl Copies<'_> {
@@ -145,6 +159,12 @@ impl Copies<'_> {
         }
         let src = packed.as_ref().map_or(src, |(_, view)| view);
         self.move_all(team, home, src)
+    }
+
+    fn tell(&self, team: &Team, operation: &'static str) {
+        told::tell(team, operation, |told| {
+            self.dsts.iter().for_each(|(home, dst)| told.moved(self.src, (*home, dst)));
+        });
     }
 
     fn move_all(&self, team: &Team, home: Home, src: &Tensor) -> Result<()> {

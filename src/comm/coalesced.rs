@@ -7,7 +7,7 @@ use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Block, Part, Piece};
 use super::plain::{self, Scratch};
 use super::team::{Devices, Team};
-use super::{Tensors, ways};
+use super::{Tensors, told, ways};
 use crate::device::CPU;
 use crate::error::{Error, Result, Which};
 use crate::memory;
@@ -207,6 +207,21 @@ pub fn broadcast_coalesced<'a>(
     }
     let outs = draft.finish()?;
     send(&team, tensors, &layout, first, &copies)?;
+    told::tell(&team, "tcuda_comm_broadcast_coalesced", |told| {
+        for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
+            // It was looked at before.
+            if (tensors.read)(index, &mut tensor).is_ok()
+                && let Ok(home) = Home::of(runtime, &tensor)
+            {
+                told.read(home, &tensor);
+            }
+        }
+        let blocks = |(home, blocks): &Copied| {
+            let blocks = blocks.iter().zip(&layout.blocks);
+            blocks.for_each(|((_, at), (bytes, _))| told.written_range(*home, *at, *bytes));
+        };
+        copies.iter().for_each(blocks);
+    });
     if copies.iter().any(|(home, _)| home.device().is_none()) {
         wait_for(&team, first.home().device().into_iter().collect())?;
     }

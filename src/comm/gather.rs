@@ -81,13 +81,14 @@ impl Joined {
         teams: &Teams<'_>,
         by: &[usize],
         (to, mut address): (Home, u64),
+        operation: &'static str,
     ) -> Result<Ranges> {
         let mut ranges = Ranges::new();
         for (src, team) in self.flats.iter().zip(by) {
             ranges.push(Range { src: *src, dst: (to, address), team: *team })?;
             address += src.bytes;
         }
-        teams.run_ranges(&ranges)?;
+        teams.run_ranges(&ranges, operation)?;
         Ok(ranges)
     }
 }
@@ -189,14 +190,14 @@ pub fn gather<'a>(
     if joined.are_ranges() && is_compact(sizes) {
         let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
         let outs = draft.finish()?;
-        let ranges = joined.run(&teams, &by, (target.home(), address))?;
+        let ranges = joined.run(&teams, &by, (target.home(), address), "tcuda_comm_gather")?;
         teams.wait_for_ranges(&ranges)?;
         return Ok(outs);
     }
     let out = draft.dense(target, joined.dtype, sizes.0, sizes.1)?;
     let outs = draft.finish()?;
     let pieces = parts(tensors, &joined, &by, (target.home(), &out))?;
-    teams.run(&pieces)?;
+    teams.run(&pieces, "tcuda_comm_gather")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
 }
@@ -224,9 +225,12 @@ pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tens
     match Flat::of(to, out).filter(|_| joined.are_ranges()) {
         Some(flat) => {
             by.iter().try_for_each(|team| teams.record(*team, &flat))?;
-            joined.run(&teams, &by, (to, flat.address)).map(drop)
+            joined.run(&teams, &by, (to, flat.address), "tcuda_comm_gather_into").map(drop)
         }
-        None => teams.run(&parts(tensors, &joined, &by, (to, out))?),
+        None => {
+            let pieces = parts(tensors, &joined, &by, (to, out))?;
+            teams.run(&pieces, "tcuda_comm_gather_into")
+        }
     }
 }
 

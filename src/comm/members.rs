@@ -72,7 +72,7 @@ pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
     if team.is_capturing() {
         return Ok(());
     }
-    devices.iter().try_for_each(|device| team.stream(device).synchronize(team.runtime()))
+    devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.runtime()))
 }
 
 /// Says that the memory of a tensor is used on the stream on which its device takes part. It may

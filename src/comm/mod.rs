@@ -18,6 +18,7 @@ pub mod reduce;
 pub mod sums;
 pub mod team;
 pub mod teams;
+pub mod told;
 pub mod ways;
 
 pub use broadcast::{broadcast, broadcast_into};

@@ -95,7 +95,7 @@ pub fn scatter<'a>(
             ranges.push(Range { src, dst: (target.home(), address), team: *team })?;
         }
         let outs = draft.finish()?;
-        teams.run_ranges(&ranges)?;
+        teams.run_ranges(&ranges, "tcuda_comm_scatter")?;
         teams.wait_for_ranges(&ranges)?;
         return Ok(outs);
     }
@@ -114,7 +114,7 @@ pub fn scatter<'a>(
         pieces.push(Piece { src, dst, team: *team });
     }
     let outs = draft.finish()?;
-    teams.run(&pieces)?;
+    teams.run(&pieces, "tcuda_comm_scatter")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
 }
@@ -168,7 +168,7 @@ pub fn scatter_into(
             teams.record(*team, &out)?;
             ranges.push(Range { src, dst: (out.home, out.address), team: *team })?;
         }
-        return teams.run_ranges(&ranges);
+        return teams.run_ranges(&ranges, "tcuda_comm_scatter_into");
     }
     let (mut pieces, mut start) = (with_room(outs.len)?, 0i64);
     for (index, (out, size)) in outs.all()?.into_iter().zip(sizes.iter()).enumerate() {
@@ -176,7 +176,7 @@ pub fn scatter_into(
         start += *size;
         pieces.push(Piece { src: (home, piece), dst: (flats[index].0, out), team });
     }
-    teams.run(&pieces)
+    teams.run(&pieces, "tcuda_comm_scatter_into")
 }
 
 /// A tensor of which all pieces lie side by side.

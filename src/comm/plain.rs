@@ -11,6 +11,7 @@ use crate::copy;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Touch};
 use crate::stream::Stream;
 
 /// So many calls of the driver at most are made where it would take memory to make fewer.
@@ -22,7 +23,9 @@ pub struct Scratch<'a> {
     runtime: &'a Runtime,
     /// Where it begins.
     pub address: u64,
-    is_pinned: bool,
+    bytes: u64,
+    /// On a device, in the order of which stream.
+    stream: Option<&'a Stream>,
 }
 
 impl<'a> Scratch<'a> {
@@ -32,22 +35,27 @@ impl<'a> Scratch<'a> {
         let device = runtime.device(device)?;
         let stream = team.stream(device.ordinal());
         let address = device.memory.allocate(runtime, device, stream, bytes)?;
-        Ok(Scratch { runtime, address, is_pinned: false })
+        Ok(Scratch { runtime, address, bytes, stream: Some(stream) })
     }
 
     /// Pinned.
     pub fn pinned(runtime: &'a Runtime, bytes: u64) -> Result<Scratch<'a>> {
         let address = runtime.host.allocate(runtime, bytes as usize)? as u64;
-        Ok(Scratch { runtime, address, is_pinned: true })
+        Ok(Scratch { runtime, address, bytes, stream: None })
     }
 }
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         // Nobody is there to be told, and it was just allocated.
-        let _ = match self.is_pinned {
-            true => self.runtime.host.free(self.runtime, self.address as usize),
-            false => memory::free(self.runtime, self.address),
+        let _ = match self.stream {
+            None => self.runtime.host.free(self.runtime, self.address as usize),
+            Some(stream) => {
+                // Whoever has the memory next without that stream's order may still meet this.
+                let touch = Touch::write(self.address, self.bytes);
+                sanitizer::operation(self.runtime, stream, "scratch of tcuda_comm", &[touch]);
+                memory::free(self.runtime, self.address)
+            }
         };
     }
 }

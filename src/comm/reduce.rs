@@ -10,7 +10,7 @@ use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::plain::{self, Scratch};
 use super::team::{MOST, Team};
-use super::ways;
+use super::{told, ways};
 use crate::device::CURRENT;
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
@@ -106,7 +106,14 @@ impl Checked {
     }
 
     /// Queues the sum of what lies side by side, the root first.
-    fn add(&self, team: &Team, flats: &[Flat], root: usize, dst: Part) -> Result<()> {
+    fn add(
+        &self,
+        team: &Team,
+        flats: &[Flat],
+        root: usize,
+        dst: Part,
+        operation: &'static str,
+    ) -> Result<()> {
         let mut sources = Few::<Part, MOST>::new();
         for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
             flat.record(team)?;
@@ -114,7 +121,12 @@ impl Checked {
             sources.push(Part { device, address: flat.address })?;
         }
         let (number, elements) = (self.number, self.elements);
-        add_all(team, &[Sum { number, elements, sources: &sources, dst }])
+        add_all(team, &[Sum { number, elements, sources: &sources, dst }])?;
+        told::tell(team, operation, |told| {
+            flats.iter().for_each(|flat| told.read_flat(flat));
+            told.written_range(Home::Device(dst.device), dst.address, elements * number.bytes());
+        });
+        Ok(())
     }
 }
 
@@ -162,19 +174,21 @@ pub fn reduce_add<'a>(
         return draft.finish();
     }
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
+    let operation = "tcuda_comm_reduce_add";
     if let (Some(flats), Target::Device(..), 2..) = (&checked.flats, target, tensors.len) {
         // What lies side by side keeps its strides.
         let sizes = (first.shape(), first.strides());
         let address = draft.range(target, first.dtype, sizes, flats[root].bytes)?;
         let outs = draft.finish()?;
-        checked.add(&team, flats, root, Part { device: adder, address })?;
+        checked.add(&team, flats, root, Part { device: adder, address }, operation)?;
         return Ok(outs);
     }
     let mut strides = [0; MAX_DIMS];
     strides_of_copy(first.shape(), first.strides(), &mut strides[..ndim]);
     let out = draft.dense(target, first.dtype, first.shape(), &strides[..ndim])?;
     let outs = draft.finish()?;
-    add(&team, adder, &tensors.all()?, &checked.homes, root, (target.home(), &out))?;
+    let out = (target.home(), &out);
+    add(&team, adder, &tensors.all()?, &checked.homes, root, out, operation)?;
     if matches!(target, Target::Host) {
         wait_for(&team, [adder].into_iter().collect())?;
     }
@@ -196,16 +210,18 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) ->
     let root = root_of(checked.homes.iter().copied(), target)?;
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
     members::record(&team, home, out)?;
+    let operation = "tcuda_comm_reduce_add_into";
     if let (Some(flats), Some(own), 2..) = (&checked.flats, Flat::of(home, out), tensors.len) {
         let is_aligned = own.address.is_multiple_of(checked.number.bytes());
         let first = &flats[root];
         let is_apart = !others(flats, root).any(|flat| flat.meets(&own))
             && (!first.meets(&own) || first.address == own.address);
         if home == Home::Device(adder) && is_aligned && is_apart {
-            return checked.add(&team, flats, root, Part { device: adder, address: own.address });
+            let dst = Part { device: adder, address: own.address };
+            return checked.add(&team, flats, root, dst, operation);
         }
     }
-    add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out))
+    add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out), operation)
 }
 
 /// Adds tensors on a device, the root first, into an output.
@@ -216,6 +232,7 @@ fn add(
     homes: &[Home],
     root: usize,
     (home, out): (Home, &Tensor),
+    operation: &'static str,
 ) -> Result<()> {
     for (home, tensor) in homes.iter().zip(tensors) {
         members::record(team, *home, tensor)?;
@@ -223,13 +240,20 @@ fn add(
     if tensors.len() == 1 {
         let mut moves = Moves::default();
         moves.add((homes[0], &tensors[0]), (home, out))?;
-        return moves.run(team);
+        moves.run(team)?;
+        told::tell(team, operation, |told| told.moved((homes[0], &tensors[0]), (home, out)));
+        return Ok(());
     }
     let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
     let mut adding = Adding::with_room(team, adder, tensors.len(), 1)?;
     let sources = order().map(|index| (homes[index], &tensors[index]));
     adding.item(sources, (home, out))?;
-    adding.run()
+    adding.run()?;
+    told::tell(team, operation, |told| {
+        homes.iter().zip(tensors).for_each(|(home, tensor)| told.read(*home, tensor));
+        told.written(home, out);
+    });
+    Ok(())
 }
 
 /// What is added up in one go, on one device.

@@ -10,12 +10,14 @@ use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::reduce::{Adding, add_all, number_of, root_of};
 use super::team::{Devices, MOST};
+use super::told::{self, Told};
 use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::tensor::{Place, Tensor};
 
+const OPERATION: &str = "tcuda_comm_reduce_add_coalesced";
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
 
 /// Tensors of several devices that are added up, and which of them comes first.
@@ -163,12 +165,23 @@ pub fn reduce_add_coalesced<'a>(
         }
         let outs = draft.finish()?;
         add_all(&team, &sums)?;
+        told::tell(&team, OPERATION, |told| {
+            for Sum { number, elements, sources, dst } in &sums {
+                let bytes = elements * number.bytes();
+                let mut read = |part: &Part| {
+                    told.read_range(Home::Device(part.device), part.address, bytes);
+                };
+                sources.iter().for_each(&mut read);
+                told.written_range(Home::Device(dst.device), dst.address, bytes);
+            }
+        });
         return Ok(outs);
     }
     let mut column = Column::with_room(num_devices)?;
     let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
     let mut moves = Moves::default();
     let mut blocks = None;
+    let mut told = Told::begin(OPERATION);
     for (number, laid) in layout.tensors.iter().enumerate() {
         column.read(runtime, tensors, (number, num_tensors), target)?;
         for (home, tensor) in &column.tensors {
@@ -184,6 +197,10 @@ pub fn reduce_add_coalesced<'a>(
         }
         let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
         let out = first.side_by_side(address)?;
+        if let Some(told) = &mut told {
+            column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
+            told.written(target.home(), &out);
+        }
         match num_devices {
             1 => moves.add((*home, first), (target.home(), &out))?,
             _ => adding.item(column.in_order(), (target.home(), &out))?,
@@ -192,6 +209,9 @@ pub fn reduce_add_coalesced<'a>(
     let outs = draft.finish()?;
     moves.run(&team)?;
     adding.run()?;
+    if let Some(told) = &told {
+        told.tell(&team);
+    }
     if matches!(target, Target::Host) {
         writers.add(adder);
         wait_for(&team, writers)?;

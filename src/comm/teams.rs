@@ -5,6 +5,7 @@ use super::flat::Flat;
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::team::{Devices, MOST, Team};
+use super::told;
 use crate::error::{Error, Result};
 use crate::few::Few;
 use crate::runtime::Runtime;
@@ -111,7 +112,7 @@ impl<'a> Teams<'a> {
     }
 
     /// Queues all pieces.
-    pub fn run(&self, pieces: &[Piece]) -> Result<()> {
+    pub fn run(&self, pieces: &[Piece], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
             let mut moves = Moves::default();
             for piece in pieces.iter().filter(|piece| piece.team == index) {
@@ -121,12 +122,18 @@ impl<'a> Teams<'a> {
                 moves.add((*from, src), (*to, dst))?;
             }
             moves.run(team)?;
+            told::tell(team, operation, |told| {
+                for piece in pieces.iter().filter(|piece| piece.team == index) {
+                    let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
+                    told.moved((*from, src), (*to, dst));
+                }
+            });
         }
         Ok(())
     }
 
     /// The same of ranges, whose destinations are recorded already, or of blocks of the call's own.
-    pub fn run_ranges(&self, ranges: &[Range]) -> Result<()> {
+    pub fn run_ranges(&self, ranges: &[Range], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
             let mut moves = Moves::default();
             let mut recorded = None;
@@ -139,6 +146,10 @@ impl<'a> Teams<'a> {
                 moves.add_range((src.home, src.address), *dst, src.bytes)?;
             }
             moves.run(team)?;
+            told::tell(team, operation, |told| {
+                let own = ranges.iter().filter(|range| range.team == index);
+                own.for_each(|range| told.sent(&range.src, range.dst));
+            });
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::shared::Shared;
 use crate::thread::{self, Inside};
 use std::cell::Cell;
@@ -109,7 +110,8 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
         [] => Ok(()),
         [only] => {
             only.note_stream();
-            run_one(inside, only)
+            let refused = only.tell(runtime);
+            run_one(inside, only).inspect_err(|_| sanitizer::reached(refused))
         }
         many => {
             many.iter().for_each(Operation::note_stream);
@@ -120,8 +122,12 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
             // In one order on all threads, so that no two wait for each other.
             members.sort_unstable_by_key(address);
             members.dedup_by_key(|member| address(member));
+            many.iter().for_each(|operation| drop(operation.tell(runtime)));
+            many.iter().for_each(|operation| operation.tell_end(runtime));
+            let refused = sanitizer::point_of_everything();
             // SAFETY: nothing of the runtime is used any more.
-            unsafe { thread::outside(inside, || run_many(many, &members)) }
+            let outcome = unsafe { thread::outside(inside, || run_many(many, &members)) };
+            outcome.inspect_err(|_| sanitizer::reached(refused))
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::farewell::Standing;
 use crate::runtime::{self, Runtime};
+use crate::sanitizer::{self, Point};
 use crate::stream::{self, Stream};
 use crate::sync;
 use crate::thread::{self, Inside};
@@ -222,7 +223,7 @@ impl Communicator {
         let generation = runtime.generation;
         let drained = match self.begin_drain(runtime) {
             Ok(None) => Ok(()),
-            Ok(Some(event)) => self.drain(inside, generation, event),
+            Ok(Some(event)) => self.drain(inside, generation, event, self.point(runtime)),
             Err(error) => Err(error),
         };
         // A device that is lost never gets to the end. Whatever else there was, NCCL waits by itself.
@@ -278,8 +279,33 @@ impl Communicator {
         }
     }
 
-    /// Waits for an event, which goes back, or until the communicator was aborted.
-    fn drain(&self, inside: &Inside, generation: u64, event: CUevent) -> Result<()> {
+    /// By which the sanitizer knows the end of its work, in captures another than beside them: no
+    /// event has such a key, since handles are even.
+    fn key(&self, runtime: &Runtime, stream: &Stream) -> Result<u64> {
+        let in_capture = u64::from(stream.is_capturing(runtime)?);
+        Ok(self.own_key() + 2 * in_capture)
+    }
+
+    fn own_key(&self) -> u64 {
+        std::ptr::from_ref(self) as u64 + 1
+    }
+
+    /// All that the stream of its last work holds, if anybody watches.
+    fn point(&self, runtime: &Runtime) -> Option<Point> {
+        // SAFETY: NULL, or a stream of this runtime.
+        let last = unsafe { self.last.load(Ordering::SeqCst).as_ref() }?;
+        sanitizer::point_of_stream(runtime, last)
+    }
+
+    /// Waits for an event, which goes back, or until the communicator was aborted. `over`: what the host
+    /// knows once it is reached.
+    fn drain(
+        &self,
+        inside: &Inside,
+        generation: u64,
+        event: CUevent,
+        over: Option<Point>,
+    ) -> Result<()> {
         loop {
             let now = runtime::existing(inside).filter(|now| now.generation == generation);
             let Some(runtime) = now else { return Ok(()) };
@@ -289,6 +315,9 @@ impl Communicator {
             // Work that failed need not come to its end.
             if is_over || self.query().is_err() {
                 runtime.device(self.device)?.events.give_untimed(event);
+                if let Ok(true) = asked {
+                    sanitizer::reached(over);
+                }
                 return asked.map(|_| ());
             }
             // SAFETY: the runtime is looked for anew.
@@ -337,6 +366,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        sanitizer::event_gone(self.own_key());
+        sanitizer::event_gone(self.own_key() + 2);
         let comm = self.take();
         if !comm.is_null() {
             // SAFETY: nobody else has it.

@@ -7,6 +7,7 @@ use crate::driver::nccl::{Buffer, data};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Point, Touch};
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::tensor::dtype::code;
@@ -86,6 +87,8 @@ pub(super) struct Operation {
     pub(super) op: i32,
     pub(super) native: usize,
     pub(super) stream: *const Stream,
+    /// First byte and length of what is read, and of what is written.
+    touched: [(u64, u64); 2],
 }
 
 // SAFETY: the stream is not followed but by who is inside, as long as the runtime lives.
@@ -145,7 +148,27 @@ fn bytes_of(tensor: &Tensor) -> Result<u64> {
     }
 }
 
+/// First byte and length of a contiguous tensor; none has no bytes.
+fn range_of(tensor: Option<&Tensor>) -> Result<(u64, u64)> {
+    let Some(tensor) = tensor else { return Ok((0, 0)) };
+    let (first, end) = tensor.range()?;
+    Ok((first, end - first))
+}
+
 impl Verb {
+    /// What the host calls.
+    fn name(self) -> &'static str {
+        match self {
+            Verb::AllReduce(_) => "tcuda_communicator_all_reduce",
+            Verb::Broadcast(_) => "tcuda_communicator_broadcast",
+            Verb::Reduce(..) => "tcuda_communicator_reduce",
+            Verb::AllGather => "tcuda_communicator_all_gather",
+            Verb::ReduceScatter(_) => "tcuda_communicator_reduce_scatter",
+            Verb::Send(_) => "tcuda_communicator_send",
+            Verb::Recv(_) => "tcuda_communicator_recv",
+        }
+    }
+
     /// The operation, of verbs that calculate.
     fn op(self) -> Option<ReduceOp> {
         match self {
@@ -168,7 +191,8 @@ impl Communicator {
             return group::add(runtime, operation);
         }
         operation.note_stream();
-        group::run_one(inside, &operation)
+        let refused = operation.tell(runtime);
+        group::run_one(inside, &operation).inspect_err(|_| sanitizer::reached(refused))
     }
 
     fn require_rank(&self, name: &'static str, rank: i32) -> Result<()> {
@@ -238,6 +262,7 @@ impl Communicator {
             note_use(tensor, stream)?;
         }
         let address = |tensor: Option<&Tensor>| tensor.map_or(0, |tensor| tensor.address as usize);
+        let touched = [range_of(input)?, range_of(output)?];
         // Who neither reads nor writes names the memory that it has: NCCL wants some.
         let (from, to) = (address(input.or(output)), address(output.or(input)));
         Ok(Operation {
@@ -250,6 +275,7 @@ impl Communicator {
             op: op as i32,
             native: stream.native() as usize,
             stream: std::ptr::from_ref(stream),
+            touched,
         })
     }
 
@@ -343,6 +369,36 @@ impl Operation {
     /// The stream is the last one that the communicator's work is on.
     pub(super) fn note_stream(&self) {
         self.communicator.last.store(self.stream.cast_mut(), Ordering::SeqCst);
+    }
+
+    /// Tells the sanitizer, before NCCL is called: the runtime may be gone when that comes back. Gives
+    /// what is as good as over where NCCL refuses it.
+    pub(super) fn tell(&self, runtime: &Runtime) -> Option<Point> {
+        if !sanitizer::is_on() {
+            return None;
+        }
+        // SAFETY: streams live as long as the runtime.
+        let stream = unsafe { &*self.stream };
+        let [(input, read), (output, written)] = self.touched;
+        let touches = [Touch::read(input, read), Touch::write(output, written)];
+        // NCCL has the kernels of a communicator come one after the other, on whatever streams.
+        let Ok(key) = self.communicator.key(runtime, stream) else { return None };
+        sanitizer::event_waited(runtime, key, stream);
+        sanitizer::operation(runtime, stream, self.verb.name(), &touches);
+        sanitizer::event_recorded(runtime, key, stream);
+        sanitizer::point_of_stream(runtime, stream)
+    }
+
+    /// The streams of a group go on when all of it is over.
+    pub(super) fn tell_end(&self, runtime: &Runtime) {
+        if !sanitizer::is_on() {
+            return;
+        }
+        // SAFETY: streams live as long as the runtime.
+        let stream = unsafe { &*self.stream };
+        if let Ok(key) = self.communicator.key(runtime, stream) {
+            sanitizer::event_waited(runtime, key, stream);
+        }
     }
 
     /// Calls NCCL. The caller holds the communicator.

@@ -143,6 +143,7 @@ driver_calls! {
     cuStreamSynchronize = cuStreamSynchronize(stream: CUstream);
     cuStreamWaitEvent = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuStreamGetPriority = cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
+    cuStreamGetFlags = cuStreamGetFlags(stream: CUstream, flags: *mut c_uint);
     cuStreamGetCtx = cuStreamGetCtx @ 9020 (stream: CUstream, context: *mut CUcontext);
     cuStreamGetId = cuStreamGetId(stream: CUstream, id: *mut c_ulonglong);
     cuLaunchHostFunc = cuLaunchHostFunc(

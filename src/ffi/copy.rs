@@ -5,6 +5,7 @@ use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use crate::copy::{self, Rows};
 use crate::error::{Error, Result};
+use crate::told;
 use std::ffi::c_void;
 
 /// The address of a pointer that must not be NULL.
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn tcuda_copy(
         let (dst, src) = (address(dst, "dst")?, address(src, "src")?);
         let runtime = call.runtime()?;
         let stream = copy::stream_for(runtime, stream, &[dst, src])?;
-        copy::copy(runtime, dst, src, bytes as u64, stream)
+        told::copy_for_host(runtime, dst, src, bytes as u64, stream)
     })
 }
 
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn tcuda_copy_2d(
         let stream = copy::stream_for(runtime, stream, &[dst, src])?;
         let dst = Rows { address: dst, pitch: dst_pitch_bytes as u64 };
         let src = Rows { address: src, pitch: src_pitch_bytes as u64 };
-        copy::copy_2d(runtime, dst, src, width_bytes as u64, rows as u64, stream)
+        told::copy_2d_for_host(runtime, dst, src, width_bytes as u64, rows as u64, stream)
     })
 }
 
@@ -99,6 +100,6 @@ pub unsafe extern "C" fn tcuda_fill(
         let ptr = address(ptr, "ptr")?;
         let runtime = call.runtime()?;
         let stream = copy::stream_for(runtime, stream, &[ptr])?;
-        copy::fill(runtime, ptr, value, count as u64, stream)
+        told::fill_for_host(runtime, ptr, value, count as u64, stream)
     })
 }

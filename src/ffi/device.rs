@@ -352,7 +352,7 @@ pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcu
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
-    boundary(|call| call.runtime()?.device(device)?.synchronize())
+    boundary(|call| call.runtime()?.device(device)?.synchronize_for_host())
 }
 
 /// What happens when a call makes the host wait for the device where that is easily overlooked.

@@ -108,20 +108,29 @@ fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
+/// Asks a host's function, and passes its frames on.
+pub(super) fn capture_by(
+    function: tcuda_frames_fn,
+    user_data: *mut c_void,
+    take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>),
+) {
+    let none = tcuda_frame { name: std::ptr::null(), filename: std::ptr::null(), line: 0 };
+    let mut frames = [none; DEEPEST];
+    let depth = match function {
+        // SAFETY: the host's own function with its own data, and room for so many frames.
+        Some(function) => unsafe { function(user_data, frames.as_mut_ptr(), DEEPEST) },
+        None => 0,
+    };
+    take(&mut frames[..depth.min(DEEPEST)].iter().map(|frame| Named {
+        name: bytes_of(frame.name),
+        filename: bytes_of(frame.filename),
+        line: frame.line,
+    }));
+}
+
 impl Source for HostSource {
     fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
-        let none = tcuda_frame { name: std::ptr::null(), filename: std::ptr::null(), line: 0 };
-        let mut frames = [none; DEEPEST];
-        let depth = match self.function {
-            // SAFETY: the host's own function with its own data, and room for so many frames.
-            Some(function) => unsafe { function(self.user_data, frames.as_mut_ptr(), DEEPEST) },
-            None => 0,
-        };
-        take(&mut frames[..depth.min(DEEPEST)].iter().map(|frame| Named {
-            name: bytes_of(frame.name),
-            filename: bytes_of(frame.filename),
-            line: frame.line,
-        }));
+        capture_by(self.function, self.user_data, take);
     }
 
     fn is_taken(&self) {

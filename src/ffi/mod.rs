@@ -27,6 +27,7 @@ pub mod monitor;
 pub mod nvtx;
 pub mod pluggable;
 pub mod random;
+pub mod sanitizer;
 pub mod slot;
 pub mod snapshot;
 pub mod statistics;

@@ -307,7 +307,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_stream(
 ) -> tcuda_status {
     boundary(|call| {
         let (stream, other) = (or_current(stream, call)?, or_current(other, call)?);
-        stream.wait_stream(call.runtime()?, other)
+        stream.wait_stream_for_host(call.runtime()?, other)
     })
 }
 

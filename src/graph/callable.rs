@@ -11,6 +11,7 @@ use crate::memory::backend::Server;
 use crate::memory::pool::Pool;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
@@ -21,6 +22,16 @@ pub enum Pass {
     Forward,
     /// Gradients of the inputs of those of the outputs.
     Backward,
+}
+
+impl Pass {
+    /// What the host calls.
+    fn operation(self) -> &'static str {
+        match self {
+            Pass::Forward => "tcuda_graphed_callable_call",
+            Pass::Backward => "tcuda_graphed_callable_call_backward",
+        }
+    }
 }
 
 /// A host's functions.
@@ -91,6 +102,9 @@ pub struct Callable(Mutex<Option<Captured>>);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a graphed callable");
 
+/// What the host calls.
+const MAKE: &str = "tcuda_graphed_callable_create";
+
 /// While it is made: nobody else sees it, and the host's functions run with no lock held.
 struct Making {
     plan: Plan,
@@ -119,7 +133,7 @@ impl Making {
             {
                 memory::record_stream(start, stream)?;
             }
-            input.take(runtime, sample, stream)?;
+            input.take(runtime, sample, stream, MAKE)?;
             inputs.push(input);
         }
         Ok(())
@@ -227,7 +241,7 @@ fn gradients_of<'a>(
         gradients.try_reserve(1).map_err(|_| NO_ROOM)?;
         let (gradient, block) = Static::like(runtime, device, stream, output)?;
         blocks.push(block);
-        gradient.clear(runtime, stream)?;
+        gradient.clear(runtime, stream, MAKE)?;
         gradients.push(gradient);
     }
     Ok(gradients)
@@ -266,7 +280,7 @@ pub fn make(
     let stream = device.streams.for_captures(device)?;
     if let Err(error) = capture_all(runtime, device, stream, &mut making, options) {
         // What was queued reads memory of the host's.
-        let _ = stream.synchronize(runtime);
+        let _ = stream.wait_for_host(runtime);
         making.into_iter().for_each(|making| making.undo(runtime));
         return Err(error);
     }
@@ -292,7 +306,7 @@ fn capture_all(
         pool => pool,
     };
     let of_pool = || (pool.as_ref().map(Pool::share), mode);
-    device.synchronize()?;
+    device.synchronize_for_host()?;
     let _current = Current::begin(runtime, stream)?;
     for one in &mut *making {
         one.prepare(runtime, device, stream)?;
@@ -300,7 +314,7 @@ fn capture_all(
             one.warm_up(runtime, device, stream)?;
         }
     }
-    stream.synchronize(runtime)?;
+    stream.wait_for_host(runtime)?;
     for one in &mut *making {
         one.capture_forward(runtime, stream, of_pool())?;
     }
@@ -308,7 +322,7 @@ fn capture_all(
         one.capture_backward(runtime, device, stream, of_pool())?;
     }
     // What was put into their tensors is there, whatever stream they are called on.
-    stream.synchronize(runtime)
+    stream.wait_for_host(runtime)
 }
 
 /// A stream and its device are current for this thread, until it is dropped.
@@ -362,6 +376,8 @@ impl Callable {
         num_results: usize,
         mut give: impl FnMut(usize, Option<&Static>),
     ) -> Result<()> {
+        // Before the lock, under which no function of the host's is called but those captured.
+        let _told = sanitizer::call();
         let mut held = self.0.lock();
         let Some(captured) = held.as_mut() else {
             return Err(Error::InvalidState("the callable is being destroyed by another thread"));
@@ -402,7 +418,7 @@ impl Callable {
             input.require_alike(argument)?;
         }
         for (input, argument) in inputs.iter().zip(arguments) {
-            input.take(runtime, argument, stream)?;
+            input.take(runtime, argument, stream, pass.operation())?;
         }
         graph.replay(runtime, Some(stream))?;
         let used_on = std::ptr::from_ref(stream.on_this_thread(runtime)?);

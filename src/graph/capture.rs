@@ -1,6 +1,6 @@
 //! Captures: how they begin and end, in PyTorch's order.
 
-use super::underway::capture_of;
+use super::underway::{Uses, capture_of};
 use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
@@ -9,6 +9,7 @@ use crate::memory::Relaxed;
 use crate::memory::backend::Server;
 use crate::memory::pool::Pool;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::{Stream, is_capturing};
 use crate::thread;
 use std::ptr::null_mut;
@@ -240,13 +241,16 @@ impl State {
         let stream = capture.stream();
         let device = runtime.and_then(|runtime| runtime.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
+        let captured = runtime.and_then(|runtime| sanitizer::capture_of(runtime, stream));
         let ended = end_capture(driver, stream);
+        let recording = sanitizer::capture_ended(captured);
         if let Some(runtime) = runtime {
             if ended.is_err() {
                 // A call that did nothing has left the stream captured.
                 runtime.captures.discard(driver, stream);
             }
-            self.held.take(runtime.captures.end(capture.number));
+            let uses = runtime.captures.end(capture.number);
+            self.held.take(Uses { recording, ..uses });
         }
         for registered in &mut self.generators {
             registered.increment = registered.generator.capture_epilogue();

@@ -11,6 +11,7 @@ use crate::lock::Mutex;
 use crate::progress;
 use crate::rank::{Rank, before_captured_function};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Point};
 use crate::thread;
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
@@ -20,6 +21,8 @@ struct Captured {
     /// Never that of another, also after the library has ended and begun again.
     number: usize,
     callback: Callback,
+    /// What is over when it runs, if anybody watches: at the last launch.
+    before: Option<Point>,
     /// Lists that name it.
     holders: usize,
     /// Calls that launches will make.
@@ -98,6 +101,18 @@ impl Functions {
         }
     }
 
+    /// The host knows that what `before` gives is over when one is called.
+    #[cold]
+    pub(super) fn come_after(&self, before: impl Fn() -> Option<Point>) {
+        for number in &self.0 {
+            // Made with no lock held.
+            let before = before();
+            if let Some(captured) = TABLE.lock().find(*number) {
+                captured.before = before;
+            }
+        }
+    }
+
     /// The driver has refused that launch. If it makes it after all, what is gone by then is not called.
     pub(super) fn disown(&self) {
         self.each(|captured| captured.owed = captured.owed.saturating_sub(1));
@@ -152,7 +167,8 @@ fn list(callback: Callback) -> Result<usize> {
     table.list.try_reserve(1).map_err(|_| NO_ROOM)?;
     table.last += 1;
     let number = table.last;
-    table.list.push(Captured { number, callback, holders: 1, owed: 0, running: 0 });
+    let before = None;
+    table.list.push(Captured { number, callback, before, holders: 1, owed: 0, running: 0 });
     Ok(number)
 }
 
@@ -172,10 +188,11 @@ unsafe extern "C" fn call(number: *mut c_void) {
     let number = number.addr();
     let found = TABLE.lock().find(number).map(|captured| {
         captured.running += 1;
-        (captured.callback.function, captured.callback.user_data)
+        (captured.callback.function, captured.callback.user_data, captured.before.clone())
     });
-    let Some((function, user_data)) = found else { return };
+    let Some((function, user_data, before)) = found else { return };
     before_captured_function();
+    sanitizer::reached(before);
     progress::told();
     let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data, which stay while it runs.

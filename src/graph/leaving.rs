@@ -9,17 +9,27 @@ use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
 use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
+use crate::sanitizer::Recording;
 use crate::stream::Stream;
+
+/// What a launch does besides what the driver knows.
+#[derive(Default)]
+pub(super) struct Content {
+    /// Host functions.
+    pub(super) functions: Functions,
+    /// What the sanitizer was told; none: nobody watched the capture.
+    pub(super) recording: Option<Recording>,
+}
 
 /// What a graph holds: its own pool first.
 #[derive(Default)]
 pub(super) struct Leaving {
     pub(super) pools: Vec<Pool>,
     pinned: Vec<usize>,
-    /// Host functions of its template.
-    own: Functions,
-    /// Those of its executable since that was updated.
-    pub(super) updated: Option<Functions>,
+    /// What its template runs.
+    own: Content,
+    /// What its executable runs since that was updated.
+    pub(super) updated: Option<Content>,
     /// They end with no lock held.
     pub(super) generators: Vec<Registered>,
     /// Where it was launched.
@@ -38,9 +48,9 @@ impl Leaving {
 
     /// What its capture used.
     pub(super) fn take(&mut self, uses: Uses) {
-        let Uses { mut pools, pinned, functions } = uses;
+        let Uses { mut pools, pinned, functions, recording } = uses;
         self.pinned = pinned;
-        self.own = functions;
+        self.own = Content { functions, recording };
         if !pools.is_empty() {
             std::mem::swap(&mut self.pools, &mut pools);
             // The list of the others was made with room for its own, which comes first.
@@ -60,18 +70,19 @@ impl Leaving {
         Ok(())
     }
 
-    /// What a launch calls.
+    /// What a launch runs.
     #[inline]
-    pub(super) fn functions(&self) -> &Functions {
+    pub(super) fn content(&self) -> &Content {
         self.updated.as_ref().unwrap_or(&self.own)
     }
 
-    /// The same, held twice; of the host functions the template's.
+    /// The same, held twice; of what a launch runs the template's.
     pub(super) fn share(&self, runtime: &Runtime) -> Result<Leaving> {
         let mut other = Leaving::default();
         other.make_room_for_pools(self.pools.len())?;
         other.pinned.try_reserve(self.pinned.len()).map_err(|_| NO_ROOM)?;
-        other.own = self.own.share()?;
+        let Content { functions, recording } = &self.own;
+        other.own = Content { functions: functions.share()?, recording: recording.clone() };
         other.pools.extend(self.pools.iter().map(Pool::share));
         other.pinned.extend(&self.pinned);
         runtime.host.keep_again(&other.pinned);

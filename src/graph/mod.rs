@@ -24,9 +24,10 @@ use crate::random::capture::Registration;
 use crate::random::generator::Generator;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use capture::Capture;
-use leaving::Leaving;
+use leaving::{Content, Leaving};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
@@ -136,8 +137,11 @@ impl State {
 fn destroy_exec(driver: &Driver, exec: usize) {
     // SAFETY: ours, and nobody names it any more; launches that are under way go on.
     let destroy = || unsafe { driver.cuGraphExecDestroy(exec as CUgraphExec) };
-    if exec != 0 && destroy().is_err() {
-        let _ = destroy();
+    if exec != 0 {
+        sanitizer::executable_gone(exec as u64);
+        if destroy().is_err() {
+            let _ = destroy();
+        }
     }
 }
 
@@ -213,7 +217,21 @@ impl Graph {
     }
 
     /// Queues all its work on a stream; without one on the current stream of its device.
+    #[inline]
     pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
+        if sanitizer::is_on() {
+            // Before the lock, under which no function of the host's is called.
+            let _told = sanitizer::call();
+            return self.launch::<true>(runtime, stream);
+        }
+        self.launch::<false>(runtime, stream)
+    }
+
+    fn launch<const WATCHED: bool>(
+        &self,
+        runtime: &Runtime,
+        stream: Option<&Stream>,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.require_captured(NOT_CAPTURED)?;
@@ -239,12 +257,21 @@ impl Graph {
         for Registered { generator, increment } in &state.generators {
             generator.replay_prologue(runtime, *increment, stream)?;
         }
-        let functions = state.held.functions();
+        let Content { functions, recording } = state.held.content();
+        let executable = state.exec as u64;
         functions.owe();
+        if WATCHED {
+            // Before: the launch may call the functions at once.
+            sanitizer::graph_launched(runtime, stream, executable, recording.as_ref());
+            functions.come_after(|| sanitizer::point_of_stream(runtime, stream));
+        }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
             functions.disown();
+            if WATCHED {
+                sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
+            }
         }
         Ok(launched?)
     }

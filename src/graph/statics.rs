@@ -5,9 +5,11 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::tensor::owned::{self, Lent, Sizes};
 use crate::tensor::{Place, Tensor};
+use crate::told;
 
 /// A tensor that stays where it is, with sizes that a host may look at.
 pub struct Static {
@@ -72,21 +74,38 @@ impl Static {
     }
 
     /// Copies a tensor that is alike, unless it lies here already.
-    pub(super) fn take(&self, runtime: &Runtime, other: &Tensor, stream: &Stream) -> Result<()> {
+    pub(super) fn take(
+        &self,
+        runtime: &Runtime,
+        other: &Tensor,
+        stream: &Stream,
+        operation: &'static str,
+    ) -> Result<()> {
         if self.tensor.numel == 0 || self.tensor.address == other.address {
             return Ok(());
         }
         let ((to, end), (from, _)) = (self.tensor.range()?, other.range()?);
-        copy::copy(runtime, to, from, end - to, stream)
+        match sanitizer::is_on() {
+            true => told::copy_watched(runtime, (to, from, end - to), stream, operation),
+            false => copy::copy(runtime, to, from, end - to, stream),
+        }
     }
 
     /// Writes zeros.
-    pub(super) fn clear(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    pub(super) fn clear(
+        &self,
+        runtime: &Runtime,
+        stream: &Stream,
+        operation: &'static str,
+    ) -> Result<()> {
         let (first, end) = self.tensor.range()?;
         if first == end {
             return Ok(());
         }
-        copy::fill(runtime, first, &[0], end - first, stream)
+        match sanitizer::is_on() {
+            true => told::fill_watched(runtime, (first, &[0], end - first), stream, operation),
+            false => copy::fill(runtime, first, &[0], end - first, stream),
+        }
     }
 }
 

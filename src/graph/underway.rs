@@ -17,6 +17,7 @@ use crate::memory::stats::Class;
 use crate::memory::watch::{self, Watcher};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::Recording;
 use crate::stream::{Stream, is_capturing};
 use crate::thread;
 use std::ffi::c_void;
@@ -60,6 +61,8 @@ struct Underway {
 /// What a capture used that must stay as long as its graph.
 #[derive(Default)]
 pub struct Uses {
+    /// What the sanitizer was told.
+    pub(super) recording: Option<Recording>,
     /// Pools besides its own.
     pub pools: Vec<Pool>,
     /// Blocks of pinned memory, by address, each once.

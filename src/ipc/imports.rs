@@ -79,6 +79,12 @@ impl Imports {
         self.list.iter().find(|import| import.address == address).map(|import| import.device)
     }
 
+    /// How often a block is imported.
+    pub fn count(&self, address: u64) -> usize {
+        let found = self.list.iter().find(|import| import.address == address);
+        found.map_or(0, |import| import.count)
+    }
+
     /// Imports a handle on its device: the block's address and length.
     pub fn open(&mut self, device: &Device, handle: &Handle, words: &Words) -> Result<(u64, u64)> {
         if let Some(known) = self.list.iter_mut().find(|import| import.handle == *handle) {

@@ -27,6 +27,7 @@ use crate::memory::exported::{self, Exported};
 use crate::memory::wait_for;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, heard};
 use crate::stream::Stream;
 use descriptor::Descriptor;
 use exports::{Export, ExportParts, Exports, Range};
@@ -284,6 +285,15 @@ impl Ipc {
             let _ = imports.close(runtime, address);
             return Err(error);
         }
+        let is_first = imports.count(address) == 1;
+        drop(imports);
+        if words.has_event != 0 {
+            // The other process may itself have waited for any work of this one.
+            sanitizer::waits_for_everything(runtime, stream);
+        }
+        if is_first {
+            sanitizer::allocated(runtime, address, bytes, stream);
+        }
         Ok((address, bytes))
     }
 
@@ -298,8 +308,13 @@ impl Ipc {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
         // Unmapping waits for nothing, nor does the other process.
-        wait_for(runtime, stream)?;
-        self.imports.lock().close(runtime, address)
+        let point = sanitizer::point_of_stream(runtime, stream);
+        heard::waited(point, || wait_for(runtime, stream))?;
+        let mut imports = self.imports.lock();
+        if imports.count(address) == 1 {
+            sanitizer::freed(address);
+        }
+        imports.close(runtime, address)
     }
 
     /// Gives the block of a handle to nobody from now on.

@@ -13,6 +13,7 @@ use crate::driver::compiler::Program;
 use crate::driver::sys::CUfunction;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use crate::text::Text;
@@ -94,8 +95,9 @@ impl Jit {
         scalars: &Scalars,
         stream: Option<&Stream>,
     ) -> Result<bool> {
+        // Who watches is told of tensors, and here are none.
         let mut found = Again::new();
-        if !self.recent.find(runtime, asked, scalars.key(), &mut found) {
+        if sanitizer::is_on() || !self.recent.find(runtime, asked, scalars.key(), &mut found) {
             return Ok(false);
         }
         let device = runtime.device(found.device)?;
@@ -149,8 +151,23 @@ impl Jit {
                     target.launch(part, part.layout(kinds, common), false)
                 }),
             layout => target.launch(&whole, layout, true),
+        }?;
+        if sanitizer::is_on() {
+            tell(runtime, stream, call);
         }
+        Ok(())
     }
+}
+
+/// Tells the sanitizer of a call.
+#[cold]
+fn tell(runtime: &Runtime, stream: &Stream, call: &Call<'_>) {
+    let inputs = call.inputs.iter().map(|input| Touch::tensor(input, Mode::Read));
+    let outputs = call.outputs.iter().map(|output| Touch::tensor(output, Mode::Write));
+    let mut touches = [Touch::read(0, 0); MOST_OPERANDS];
+    let len = inputs.len() + outputs.len();
+    touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
+    sanitizer::operation(runtime, stream, "tcuda_jit_call", &touches[..len.min(MOST_OPERANDS)]);
 }
 
 /// The one device of all tensors.

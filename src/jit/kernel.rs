@@ -6,7 +6,9 @@ use super::store::MOST_PARAMETERS;
 use crate::device::Device;
 use crate::driver::compiler::Program;
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
 use crate::text::Text;
 use std::ffi::{CStr, c_void};
@@ -147,11 +149,45 @@ impl Kernel {
                 std::ptr::null_mut(),
             )
         }?;
+        if sanitizer::is_on() {
+            tell(runtime, stream, arguments, accesses.unwrap_or(&[]));
+        }
         Ok(())
     }
 }
 
-/// What a launch does to the memory of its arguments; who watches accesses hears of them here.
+/// Tells the sanitizer of a launch: an argument that leads to memory stands for all of its block from
+/// there on.
+#[cold]
+fn tell(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses: &[i32]) {
+    let mut touches = [Touch::read(0, 0); MOST_PARAMETERS];
+    for ((touch, argument), access) in touches.iter_mut().zip(arguments).zip(accesses) {
+        let mode = match *access {
+            1 => Mode::Read,
+            2 => Mode::Write,
+            3 => Mode::ReadWrite,
+            _ => continue,
+        };
+        // SAFETY: by the caller's promise the argument is an address, of any alignment here.
+        let address = unsafe { argument.cast::<u64>().read_unaligned() };
+        *touch = Touch::rows(address, rest_of_block(address), 1, 0, mode);
+    }
+    sanitizer::operation(runtime, stream, "tcuda_kernel_launch", &touches);
+}
+
+/// How many bytes the block around an address has from there on, also where it was given out before
+/// anybody watched; 0: it is in none.
+fn rest_of_block(address: u64) -> u64 {
+    match sanitizer::rest_of_block(address) {
+        0 => {
+            let extent = memory::extent(address).ok().flatten();
+            extent.map_or(0, |(start, bytes)| (start + bytes).saturating_sub(address))
+        }
+        bytes => bytes,
+    }
+}
+
+/// What a launch does to the memory of its arguments.
 fn check_accesses(accesses: Option<&[i32]>) -> Result<()> {
     let wrong = accesses.unwrap_or(&[]).iter().find(|access| !(0..=3).contains(*access));
     match wrong {

@@ -15,6 +15,7 @@ use super::stats::change_of;
 use super::{policy, round_size, virtual_memory, watch};
 use crate::device::CURRENT;
 use crate::runtime::{self, Runtime};
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::thread::Inside;
 use std::sync::atomic::Ordering;
@@ -59,7 +60,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[inline(always)]
 pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<()> {
     runtime::existing(inside)?;
-    if stream.is_per_thread() {
+    if sanitizer::is_on() || stream.is_per_thread() {
         return None;
     }
     let (arena, offset) = virtual_memory::arena_of(address)?;

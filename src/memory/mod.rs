@@ -85,6 +85,7 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use arena::{Arena, Request};
 use backend::Server;
@@ -220,7 +221,9 @@ impl DeviceMemory {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
             return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
-        self.allocate_by_policy(runtime, device, stream, bytes)
+        let address = self.allocate_by_policy(runtime, device, stream, bytes)?;
+        sanitizer::allocated(runtime, address, bytes, stream);
+        Ok(address)
     }
 
     #[cold]

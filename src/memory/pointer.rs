@@ -7,6 +7,7 @@ use super::stats::change_of;
 use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 
 /// A block as its holder sees it.
@@ -62,6 +63,8 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
 #[cold]
 fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
     history::before_free();
+    // Before another thread can have it.
+    sanitizer::freed(address);
     free_block::<true>(runtime, address)
 }
 
@@ -111,6 +114,12 @@ fn memory_of<'a>(runtime: &'a Runtime, arena: &Arena) -> Result<&'a DeviceMemory
 
 /// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
+    note_use(address, stream)?;
+    sanitizer::used_on(address, stream);
+    Ok(())
+}
+
+fn note_use(address: u64, stream: &Stream) -> Result<()> {
     let block = match virtual_memory::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
         None if direct::has(address) => return direct::record_stream(address, stream),
@@ -124,6 +133,12 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 /// The same for the block that holds an address, or else begins at `start`; nothing where that is
 /// memory of others.
 pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
+    note_use_around(address, start, stream)?;
+    sanitizer::used_on(address, stream);
+    Ok(())
+}
+
+fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         return match direct::has(start) && !direct::is_of(start, stream) {

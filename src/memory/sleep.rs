@@ -33,7 +33,7 @@ pub(super) fn put_to_sleep(runtime: &Runtime, pool: PoolId, keep: bool) -> Resul
     for device in runtime.devices.iter().filter(|device| device.memory.has_arena_of(pool)) {
         device.memory.require_mapped(pool)?;
         device.memory.require_unshared(pool)?;
-        device.synchronize()?;
+        device.synchronize_for_host()?;
         kept.push((
             device,
             if keep { device.memory.back_up(runtime, device, pool)? } else { Vec::new() },

@@ -1,6 +1,6 @@
-//! Whether anybody looks at allocations: one word, zero unless events are recorded, a thread uses a
-//! private pool or is in an observer, or freed memory is poisoned. So a plain allocation or free pays
-//! for all of that with one load and one branch.
+//! Whether anybody looks at allocations: one word, zero unless events are recorded, the stream
+//! sanitizer is on, a thread uses a private pool or is in an observer, or freed memory is poisoned. So
+//! a plain allocation or free pays for all of that with one load and one branch.
 //!
 //! A word that changes is seen at once by the thread that changed it; another thread may finish what
 //! it has begun the plain way, as if it had come just before.
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Watcher {
     /// The recorder of history.
     History = 0,
+    /// The stream sanitizer.
+    Sanitizer = 4,
     /// What is done to memory that is freed, and what is told of it.
     Debugging = 8,
     /// Threads that are in an observer.

@@ -7,6 +7,7 @@ use super::plan::{self, Dim, Distribution, Dtype, Launch, Philox, View};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::sanitizer::{self, Mode, Touch};
 use crate::stream::Stream;
 use crate::tensor::order::Ordered;
 use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
@@ -79,10 +80,13 @@ impl<'a> Fill<'a> {
         };
         let philox = take(tensor.numel)?;
         if ordered.fits_32_bits() {
-            return launch(&ordered, philox);
+            launch(&ordered, philox)?;
+        } else {
+            // What was taken for the whole is nobody's, and each part takes its own.
+            ordered.for_each_part(&mut |part| launch(part, take(part.numel())?))?;
         }
-        // What was taken for the whole is nobody's, and each part takes its own.
-        ordered.for_each_part(&mut |part| launch(part, take(part.numel())?))
+        target.tell(&[Touch::tensor(tensor, Mode::Write)]);
+        Ok(())
     }
 
     /// Fills with 1 and 0 by the probabilities of another tensor.
@@ -111,9 +115,11 @@ impl<'a> Fill<'a> {
         let (own, others) = (view_of(&own)?, view_of(&others)?);
         let words = plan::increment(&distribution, dtype, self.tensor.numel, geometry);
         let philox = target.generator.take(runtime, target.stream, words, target.operation)?;
-        let p = Some((&others, p_dtype));
-        let planned = plan::plan(&distribution, dtype, &own, p, &philox, geometry);
-        target.launch(planned.ok_or_else(unplanned)?)
+        let drawn = Some((&others, p_dtype));
+        let planned = plan::plan(&distribution, dtype, &own, drawn, &philox, geometry);
+        target.launch(planned.ok_or_else(unplanned)?)?;
+        target.tell(&[Touch::tensor(self.tensor, Mode::Write), Touch::tensor(p, Mode::Read)]);
+        Ok(())
     }
 }
 
@@ -123,6 +129,11 @@ fn unplanned() -> Error {
 }
 
 impl Target<'_> {
+    /// Tells the sanitizer of it.
+    fn tell(&self, touches: &[Touch<'_>]) {
+        sanitizer::operation(self.runtime, self.stream, self.operation, touches);
+    }
+
     fn launch(&self, mut launch: Launch) -> Result<()> {
         let _context = self.device.enter()?;
         let function = self.device.random.function(self.device, launch.image, launch.kernel)?;

@@ -32,8 +32,16 @@ fn priorities_are_clamped(bench: &Bench) {
         cu!(bench, cuStreamGetPriority(stream, &mut priority) => 0);
         bench.is("priority", priority, expected);
     }
+    for asked in [0, 1] {
+        let (mut stream, mut flags) = (null_mut(), 99);
+        cu!(bench, cuStreamCreateWithPriority(&mut stream, asked, 0) => 0);
+        cu!(bench, cuStreamGetFlags(stream, &mut flags) => 0);
+        bench.is("flags", flags, asked);
+    }
     for fixed in [0, LEGACY, PER_THREAD] {
-        let mut priority = 99;
+        let (mut priority, mut flags) = (99, 99);
+        cu!(bench, cuStreamGetFlags(handle(fixed), &mut flags) => 0);
+        bench.is("flags of a default stream", flags, 0);
         cu!(bench, cuStreamGetPriority(handle(fixed), &mut priority) => 0);
         bench.is("priority of a default stream", priority, 0);
     }

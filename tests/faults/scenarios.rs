@@ -11,6 +11,7 @@ mod jit;
 mod limits;
 mod memory;
 mod random;
+mod sanitizer;
 pub mod tools;
 mod torch;
 mod work;
@@ -136,6 +137,11 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO, "telemetry", tools::telemetry),
     on(TWO, "blas", tools::blas),
     on(ONE, "functions", jit::functions),
+    on(ONE, "sanitizer", sanitizer::sanitizer),
+    on(LATE, "late_sanitizer", sanitizer::sanitizer),
+    on(TWO, "watched_collectives", || sanitizer::watched(comm::odd)),
+    on(LATE, "watched_record_stream", || sanitizer::watched(memory::record_stream)),
+    on(ONE, "watched_torch", || sanitizer::watched(torch::blocks_and_graphs)),
 ];
 
 fn devices() -> Done {

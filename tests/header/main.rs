@@ -33,6 +33,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Communicators", &["communicator"]),
     ("NVTX and telemetry", &["nvtx", "monitor"]),
     ("Jiterator and kernels", &["jit", "kernel"]),
+    ("Stream sanitizer", &["sanitizer"]),
 ];
 
 const FRONT: &str = include_str!("front.h");

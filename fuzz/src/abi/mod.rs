@@ -20,6 +20,7 @@ mod monitor;
 mod nvtx;
 mod pluggable;
 mod random;
+mod sanitizer;
 pub mod snapshot;
 mod statistics;
 mod stream;
@@ -290,6 +291,12 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_kernel_compile", jit::compile),
     ("tcuda_kernel_destroy", jit::kernel_destroy),
     ("tcuda_kernel_launch", jit::launch),
+    ("tcuda_sanitizer_enable", sanitizer::enable),
+    ("tcuda_sanitizer_disable", sanitizer::disable),
+    ("tcuda_sanitizer_access", sanitizer::access),
+    ("tcuda_sanitizer_report_count", sanitizer::report_count),
+    ("tcuda_sanitizer_report_get", sanitizer::report_get),
+    ("tcuda_sanitizer_report_text", sanitizer::report_text),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -137,6 +137,14 @@ pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_
     })
 }
 
+pub(super) unsafe extern "C" fn get_flags(stream: CUstream, flags: *mut c_uint) -> c_int {
+    entry(|machine| {
+        let stream = get(machine, stream)?;
+        capture::records(machine, &stream)?;
+        put!(flags, if stream.kind == Kind::NonBlocking { NON_BLOCKING } else { 0 })
+    })
+}
+
 pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUcontext) -> c_int {
     entry(|machine| {
         let stream = get(machine, stream)?;

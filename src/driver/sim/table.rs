@@ -38,6 +38,7 @@ pub fn table() -> Table {
         cuStreamSynchronize: Some(stream::synchronize),
         cuStreamWaitEvent: Some(stream::wait_event),
         cuStreamGetPriority: Some(stream::get_priority),
+        cuStreamGetFlags: Some(stream::get_flags),
         cuStreamGetCtx: Some(stream::get_context),
         cuStreamGetId: Some(stream::get_id),
         cuLaunchHostFunc: Some(stream::launch_host_function),

@@ -26,6 +26,7 @@ use crate::memory::history;
 use crate::memory::host_settings::HostSettings;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sanitizer;
 use crate::stream::Stream;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::thread::{self, try_box};
@@ -173,6 +174,15 @@ impl HostMemory {
             return Ok(0);
         }
         history::before_host_allocation();
+        if sanitizer::is_on() {
+            let tell = |address: &usize| sanitizer::pinned(*address as u64, bytes as u64);
+            return self.allocate_now(runtime, bytes).inspect(tell);
+        }
+        self.allocate_now(runtime, bytes)
+    }
+
+    #[inline]
+    fn allocate_now(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
         let wanted = self.wanted(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = wanted.class * SHARDS + shard;
@@ -338,6 +348,7 @@ impl HostMemory {
     #[inline]
     pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
         history::before_free();
+        sanitizer::unpinned(address as u64);
         let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
         let (index, id) = (found.index, found.id);
         let Some(heap) = found.heap() else { return Err(unknown_block(address)) };
@@ -363,6 +374,11 @@ impl HostMemory {
 
     /// Says that the block around an address is used on a stream.
     pub fn record(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
+        let tell = |()| sanitizer::used_on(address as u64, stream);
+        self.add_use(runtime, address, stream).map(tell)
+    }
+
+    fn add_use(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
         if self.find(address, false).is_none() {
             return Err(unknown_address(address));
         }

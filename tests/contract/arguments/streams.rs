@@ -7,7 +7,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuStreamCreateWithPriority, cuStreamDestroy, cuStreamQuery, cuStreamSynchronize,
-    cuStreamWaitEvent, cuStreamGetPriority, cuStreamGetCtx, cuStreamGetId, cuLaunchHostFunc,
+    cuStreamWaitEvent, cuStreamGetPriority, cuStreamGetFlags, cuStreamGetCtx, cuStreamGetId, cuLaunchHostFunc,
     cuStreamIsCapturing, cuStreamGetCaptureInfo, cuThreadExchangeStreamCaptureMode, cuEventCreate,
     cuEventDestroy, cuEventRecord, cuEventRecordWithFlags, cuEventQuery, cuEventSynchronize,
     cuEventElapsedTime,
@@ -69,6 +69,16 @@ fn cuStreamGetPriority(bench: &Bench) {
     cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
     cu!(bench, cuStreamGetPriority(null_mut(), &mut priority) => 201);
     bench.is("untouched", priority, 77);
+}
+
+fn cuStreamGetFlags(bench: &Bench) {
+    let mut flags = 77;
+    cu!(bench, cuStreamGetFlags(null_mut(), &mut flags) => 3);
+    bench.start();
+    cu!(bench, cuStreamGetFlags(null_mut(), null_mut()) => 1);
+    cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
+    cu!(bench, cuStreamGetFlags(null_mut(), &mut flags) => 201);
+    bench.is("untouched", flags, 77);
 }
 
 fn cuStreamGetCtx(bench: &Bench) {

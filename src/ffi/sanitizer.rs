@@ -1,0 +1,304 @@
+//! Section "Stream sanitizer" of the header.
+
+use super::boundary::{Sized_, boundary, optional_text, out, struct_in, struct_out, text_out};
+use super::history::{capture_by, tcuda_frames_fn};
+use super::kernel::{TCUDA_ACCESS_READ, TCUDA_ACCESS_READ_WRITE, TCUDA_ACCESS_WRITE};
+use super::library::tcuda_destroy_fn;
+use super::status::tcuda_status;
+use super::stream::{or_current, tcuda_stream};
+use crate::error::{Error, Result};
+use crate::memory::frames::Named;
+use crate::memory::history::Source;
+use crate::rank::before_host_function;
+use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
+use crate::thread::try_box;
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An access to memory by one operation.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_access {
+    /// The first byte.
+    pub ptr: *const c_void,
+    /// From there to the last; between rows, or elements that are apart, there may be others.
+    pub bytes: usize,
+    /// The operation, "tcuda_copy"; "tcuda_graph_replay: tcuda_copy" in the launch of a graph.
+    pub label: *const c_char,
+    /// The host's frames, one line each, or "".
+    pub frames: *const c_char,
+    /// As tcuda_stream_id gives it.
+    pub stream_id: i64,
+    /// Number of the operation.
+    pub sequence: u64,
+    /// The stream's device.
+    pub device: i32,
+    /// TCUDA_ACCESS_...
+    pub mode: i32,
+}
+
+/// Two accesses that nothing orders. Texts are the library's, and stay valid until tcuda_shutdown.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_sanitizer_report {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// The first byte that both touch.
+    pub ptr: *const c_void,
+    /// How many lie there.
+    pub bytes: usize,
+    /// The one that was queued later.
+    pub current: tcuda_access,
+    /// The one before.
+    pub previous: tcuda_access,
+    /// The block, and the host's frames where it was allocated; or "".
+    pub allocation: *const c_char,
+    /// What would order the two: "stream 35 must wait for stream 3 after tcuda_copy ...".
+    pub missing: *const c_char,
+}
+
+/// Takes each report as it is found, on the thread that queued the later access, with no lock held.
+/// It may call tcuda, but for tcuda_shutdown.
+pub type tcuda_report_fn =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, report: *const tcuda_sanitizer_report)>;
+
+/// How to watch; zeros are defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_sanitizer_options {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// The first so many are kept, the others counted; 0: 1000.
+    pub max_reports: usize,
+    /// Takes reports; may be NULL: they are lines of the log, at level warning.
+    pub report: tcuda_report_fn,
+    /// Gives the host's frames of each operation and allocation; may be NULL.
+    pub frames: tcuda_frames_fn,
+    /// Passed to both.
+    pub user_data: *mut c_void,
+    /// May be NULL.
+    pub destroy: tcuda_destroy_fn,
+}
+
+// SAFETY: repr(C), plain data, struct_size first; a NULL function is None.
+unsafe impl Sized_ for tcuda_sanitizer_options {}
+// SAFETY: repr(C), plain data, struct_size first.
+unsafe impl Sized_ for tcuda_sanitizer_report {}
+
+/// The host's functions.
+struct Host {
+    report: tcuda_report_fn,
+    frames: tcuda_frames_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+    /// Set once nothing can fail any more: a failed call takes nothing.
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the host promises that its functions may run on any thread.
+unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
+
+impl Source for Host {
+    fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
+        capture_by(self.frames, self.user_data, take);
+    }
+
+    fn is_taken(&self) {
+        self.is_taken.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Listener for Host {
+    fn has_frames(&self) -> bool {
+        self.frames.is_some()
+    }
+
+    fn takes_reports(&self) -> bool {
+        self.report.is_some()
+    }
+
+    fn take(&self, report: &Report) {
+        let report = report_of(report);
+        if let Some(function) = self.report {
+            // SAFETY: the host's own function with its own data.
+            unsafe { function(self.user_data, &report) };
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy
+            && self.is_taken.load(Ordering::Relaxed)
+        {
+            before_host_function();
+            // SAFETY: the host's own function, called once.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+fn access_of(access: &Access) -> tcuda_access {
+    tcuda_access {
+        ptr: access.start as *const c_void,
+        bytes: access.bytes as usize,
+        label: access.label.0,
+        frames: access.frames.0,
+        stream_id: access.stream_id,
+        sequence: access.sequence,
+        device: access.device,
+        mode: match access.mode {
+            Mode::Read => TCUDA_ACCESS_READ,
+            Mode::Write => TCUDA_ACCESS_WRITE,
+            Mode::ReadWrite => TCUDA_ACCESS_READ_WRITE,
+        },
+    }
+}
+
+fn report_of(report: &Report) -> tcuda_sanitizer_report {
+    tcuda_sanitizer_report {
+        struct_size: size_of::<tcuda_sanitizer_report>(),
+        ptr: report.start as *const c_void,
+        bytes: report.bytes as usize,
+        current: access_of(&report.current),
+        previous: access_of(&report.previous),
+        allocation: report.allocation.0,
+        missing: report.missing.0,
+    }
+}
+
+/// The options as they are meant; what the host's struct lacks is zero.
+fn read(options: *const tcuda_sanitizer_options) -> Result<tcuda_sanitizer_options> {
+    let none = tcuda_sanitizer_options {
+        struct_size: size_of::<tcuda_sanitizer_options>(),
+        max_reports: 0,
+        report: None,
+        frames: None,
+        user_data: std::ptr::null_mut(),
+        destroy: None,
+    };
+    if options.is_null() { Ok(none) } else { struct_in(options, none, "options") }
+}
+
+/// Begins to watch what streams do with memory, and reports accesses to the same bytes of which one
+/// writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
+/// happened by chance. What is queued through tcuda is watched; for other kernels there is
+/// tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
+/// reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation;
+/// tcuda_shutdown ends it. (torch.cuda._sanitizer.enable_cuda_sanitizer)
+///
+/// @param options  may be NULL: all zero
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sanitizer_enable(
+    options: *const tcuda_sanitizer_options,
+) -> tcuda_status {
+    boundary(|_| {
+        let tcuda_sanitizer_options { max_reports, report, frames, user_data, destroy, .. } =
+            read(options)?;
+        let is_taken = AtomicBool::new(false);
+        let host = Host { report, frames, user_data, destroy, is_taken };
+        if host.report.is_none() && host.frames.is_none() && host.destroy.is_none() {
+            return sanitizer::enable(None, max_reports);
+        }
+        let host: Box<dyn Listener> = try_box(host, "the stream sanitizer")?;
+        sanitizer::enable(Some(host), max_reports)
+    })
+}
+
+/// Stops watching; reports are dropped. Nothing happens if it was not watching.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
+    boundary(|_| {
+        sanitizer::disable();
+        Ok(())
+    })
+}
+
+/// Tells of an access by a kernel that the host launched itself, right after it did; nothing
+/// happens while nobody watches.
+///
+/// @param stream  NULL is the current stream
+/// @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
+/// @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
+/// @param label   what reports call it; may be NULL: "kernel"
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sanitizer_access(
+    stream: *mut tcuda_stream,
+    ptr: *const c_void,
+    bytes: usize,
+    mode: i32,
+    label: *const c_char,
+) -> tcuda_status {
+    boundary(|call| {
+        let mode = match mode {
+            TCUDA_ACCESS_READ => Mode::Read,
+            TCUDA_ACCESS_WRITE => Mode::Write,
+            TCUDA_ACCESS_READ_WRITE => Mode::ReadWrite,
+            other => {
+                return Err(Error::OutOfRange {
+                    name: "mode",
+                    value: other.into(),
+                    allowed: "use TCUDA_ACCESS_READ, _WRITE or _READ_WRITE",
+                });
+            }
+        };
+        let label = optional_text(label, "label")?.unwrap_or("kernel");
+        if ptr.is_null() && bytes > 0 {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let stream = or_current(stream, call)?;
+        let touch = Touch::rows(ptr.addr() as u64, bytes as u64, 1, 0, mode);
+        sanitizer::named_operation(call.runtime()?, stream, label, &[touch]);
+        Ok(())
+    })
+}
+
+/// Reports since tcuda_sanitizer_enable, also those that are not kept.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcuda_status {
+    boundary(|_| {
+        out(count, "count")?.set(sanitizer::count());
+        Ok(())
+    })
+}
+
+/// One of the reports that are kept.
+///
+/// @param index  0 is the oldest
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sanitizer_report_get(
+    index: usize,
+    report: *mut tcuda_sanitizer_report,
+) -> tcuda_status {
+    boundary(|_| {
+        let report = struct_out(report, "report")?;
+        report.set(&report_of(&sanitizer::report(index)?));
+        Ok(())
+    })
+}
+
+/// The same as a text of several lines: both accesses with their frames, where the memory was
+/// allocated, and what is missing.
+///
+/// @param index        0 is the oldest
+/// @param buf          may be NULL if len is 0
+/// @param[out] needed  length without NUL; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_sanitizer_report_text(
+    index: usize,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| {
+        let to = text_out(buf, len, needed)?;
+        to.set(sanitizer::report_text(index)?)
+    })
+}

@@ -1,0 +1,497 @@
+//! An operation's touches, compared with what other streams did with the same bytes, and
+//! remembered.
+
+use super::Mode;
+use super::clock::{NO_MEMORY, NOBODY, push};
+use super::ranges::{Entry, Ranges};
+use super::shape::{Common, Form, Shape};
+use super::store::{Access, Cell, NO_CELL, Store, Told};
+use super::world::{Who, World};
+use crate::error::Result;
+use crate::thread::try_box;
+
+/// Runs up to which the bytes of a touch are remembered one by one; beyond, as a shape.
+pub(super) const MOST_RUNS: u64 = 256;
+/// The most shapes that count for the same bytes.
+const MOST_PARTIAL: usize = 64;
+/// The most pairs of one operation that are reported.
+const MOST_FOUND: usize = 64;
+
+/// Two accesses that nothing orders.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    /// The later one's, in the store.
+    touched: u32,
+    pub(super) current: Told,
+    pub(super) previous: Told,
+    /// What else is known of the earlier one: EARLIER, UNCOVERED.
+    pub(super) flags: u32,
+    /// To whom the bytes were given since.
+    pub(super) given: Option<Who>,
+    /// The first bytes of both.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// Lists that are used again and again.
+#[derive(Default)]
+pub(super) struct Scratch {
+    old: Vec<Entry>,
+    new: Vec<Entry>,
+    reads: Vec<Access>,
+    partial: Vec<Access>,
+}
+
+impl Scratch {
+    pub(super) const fn new() -> Scratch {
+        Scratch { old: Vec::new(), new: Vec::new(), reads: Vec::new(), partial: Vec::new() }
+    }
+}
+
+/// A cell that stands for another one now, held while it may be wanted again.
+#[derive(Clone, Copy)]
+struct Memo {
+    old: u32,
+    new: u32,
+}
+
+const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
+
+impl Memo {
+    /// Both are held, so that no other cell gets the number of one.
+    fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
+        store.hold(old);
+        store.hold(new);
+        store.drop_hold(self.old);
+        store.drop_hold(self.new);
+        *self = Memo { old, new };
+    }
+}
+
+/// What an operation is compared with, and where that is remembered.
+pub(super) struct Check<'a> {
+    pub(super) world: &'a mut World,
+    pub(super) store: &'a mut Store,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) found: &'a mut Vec<Found>,
+    /// Touches about which nothing is known.
+    pub(super) unwatched: &'a mut u64,
+    /// Runs up to which the bytes of a touch are remembered one by one.
+    pub(super) most_runs: u64,
+}
+
+/// One touch on its way.
+struct Pass {
+    access: Access,
+    is_write: bool,
+    /// Not all bytes of a run.
+    is_partial: bool,
+    /// The cell of bytes that nobody touched, or of all that is written.
+    fresh: u32,
+    /// The last cell without a conflict.
+    clean: u32,
+    memo: Memo,
+}
+
+impl Check<'_> {
+    /// A touch, by its access: the store's touch has its mode, and gets its range and shape.
+    pub(super) fn touch(&mut self, access: Access, mode: Mode, form: Form<'_>) -> Result<()> {
+        let mut pass = Pass {
+            access,
+            is_write: mode != Mode::Read,
+            is_partial: false,
+            fresh: NO_CELL,
+            clean: NO_CELL,
+            memo: NO_MEMO,
+        };
+        match form {
+            Form::Nothing => (),
+            Form::Unknown => *self.unwatched += 1,
+            Form::Plain(start, end) => {
+                self.store.place(access.touched, start, end, None);
+                self.run(&mut pass, start, end)?;
+            }
+            Form::Parts(shape) => self.parts(&mut pass, shape)?,
+            Form::Runs(runs) => {
+                let range = (runs.first(), runs.last());
+                if let (Some((start, _)), Some((_, end))) = range {
+                    self.store.place(access.touched, *start, *end, None);
+                }
+                runs.iter().try_for_each(|(start, end)| self.run(&mut pass, *start, *end))?;
+            }
+        }
+        self.store.drop_hold(pass.fresh);
+        pass.memo.remember(self.store, NO_CELL, NO_CELL);
+        Ok(())
+    }
+
+    fn parts(&mut self, pass: &mut Pass, shape: Shape) -> Result<()> {
+        let (start, end) = shape.range();
+        if shape.runs() <= self.most_runs {
+            self.store.place(pass.access.touched, start, end, None);
+            return shape.each(&mut |start, end| self.run(pass, start, end));
+        }
+        pass.is_partial = true;
+        let shape = try_box(shape, "the stream sanitizer")?;
+        self.store.place(pass.access.touched, start, end, Some(shape));
+        self.run(pass, start, end)
+    }
+
+    /// Bytes from `start` up to `end`.
+    fn run(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
+        let mut old = std::mem::take(&mut self.scratch.old);
+        let mut new = std::mem::take(&mut self.scratch.new);
+        old.clear();
+        new.clear();
+        let outcome = self.world.ranges.overlapping(start, end, &mut old).and_then(|()| {
+            if pass.is_write && !pass.is_partial {
+                self.write(pass, &old, &mut new, (start, end))
+            } else {
+                self.add(pass, &old, &mut new, (start, end))
+            }
+        });
+        let outcome = outcome
+            .and_then(|()| exchange(&mut self.world.ranges, self.store, (start, end), &old, &new));
+        (self.scratch.old, self.scratch.new) = (old, new);
+        outcome
+    }
+
+    /// All bytes get one cell.
+    fn write(
+        &mut self,
+        pass: &mut Pass,
+        old: &[Entry],
+        new: &mut Vec<Entry>,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        for entry in old {
+            self.compare(pass, entry.value, (entry.start.max(start), entry.end.min(end)))?;
+        }
+        if pass.fresh == NO_CELL {
+            pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
+            self.store.share(pass.fresh);
+        }
+        append(self.store, new, (start, end), pass.fresh)
+    }
+
+    /// Each cell gets one access more.
+    fn add(
+        &mut self,
+        pass: &mut Pass,
+        old: &[Entry],
+        new: &mut Vec<Entry>,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        let mut place = start;
+        for entry in old {
+            let piece = (entry.start.max(start), entry.end.min(end));
+            if place < piece.0 {
+                self.gap(pass, new, (place, piece.0))?;
+            }
+            place = piece.1;
+            let value = match self.is_in(pass, piece) {
+                false => entry.value,
+                true => {
+                    self.compare(pass, entry.value, piece)?;
+                    self.with(pass, entry.value)?
+                }
+            };
+            append(self.store, new, piece, value)?;
+        }
+        if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
+    }
+
+    /// Bytes that nobody touched.
+    fn gap(&mut self, pass: &mut Pass, new: &mut Vec<Entry>, piece: (u64, u64)) -> Result<()> {
+        if !self.is_in(pass, piece) {
+            return Ok(());
+        }
+        if pass.fresh == NO_CELL {
+            let one = [pass.access];
+            pass.fresh = match pass.is_partial {
+                true => self.store.add_cell(None, &[], &one)?,
+                false => self.store.add_cell(None, &one, &[])?,
+            };
+            self.store.share(pass.fresh);
+        }
+        append(self.store, new, piece, pass.fresh)
+    }
+
+    /// Does the touch have a byte in a piece of its run?
+    fn is_in(&self, pass: &Pass, piece: (u64, u64)) -> bool {
+        let shape = self.store.touched(pass.access.touched).shape.as_ref();
+        shape.is_none_or(|shape| shape.within(piece.0, piece.1).is_some())
+    }
+
+    /// A cell with the access besides what counts of the old one.
+    fn with(&mut self, pass: &mut Pass, old: u32) -> Result<u32> {
+        if pass.memo.old == old {
+            return Ok(pass.memo.new);
+        }
+        let (world, store) = (&*self.world, &*self.store);
+        let (access, cell) = (pass.access, store.cell(old));
+        let last = if pass.is_partial { &cell.partial } else { &cell.reads };
+        if last.iter().any(|known| known.touched == access.touched) {
+            // The runs of one touch overlap.
+            return Ok(old);
+        }
+        let knows = |slot, time| world.knows(access.slot, slot, time);
+        let own = store.touched(access.touched).shape.as_ref();
+        // The new access stands for those before it that touch no more than it does.
+        let is_same = |known: &Access| store.touched(known.touched).shape.as_ref() == own;
+        let stays_read = |known: &&Access| pass.is_partial || !known.is_before(knows);
+        let stays_partial = |known: &&Access| {
+            let stands =
+                (store.is_read(known) || pass.is_write) && (!pass.is_partial || is_same(known));
+            !(stands && known.is_before(knows))
+        };
+        let Scratch { reads, partial, .. } = &mut *self.scratch;
+        gather(reads, cell.reads.iter().filter(stays_read))?;
+        gather(partial, cell.partial.iter().filter(stays_partial))?;
+        if pass.is_partial {
+            if partial.len() >= MOST_PARTIAL {
+                partial.remove(0);
+                *self.unwatched += 1;
+            }
+            push(partial, access)?;
+        } else {
+            push(reads, access)?;
+        }
+        let new = self.store.add_cell(self.store.cell(old).write, reads, partial)?;
+        pass.memo.remember(self.store, old, new);
+        Ok(new)
+    }
+
+    /// Finds what the access is not ordered with.
+    fn compare(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
+        if pass.clean == cell {
+            return Ok(());
+        }
+        let (world, store) = (&*self.world, &*self.store);
+        let (access, known) = (pass.access, store.cell(cell));
+        let knows = |slot, time| world.knows(access.slot, slot, time);
+        let mut is_clean = true;
+        let mut tell = |previous: &Access, is_read: bool| -> Result<bool> {
+            if previous.is_before(knows) || (is_read && !pass.is_write) {
+                return Ok(false);
+            }
+            is_clean = false;
+            if is_told(store, known, access, previous, is_read) {
+                return Ok(false);
+            }
+            match common(store, access.touched, previous, piece) {
+                Ok(None) => Ok(false),
+                Ok(Some(bytes)) => {
+                    note(self.found, world, store, access.touched, previous, bytes).map(|()| true)
+                }
+                Err(()) => {
+                    *self.unwatched += 1;
+                    Ok(false)
+                }
+            }
+        };
+        let mut is_by_read = false;
+        for previous in &known.reads {
+            is_by_read |= tell(previous, true)?;
+        }
+        for previous in &known.partial {
+            tell(previous, store.is_read(previous))?;
+        }
+        if let Some(write) = known.write.as_ref().filter(|_| !is_by_read) {
+            tell(write, false)?;
+        }
+        if is_clean {
+            pass.clean = cell;
+        }
+        Ok(())
+    }
+}
+
+/// Was an access of the same stream to the same bytes, later than `previous`, told of with that?
+fn is_told(store: &Store, cell: &Cell, own: Access, previous: &Access, is_read: bool) -> bool {
+    let shape = store.touched(own.touched).shape.as_ref();
+    let is_same = |known: &&Access| shape == store.touched(known.touched).shape.as_ref();
+    let all = cell.write.iter().chain(&cell.reads).chain(cell.partial.iter().filter(is_same));
+    let mut own_before = all.filter(|known| known.slot == own.slot && known.time > previous.time);
+    own_before.any(|known| !is_read || !store.is_read(known))
+}
+
+/// The bytes of a touch that an earlier access has too, in a piece that both reach.
+fn common(store: &Store, touched: u32, previous: &Access, piece: (u64, u64)) -> Common {
+    let own = store.touched(touched).shape.as_deref();
+    let theirs = store.touched(previous.touched).shape.as_deref();
+    match (own, theirs) {
+        (None, None) => Ok(Some(piece)),
+        (Some(shape), None) | (None, Some(shape)) => Ok(shape.within(piece.0, piece.1)),
+        (Some(own), Some(theirs)) => own.shared(theirs, piece.0, piece.1),
+    }
+}
+
+fn note(
+    found: &mut Vec<Found>,
+    world: &World,
+    store: &Store,
+    touched: u32,
+    access: &Access,
+    (start, end): (u64, u64),
+) -> Result<()> {
+    let (current, previous) = (store.touched(touched).told, store.touched(access.touched).told);
+    // The number of an operation, its mode and its range tell its touches apart.
+    let name = |told: &Told| (told.sequence, told.start, told.end, told.mode);
+    let is_pair =
+        |found: &&mut Found| found.touched == touched && name(&found.previous) == name(&previous);
+    if let Some(known) = found.iter_mut().find(is_pair) {
+        if known.end == start {
+            known.end = end;
+        }
+        return Ok(());
+    }
+    if found.len() >= MOST_FOUND {
+        return Ok(());
+    }
+    let given = (access.given_slot != NOBODY).then(|| world.who(access.given_slot));
+    push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
+}
+
+/// A range at the end of a list, which has its cell from then on, or the last one longer.
+fn append(
+    store: &mut Store,
+    new: &mut Vec<Entry>,
+    (start, end): (u64, u64),
+    value: u32,
+) -> Result<()> {
+    if let Some(last) = new.last_mut()
+        && last.end == start
+        && last.value == value
+    {
+        last.end = end;
+        return Ok(());
+    }
+    push(new, Entry { start, end, value })?;
+    store.share(value);
+    Ok(())
+}
+
+fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) -> Result<()> {
+    list.clear();
+    for access in from {
+        push(list, *access)?;
+    }
+    Ok(())
+}
+
+/// New ranges, which have their cells already, for those that were there.
+fn exchange(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    (start, end): (u64, u64),
+    old: &[Entry],
+    new: &[Entry],
+) -> Result<()> {
+    ranges.replace(start, end, new)?;
+    for entry in old {
+        match (entry.start < start, entry.end > end) {
+            (false, false) => store.release(entry.value),
+            (true, true) => store.share(entry.value),
+            _ => (),
+        }
+    }
+    Ok(())
+}
+
+/// Changes the accesses of a range, or of all; `None` forgets one.
+pub(super) fn transform(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
+    (start, end): (u64, u64),
+    change: &mut dyn FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    if ranges.is_free(start, end) {
+        return Ok(());
+    }
+    let mut old = std::mem::take(&mut scratch.old);
+    let mut new = std::mem::take(&mut scratch.new);
+    old.clear();
+    new.clear();
+    let mut memo = NO_MEMO;
+    let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
+        for entry in &old {
+            if memo.old != entry.value {
+                let cell = changed(store, scratch, entry.value, change)?;
+                memo.remember(store, entry.value, cell);
+            }
+            if memo.new != NO_CELL {
+                let piece = (entry.start.max(start), entry.end.min(end));
+                append(store, &mut new, piece, memo.new)?;
+            }
+        }
+        exchange(ranges, store, (start, end), &old, &new)
+    });
+    memo.remember(store, NO_CELL, NO_CELL);
+    (scratch.old, scratch.new) = (old, new);
+    outcome
+}
+
+/// The cell of changed accesses: the same, another, or none.
+fn changed(
+    store: &mut Store,
+    scratch: &mut Scratch,
+    place: u32,
+    change: &mut dyn FnMut(&Access) -> Option<Access>,
+) -> Result<u32> {
+    let Cell { write, reads, partial, .. } = store.cell(place);
+    let mut is_same = true;
+    let mut apply = |access: &Access| {
+        let new = change(access);
+        is_same &= new.as_ref() == Some(access);
+        new
+    };
+    let write = write.as_ref().and_then(&mut apply);
+    for (list, to) in [(reads, &mut scratch.reads), (partial, &mut scratch.partial)] {
+        to.clear();
+        to.try_reserve(list.len()).map_err(|_| NO_MEMORY)?;
+        to.extend(list.iter().filter_map(&mut apply));
+    }
+    if is_same {
+        return Ok(place);
+    }
+    if write.is_none() && scratch.reads.is_empty() && scratch.partial.is_empty() {
+        return Ok(NO_CELL);
+    }
+    store.add_cell(write, &scratch.reads, &scratch.partial)
+}
+
+/// The same for all ranges.
+pub(super) fn transform_all(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
+    change: &mut dyn FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    let mut memo = NO_MEMO;
+    let mut outcome = Ok(());
+    ranges.retain(|entry| {
+        if outcome.is_err() {
+            return true;
+        }
+        if memo.old != entry.value {
+            outcome = changed(store, scratch, entry.value, change)
+                .map(|cell| memo.remember(store, entry.value, cell));
+            if outcome.is_err() {
+                return true;
+            }
+        }
+        if memo.new == entry.value {
+            return true;
+        }
+        if memo.new != NO_CELL {
+            store.share(memo.new);
+        }
+        store.release(entry.value);
+        entry.value = memo.new;
+        memo.new != NO_CELL
+    });
+    memo.remember(store, NO_CELL, NO_CELL);
+    outcome
+}

@@ -1,0 +1,351 @@
+//! What the rest of the library tells, made into what the state knows: streams and captures by
+//! numbers, and the host's functions called with no lock held.
+
+use super::clock::Stamp;
+use super::recording::Recorded;
+use super::state::{Named, State};
+use super::switch::{self, with};
+use super::text::Label;
+use super::world::{Kind, Who};
+use super::{Touch, is_on};
+use crate::error::Result;
+use crate::graph::underway;
+use crate::runtime::Runtime;
+use crate::shared::Shared;
+use crate::stream::{Order, Stream};
+use std::cell::Cell;
+
+/// What a stream, event or device had before it at some moment; joined once that is over.
+pub struct Point(Stamp, u64);
+
+impl Clone for Point {
+    fn clone(&self) -> Point {
+        Point(self.0.share(), self.1)
+    }
+}
+
+/// What was captured, for the launches of its graph.
+pub struct Recording(Shared<Recorded>, u64);
+
+impl Clone for Recording {
+    fn clone(&self) -> Recording {
+        Recording(self.0.share(), self.1)
+    }
+}
+
+/// What a thread has to say for the calls that it is in.
+#[derive(Clone, Copy)]
+struct Own {
+    depth: u32,
+    /// Did a call ask for frames before it took locks?
+    is_asked: bool,
+    frames: u32,
+    has_reports: bool,
+}
+
+thread_local! {
+    static OWN: Cell<Own> =
+        const { Cell::new(Own { depth: 0, is_asked: false, frames: 0, has_reports: false }) };
+}
+
+/// A call that tells of several things: reports wait until the outermost ends.
+pub struct Call(());
+
+impl Call {
+    /// Asks for frames now, unless a call around it did.
+    #[cold]
+    pub(super) fn begin() -> Call {
+        let call = Call::enter();
+        frames();
+        call
+    }
+
+    fn enter() -> Call {
+        let own = OWN.get();
+        OWN.set(Own { depth: own.depth + 1, ..own });
+        Call(())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let own = OWN.get();
+        let depth = own.depth.saturating_sub(1);
+        if depth > 0 {
+            OWN.set(Own { depth, ..own });
+            return;
+        }
+        OWN.set(Own { depth, is_asked: false, frames: 0, has_reports: false });
+        if own.has_reports {
+            switch::deliver();
+        }
+    }
+}
+
+/// The host's frames, asked for once in a call.
+fn frames() -> u32 {
+    let own = OWN.get();
+    if own.is_asked {
+        return own.frames;
+    }
+    // What the host's function does itself gets none.
+    OWN.set(Own { is_asked: true, frames: 0, ..own });
+    let frames = switch::frames();
+    OWN.set(Own { is_asked: true, frames, ..OWN.get() });
+    frames
+}
+
+/// Changes the state, and notes whether there are reports for this thread.
+fn tell<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> R {
+    let mut has_reports = false;
+    let outcome = with(|state| {
+        let outcome = change(state);
+        has_reports = state.has_news();
+        outcome
+    });
+    if has_reports {
+        OWN.set(Own { has_reports, ..OWN.get() });
+    }
+    outcome
+}
+
+/// A stream as it is on this thread, and the capture that it is in; 0: none.
+fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, Who)> {
+    let stream = stream.on_this_thread(runtime).unwrap_or(stream);
+    match capture(runtime, stream) {
+        Ok(number) => Some((number, who(runtime, stream, number != 0))),
+        Err(_) => {
+            // Nobody knows where it belongs.
+            switch::lose();
+            None
+        }
+    }
+}
+
+fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
+    if stream.is_default() {
+        // It cannot be captured.
+        return Ok(0);
+    }
+    let _context = stream.enter(runtime)?;
+    Ok(underway::capture_of(runtime, stream.native())?.unwrap_or(0))
+}
+
+fn key(stream: &Stream) -> u64 {
+    std::ptr::from_ref(stream).addr() as u64
+}
+
+fn who(runtime: &Runtime, stream: &Stream, is_captured: bool) -> Who {
+    let kind = match () {
+        () if stream.is_default() => Kind::Legacy,
+        () if stream.is_per_thread() => Kind::Blocking,
+        () if !stream.is_external() => Kind::Free,
+        // While it is captured it makes no difference.
+        () if is_captured => Kind::Free,
+        () => kind_of_external(runtime, stream),
+    };
+    Who { key: key(stream), id: stream.id(), device: stream.device(), kind }
+}
+
+fn kind_of_external(runtime: &Runtime, stream: &Stream) -> Kind {
+    match stream.order(runtime) {
+        Ok(Order::Free) => Kind::Free,
+        Ok(Order::Blocking) => Kind::Blocking,
+        // More order than there is gives no false report.
+        Err(_) => Kind::Blocking,
+    }
+}
+
+#[cold]
+pub(super) fn operation(
+    runtime: &Runtime,
+    stream: &Stream,
+    label: &'static str,
+    touches: &[Touch<'_>],
+) {
+    let _call = Call::enter();
+    let frames = frames();
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    let label = Label::Own(label);
+    tell(|state| state.operation(capture, who, Named { label, frames }, touches));
+}
+
+#[cold]
+pub(super) fn rest_of_block(address: u64) -> u64 {
+    tell(|state| Ok(state.rest_of_block(address)))
+}
+
+#[cold]
+pub(super) fn named_operation(
+    runtime: &Runtime,
+    stream: &Stream,
+    name: &str,
+    touches: &[Touch<'_>],
+) {
+    let _call = Call::enter();
+    let frames = frames();
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    tell(|state| {
+        let label = state.texts.label_of(name)?;
+        state.operation(capture, who, Named { label, frames }, touches)
+    });
+}
+
+#[cold]
+pub(super) fn collective(
+    runtime: &Runtime,
+    label: &'static str,
+    members: &[(&Stream, &[Touch<'_>])],
+) {
+    let _call = Call::enter();
+    let frames = frames();
+    let mut list = Vec::new();
+    if list.try_reserve_exact(members.len()).is_err() {
+        return switch::lose();
+    }
+    for (stream, touches) in members {
+        let Some((capture, who)) = place(runtime, stream) else { return };
+        list.push((capture, who, *touches));
+    }
+    tell(|state| state.collective(Named { label: Label::Own(label), frames }, &list));
+}
+
+#[cold]
+pub(super) fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
+    if let Some((capture, who)) = place(runtime, stream) {
+        tell(|state| state.event_recorded(capture, event, who));
+    }
+}
+
+#[cold]
+pub(super) fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
+    if let Some((capture, who)) = place(runtime, stream) {
+        tell(|state| state.event_waited(capture, event, who));
+    }
+}
+
+#[cold]
+pub(super) fn event_outside(runtime: &Runtime, event: u64, stream: &Stream, records: bool) {
+    if let Some((capture, _)) = place(runtime, stream) {
+        tell(|state| state.event_outside(capture, event, records));
+    }
+}
+
+#[cold]
+pub(super) fn event_gone(event: u64) {
+    tell(|state| {
+        state.event_gone(event);
+        Ok(())
+    });
+}
+
+#[cold]
+pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
+    let (Some((capture, who)), Some((_, other))) = (place(runtime, stream), place(runtime, other))
+    else {
+        return;
+    };
+    tell(|state| state.stream_waits(capture, who, other));
+}
+
+#[cold]
+pub(super) fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
+    if let Some((capture, who)) = place(runtime, stream) {
+        tell(|state| state.waits_for_everything(capture, who));
+    }
+}
+
+#[cold]
+pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
+    let (capture, who) = place(runtime, stream)?;
+    if capture != 0 {
+        return None;
+    }
+    tell(|state| {
+        let stamp = state.point_of_stream(who)?;
+        Ok(stamp.map(|stamp| Point(stamp, state.life)))
+    })
+}
+
+#[cold]
+pub(super) fn point_of_event(event: u64) -> Option<Point> {
+    tell(|state| Ok(state.point_of_event(event).map(|stamp| Point(stamp, state.life))))
+}
+
+#[cold]
+pub(super) fn point_of_all(device: Option<i32>) -> Option<Point> {
+    tell(|state| {
+        let stamp = state.point_of_all(device)?;
+        Ok(Some(Point(stamp, state.life)))
+    })
+}
+
+#[cold]
+pub(super) fn reached(Point(stamp, life): &Point) {
+    if is_on() {
+        tell(|state| if *life == state.life { state.reached(stamp) } else { Ok(()) });
+    }
+}
+
+#[cold]
+pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
+    let _call = Call::enter();
+    let frames = frames();
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    tell(|state| state.allocated(capture, (ptr, bytes), Some(who), frames));
+}
+
+#[cold]
+pub(super) fn pinned(ptr: u64, bytes: u64) {
+    let _call = Call::enter();
+    let frames = frames();
+    tell(|state| state.allocated(0, (ptr, bytes), None, frames));
+}
+
+#[cold]
+pub(super) fn freed(ptr: u64) {
+    tell(|state| state.freed(ptr));
+}
+
+#[cold]
+pub(super) fn used_on(ptr: u64, stream: &Stream) {
+    tell(|state| state.used_on(ptr, key(stream)));
+}
+
+#[cold]
+pub(super) fn capture_number(runtime: &Runtime, stream: &Stream) -> Option<u64> {
+    place(runtime, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
+}
+
+#[cold]
+pub(super) fn capture_ended(capture: u64) -> Option<Recording> {
+    tell(|state| {
+        let Some(recorded) = state.capture_ended(capture)? else { return Ok(None) };
+        Ok(Some(Recording(Shared::new(recorded, "a recording")?, state.life)))
+    })
+}
+
+#[cold]
+pub(super) fn graph_launched(
+    runtime: &Runtime,
+    stream: &Stream,
+    executable: u64,
+    recording: Option<&Recording>,
+) {
+    let _call = Call::enter();
+    let frames = frames();
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    tell(|state| {
+        let known = recording.filter(|recording| recording.1 == state.life);
+        let recorded = known.map(|recording| &*recording.0);
+        state.launched(capture, who, executable, frames, recorded)
+    });
+}
+
+#[cold]
+pub(super) fn executable_gone(executable: u64) {
+    tell(|state| {
+        state.executable_gone(executable);
+        Ok(())
+    });
+}

@@ -1,0 +1,86 @@
+//! What a capture did, for the launches of its graph: each launch is one operation that does all of
+//! it.
+
+use super::Mode;
+use super::clock::{Table, insert, push};
+use super::shape::{Form, Shape};
+use super::store::{Access, Store};
+use super::text::{Label, Line, Texts};
+use super::world::World;
+use crate::error::Result;
+
+/// One touch of one captured operation: what of it counts at the end.
+pub(super) struct Operation {
+    pub(super) label: Label,
+    pub(super) mode: Mode,
+    runs: Vec<(u64, u64)>,
+    shape: Option<Shape>,
+}
+
+impl Operation {
+    pub(super) fn form(&self) -> Result<Form<'_>> {
+        match &self.shape {
+            Some(shape) => Ok(Form::Parts(shape.try_clone()?)),
+            None => Ok(Form::Runs(&self.runs)),
+        }
+    }
+}
+
+/// All that a capture did.
+#[derive(Default)]
+pub(super) struct Recorded {
+    pub(super) operations: Vec<Operation>,
+    /// Events for which a launch waits first, and that it records in the end.
+    pub(super) awaited: Vec<u64>,
+    pub(super) recorded: Vec<u64>,
+}
+
+impl Recorded {
+    /// Of a world that has ended.
+    pub(super) fn of(world: &mut World, store: &Store, texts: &mut Texts) -> Result<Recorded> {
+        let mut recorded = Recorded {
+            operations: Vec::new(),
+            awaited: std::mem::take(&mut world.awaited),
+            recorded: std::mem::take(&mut world.recorded),
+        };
+        let mut places = Table::default();
+        for entry in world.ranges.iter() {
+            let cell = store.cell(entry.value);
+            // A write counts for all reads of the same bytes.
+            if let Some(access) = cell.write.as_ref().or(cell.reads.first()) {
+                let place = recorded.place(access, &mut places, store, texts)?;
+                let runs = &mut recorded.operations[place].runs;
+                match runs.last_mut() {
+                    Some(last) if last.1 == entry.start => last.1 = entry.end,
+                    _ => push(runs, (entry.start, entry.end))?,
+                }
+            }
+            for access in &cell.partial {
+                recorded.place(access, &mut places, store, texts)?;
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// The place of an access's touch.
+    fn place(
+        &mut self,
+        access: &Access,
+        places: &mut Table<usize>,
+        store: &Store,
+        texts: &mut Texts,
+    ) -> Result<usize> {
+        if let Some(place) = places.get(&u64::from(access.touched)) {
+            return Ok(*place);
+        }
+        let touched = store.touched(access.touched);
+        let mut name = Line::default();
+        name.add(format_args!("tcuda_graph_replay: {}", texts.label(touched.told.label)))?;
+        let label = Label::Host(texts.keep(&name.0)?);
+        let (mode, runs) = (touched.told.mode, Vec::new());
+        let shape = touched.shape.as_ref().map(|shape| shape.try_clone()).transpose()?;
+        push(&mut self.operations, Operation { label, mode, runs, shape })?;
+        insert(places, u64::from(access.touched), self.operations.len() - 1)?;
+        Ok(self.operations.len() - 1)
+    }
+}

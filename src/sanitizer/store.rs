@@ -1,0 +1,259 @@
+//! What is remembered of accesses, each thing once: operations' touches, and *cells*, the accesses
+//! that count for some bytes. Many ranges have the same cell.
+
+use super::Mode;
+use super::clock::{NO_MEMORY, NOBODY, push};
+use super::shape::Shape;
+use super::text::Label;
+use super::world::Who;
+use crate::error::Result;
+
+/// What a report says of an access.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    pub(super) sequence: u64,
+    pub(super) label: Label,
+    pub(super) frames: u32,
+    pub(super) who: Who,
+    pub(super) mode: Mode,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// A touch of an operation.
+pub(super) struct Touched {
+    /// Accesses that name it, and the operation while it is looked at.
+    owners: u32,
+    pub(super) told: Told,
+    /// Not all bytes from `start` to `end`, but these.
+    pub(super) shape: Option<Box<Shape>>,
+}
+
+/// The access was made in an earlier life of the memory.
+pub(super) const EARLIER: u32 = 1;
+/// The memory was freed since, and what the allocator waits for covers it.
+pub(super) const COVERED: u32 = 2;
+/// The same, and it is not covered.
+pub(super) const UNCOVERED: u32 = 4;
+/// The same, and only the next work of the legacy stream comes after it.
+pub(super) const IMPLIED: u32 = 8;
+/// The access is a launch's of a graph.
+pub(super) const LAUNCHED: u32 = 16;
+
+/// An access, as what comes later is compared with it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Access {
+    pub(super) slot: u32,
+    pub(super) touched: u32,
+    pub(super) time: u64,
+    /// Who comes after this comes after it as well: its bytes were given out there. NOBODY: none.
+    pub(super) given_slot: u32,
+    pub(super) flags: u32,
+    pub(super) given_time: u64,
+}
+
+impl Access {
+    pub(super) fn new(slot: u32, time: u64, touched: u32, flags: u32) -> Access {
+        Access { slot, touched, time, given_slot: NOBODY, flags, given_time: 0 }
+    }
+
+    /// Is it before what `knows` a time of a stream?
+    #[inline]
+    pub(super) fn is_before(&self, knows: impl Fn(u32, u64) -> bool) -> bool {
+        knows(self.slot, self.time)
+            || self.given_slot != NOBODY && knows(self.given_slot, self.given_time)
+    }
+}
+
+/// The accesses that count for some bytes.
+#[derive(Default)]
+pub(super) struct Cell {
+    /// Ranges that have it.
+    owners: u32,
+    /// The last one to all of these bytes.
+    pub(super) write: Option<Access>,
+    /// All since, but for those before another one.
+    pub(super) reads: Vec<Access>,
+    /// Those to some of these bytes.
+    pub(super) partial: Vec<Access>,
+}
+
+impl Cell {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Access> {
+        self.write.iter().chain(&self.reads).chain(&self.partial)
+    }
+}
+
+/// No cell.
+pub(super) const NO_CELL: u32 = u32::MAX;
+
+/// Things by number, whose places serve again.
+struct Slab<T> {
+    items: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    const fn new() -> Slab<T> {
+        Slab { items: Vec::new(), free: Vec::new() }
+    }
+
+    fn live(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+
+    /// A new place. Room to give it back is there then.
+    fn add(&mut self, item: T) -> Result<u32> {
+        let place = u32::try_from(self.items.len()).map_err(|_| NO_MEMORY)?;
+        if place == NO_CELL {
+            return Err(NO_MEMORY);
+        }
+        // Free places fit: none of those that are out has to be put back without room.
+        let more = (self.items.len() + 1).saturating_sub(self.free.len());
+        self.free.try_reserve(more).map_err(|_| NO_MEMORY)?;
+        push(&mut self.items, item)?;
+        Ok(place)
+    }
+}
+
+/// All of them.
+pub(super) struct Store {
+    touched: Slab<Touched>,
+    cells: Slab<Cell>,
+}
+
+impl Store {
+    pub(super) const fn new() -> Store {
+        Store { touched: Slab::new(), cells: Slab::new() }
+    }
+
+    /// How many cells there are.
+    pub(super) fn cells(&self) -> usize {
+        self.cells.live()
+    }
+
+    /// Do all counts agree with what is there? The ranges' numbers are those of cells.
+    #[cfg(test)]
+    pub(super) fn check(&self, ranges: impl Iterator<Item = u32>) {
+        let mut cells = vec![0; self.cells.items.len()];
+        ranges.for_each(|cell| cells[cell as usize] += 1);
+        let mut touched = vec![0; self.touched.items.len()];
+        for (place, cell) in self.cells.items.iter().enumerate() {
+            assert_eq!(cell.owners, cells[place], "cell {place}");
+            assert_eq!(cell.owners == 0, cell.all().next().is_none(), "cell {place}");
+            cell.all().for_each(|access| touched[access.touched as usize] += 1);
+        }
+        for (place, owners) in touched.iter().enumerate() {
+            assert_eq!(self.touched.items[place].owners, *owners, "touch {place}");
+        }
+        let live = touched.iter().filter(|owners| **owners > 0).count();
+        assert_eq!(
+            (self.touched.live(), self.cells()),
+            (live, cells.iter().filter(|c| **c > 0).count())
+        );
+    }
+
+    /// A touch, the caller's until it settles it.
+    pub(super) fn add_touched(&mut self, told: Told) -> Result<u32> {
+        let touched = Touched { owners: 1, told, shape: None };
+        match self.touched.free.pop() {
+            Some(place) => {
+                self.touched.items[place as usize] = touched;
+                Ok(place)
+            }
+            None => self.touched.add(touched),
+        }
+    }
+
+    pub(super) fn touched(&self, place: u32) -> &Touched {
+        &self.touched.items[place as usize]
+    }
+
+    /// Which bytes a touch has.
+    pub(super) fn place(&mut self, place: u32, start: u64, end: u64, shape: Option<Box<Shape>>) {
+        let touched = &mut self.touched.items[place as usize];
+        (touched.told.start, touched.told.end, touched.shape) = (start, end, shape);
+    }
+
+    /// Does an access only read?
+    pub(super) fn is_read(&self, access: &Access) -> bool {
+        self.touched(access.touched).told.mode == Mode::Read
+    }
+
+    /// The caller needs it no more.
+    pub(super) fn settle(&mut self, place: u32) {
+        let touched = &mut self.touched.items[place as usize];
+        touched.owners -= 1;
+        if touched.owners == 0 {
+            touched.shape = None;
+            self.touched.free.push(place);
+        }
+    }
+
+    pub(super) fn cell(&self, place: u32) -> &Cell {
+        &self.cells.items[place as usize]
+    }
+
+    /// A cell of these accesses, of no range yet.
+    pub(super) fn add_cell(
+        &mut self,
+        write: Option<Access>,
+        reads: &[Access],
+        partial: &[Access],
+    ) -> Result<u32> {
+        let place = match self.cells.free.pop() {
+            Some(place) => place,
+            None => self.cells.add(Cell::default())?,
+        };
+        let cell = &mut self.cells.items[place as usize];
+        // On a failure the place is lost, and everything is forgotten.
+        cell.reads.try_reserve(reads.len()).map_err(|_| NO_MEMORY)?;
+        cell.partial.try_reserve(partial.len()).map_err(|_| NO_MEMORY)?;
+        (cell.owners, cell.write) = (0, write);
+        cell.reads.extend_from_slice(reads);
+        cell.partial.extend_from_slice(partial);
+        for access in write.iter().chain(reads).chain(partial) {
+            self.touched.items[access.touched as usize].owners += 1;
+        }
+        Ok(place)
+    }
+
+    /// One range more has a cell.
+    pub(super) fn share(&mut self, place: u32) {
+        self.cells.items[place as usize].owners += 1;
+    }
+
+    /// One range less: the last one's takes the cell along.
+    pub(super) fn release(&mut self, place: u32) {
+        let cell = &mut self.cells.items[place as usize];
+        cell.owners -= 1;
+        if cell.owners == 0 {
+            self.end(place);
+        }
+    }
+
+    /// Keeps a cell, if it is one, for as long as it may be wanted.
+    pub(super) fn hold(&mut self, place: u32) {
+        if place != NO_CELL {
+            self.share(place);
+        }
+    }
+
+    /// No longer.
+    pub(super) fn drop_hold(&mut self, place: u32) {
+        if place != NO_CELL {
+            self.release(place);
+        }
+    }
+
+    fn end(&mut self, place: u32) {
+        let mut cell = std::mem::take(&mut self.cells.items[place as usize]);
+        cell.all().for_each(|access| self.settle(access.touched));
+        cell.write = None;
+        cell.reads.clear();
+        cell.partial.clear();
+        // Its lists keep their room.
+        self.cells.items[place as usize] = cell;
+        self.cells.free.push(place);
+    }
+}

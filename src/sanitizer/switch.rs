@@ -1,0 +1,237 @@
+//! Turning the sanitizer on and off, and what it hands to the host.
+
+use super::IS_ON;
+use super::report::{DEFAULT_MOST, Report};
+use super::state::State;
+use super::text::Line;
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::lock::{Held, Mutex};
+use crate::log::{self, Level};
+use crate::memory::history::Source;
+use crate::memory::watch::{self, Watcher};
+use crate::rank::{Rank, before_host_function};
+use crate::text::Text;
+use crate::thread::{self, try_box};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());
+
+/// NULL: nobody listens. One that was replaced lives until those who were inside have left.
+static LISTENER: AtomicPtr<Box<dyn Listener>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A host that is asked and told; with no lock held.
+pub trait Listener: Source {
+    /// Does it say where a thread is?
+    fn has_frames(&self) -> bool;
+    /// Does it take reports? Else they are lines of log.
+    fn takes_reports(&self) -> bool;
+    /// A report, on the thread of the later access.
+    fn take(&self, report: &Report);
+}
+
+fn listener<'a>() -> Option<&'a dyn Listener> {
+    // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
+    unsafe { LISTENER.load(Ordering::Acquire).as_ref() }.map(|listener| &**listener)
+}
+
+fn retire(old: *mut Box<dyn Listener>) {
+    if !old.is_null() {
+        // SAFETY: from Box::into_raw, and no longer reachable; threads that use it are waited for.
+        thread::retire(unsafe { Box::from_raw(old) });
+    }
+}
+
+/// Does TCUDA_SANITIZER ask for it?
+pub(crate) fn is_wanted() -> Result<bool> {
+    match environment::text(c"TCUDA_SANITIZER")? {
+        "" | "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(Error::BadText {
+            name: "TCUDA_SANITIZER",
+            value: Text::new(other),
+            allowed: "use 1, or 0 as when it is not set",
+        }),
+    }
+}
+
+/// At initialisation, if the environment asks for it and the host has not begun by itself.
+pub(crate) fn begin(is_wanted: bool) {
+    if is_wanted && !super::is_on() {
+        start(DEFAULT_MOST);
+    }
+}
+
+/// Starts watching, or starts anew.
+pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
+    let new = match listener {
+        None => std::ptr::null_mut(),
+        Some(listener) => {
+            let boxed = try_box(listener, "the stream sanitizer")?;
+            boxed.is_taken();
+            Box::into_raw(boxed)
+        }
+    };
+    retire(LISTENER.swap(new, Ordering::AcqRel));
+    start(if most == 0 { DEFAULT_MOST } else { most });
+    thread::collect();
+    Ok(())
+}
+
+fn start(most: usize) {
+    let mut state = STATE.lock();
+    state.start_anew();
+    state.reports.start_anew(most);
+    (state.lost, state.unwatched, state.is_told) = (0, 0, false);
+    if !state.is_on {
+        state.is_on = true;
+        watch::begin(Watcher::Sanitizer);
+    }
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Stops watching; reports are dropped.
+pub fn disable() {
+    stop();
+    thread::collect();
+}
+
+/// The same, at the beginning of a shutdown.
+pub(crate) fn stop() {
+    IS_ON.store(false, Ordering::Relaxed);
+    let mut state = STATE.lock();
+    if state.is_on {
+        state.is_on = false;
+        watch::end(Watcher::Sanitizer);
+    }
+    state.start_anew();
+    state.reports.start_anew(DEFAULT_MOST);
+    drop(state);
+    retire(LISTENER.swap(std::ptr::null_mut(), Ordering::AcqRel));
+}
+
+/// Forgets everything, at the end of a shutdown: no stream is known any more.
+pub(crate) fn forget() {
+    let mut state = STATE.lock();
+    let life = state.life + 1;
+    let is_on = state.is_on;
+    let old = std::mem::replace(&mut *state, State::new());
+    (state.life, state.is_on) = (life, is_on);
+    drop(state);
+    drop(old);
+}
+
+/// The state, held still while this lives.
+pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, State>);
+
+/// Holds the state still, for a fork.
+pub(crate) fn hold() -> Still {
+    Still(STATE.hold())
+}
+
+/// In the child of a fork nobody watches.
+pub(crate) fn in_child() {
+    IS_ON.store(false, Ordering::Relaxed);
+}
+
+/// Changes the state while somebody watches. Without host memory all is forgotten: an order that
+/// could not be noted concerns only that.
+pub(super) fn with<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> R {
+    let mut state = STATE.lock();
+    if !state.is_on {
+        return R::default();
+    }
+    match change(&mut state) {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            forget_all(state);
+            R::default()
+        }
+    }
+}
+
+/// Something was not noted.
+pub(super) fn lose() {
+    forget_all(STATE.lock());
+}
+
+fn forget_all(mut state: Held<'_, State>) {
+    state.start_anew();
+    state.lost += 1;
+}
+
+/// The host's frames; 0: none.
+pub(super) fn frames() -> u32 {
+    let Some(source) = listener().filter(|listener| listener.has_frames()) else { return 0 };
+    let mut frames = 0;
+    before_host_function();
+    source.capture(&mut |named| frames = STATE.lock().stacks.keep(named, &[]));
+    frames
+}
+
+/// Hands over the reports that wait for this thread.
+pub(super) fn deliver() {
+    let takes = listener().filter(|listener| listener.takes_reports());
+    loop {
+        let taken = {
+            let state = &mut *STATE.lock();
+            state.reports.take(&state.texts, takes.is_none())
+        };
+        match (taken, takes) {
+            (None, _) => return tell_once(),
+            (Some((report, _)), Some(takes)) => {
+                before_host_function();
+                takes.take(&report);
+            }
+            (Some((_, Line(text))), None) => {
+                for line in text.lines() {
+                    log::write(Level::Warning, format_args!("{line}"));
+                }
+            }
+        }
+    }
+}
+
+/// Says once that something passed unseen.
+fn tell_once() {
+    let mut state = STATE.lock();
+    let (lost, unwatched) = (state.lost, state.unwatched);
+    let is_told = std::mem::replace(&mut state.is_told, lost + unwatched > 0);
+    drop(state);
+    if is_told || lost + unwatched == 0 {
+        return;
+    }
+    let what = match lost > 0 {
+        true => "found no host memory, or could not ask for a stream, and began anew",
+        false => "does not know all bytes of an access, which is left out",
+    };
+    log::write(Level::Warning, format_args!("the stream sanitizer {what}"));
+}
+
+/// Reports so far.
+pub fn count() -> usize {
+    STATE.lock().reports.count
+}
+
+fn no_report(index: usize) -> Error {
+    Error::OutOfRange {
+        name: "index",
+        value: i64::try_from(index).unwrap_or(i64::MAX),
+        allowed: "it must be below tcuda_sanitizer_report_count, and below max_reports",
+    }
+}
+
+/// One that is kept, 0 the oldest.
+pub fn report(index: usize) -> Result<Report> {
+    let state = STATE.lock();
+    state.reports.get(index).ok_or_else(|| no_report(index))
+}
+
+/// Its text.
+pub fn report_text(index: usize) -> Result<String> {
+    let state = STATE.lock();
+    match state.reports.text(index, &state.texts) {
+        Some(text) => text.map(|Line(text)| text),
+        None => Err(no_report(index)),
+    }
+}

@@ -1,0 +1,258 @@
+//! Streams, and what is ordered before what: of the device's work, or of one capture, which is a
+//! world of its own.
+
+use super::clock::{Clock, NO_MEMORY, Stamp, Table, push};
+use super::ranges::Ranges;
+use crate::error::Result;
+
+/// How a stream relates to the legacy default stream of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// It is that.
+    Legacy,
+    /// Each comes after what the other held.
+    Blocking,
+    /// Not at all.
+    Free,
+}
+
+/// A stream, as others know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Who {
+    /// Its own for as long as the library lives.
+    pub(super) key: u64,
+    pub(super) id: i64,
+    pub(super) device: i32,
+    pub(super) kind: Kind,
+}
+
+/// A stream's place in a world.
+struct Known {
+    who: Who,
+    clock: Clock,
+    /// When it did something last, or heard something new.
+    time: u64,
+    /// What it has heard of the host.
+    news: u64,
+}
+
+/// The streams of a device that are ordered by the legacy one.
+struct Ordered {
+    device: i32,
+    legacy: Option<u32>,
+    blocking: Vec<u32>,
+}
+
+/// What the host knows to be over; each stream hears of it before it does something.
+pub(super) struct Host {
+    pub(super) clock: Clock,
+    news: u64,
+}
+
+impl Host {
+    pub(super) const fn new() -> Host {
+        Host { clock: Clock::new(), news: 0 }
+    }
+
+    /// The host hears that a point is over.
+    pub(super) fn join(&mut self, stamp: &Stamp) -> Result<()> {
+        if self.clock.join(stamp)? {
+            self.news += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn knows(&self, slot: u32, time: u64) -> bool {
+        time <= self.clock.get(slot)
+    }
+}
+
+/// A world.
+pub(super) struct World {
+    /// The capture's; 0: it is no capture.
+    pub(super) number: u64,
+    streams: Vec<Known>,
+    slots: Table<u32>,
+    ordered: Vec<Ordered>,
+    pub(super) events: Table<Stamp>,
+    /// The accesses of all bytes, as cells.
+    pub(super) ranges: Ranges,
+    /// Events outside for which a launch of what is captured waits, and which it records.
+    pub(super) awaited: Vec<u64>,
+    pub(super) recorded: Vec<u64>,
+}
+
+impl World {
+    pub(super) const fn new(number: u64) -> World {
+        World {
+            number,
+            streams: Vec::new(),
+            slots: Table::with_hasher(std::hash::BuildHasherDefault::new()),
+            ordered: Vec::new(),
+            events: Table::with_hasher(std::hash::BuildHasherDefault::new()),
+            ranges: Ranges::new(),
+            awaited: Vec::new(),
+            recorded: Vec::new(),
+        }
+    }
+
+    /// The stream's number here, given now if it has none.
+    pub(super) fn slot(&mut self, who: Who) -> Result<u32> {
+        if let Some(slot) = self.slots.get(&who.key) {
+            return Ok(*slot);
+        }
+        let slot = self.streams.len() as u32;
+        // First what may fail: a stream is known as a whole, or not.
+        self.streams.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        self.slots.try_reserve(1).map_err(|_| NO_MEMORY)?;
+        // Streams that are captured have nothing to do with the legacy one.
+        if self.number == 0 && who.kind != Kind::Free {
+            let ordered = self.ordered.iter().position(|ordered| ordered.device == who.device);
+            let place = ordered.unwrap_or(self.ordered.len());
+            if ordered.is_none() {
+                let (device, legacy, blocking) = (who.device, None, Vec::new());
+                push(&mut self.ordered, Ordered { device, legacy, blocking })?;
+            }
+            match who.kind {
+                Kind::Legacy => self.ordered[place].legacy = Some(slot),
+                _ => push(&mut self.ordered[place].blocking, slot)?,
+            }
+        }
+        self.slots.insert(who.key, slot);
+        self.streams.push(Known { who, clock: Clock::new(), time: 0, news: 0 });
+        Ok(slot)
+    }
+
+    /// The number of a stream, by its key.
+    pub(super) fn known(&self, key: u64) -> Option<u32> {
+        self.slots.get(&key).copied()
+    }
+
+    /// The stream of a number.
+    pub(super) fn who(&self, slot: u32) -> Who {
+        self.streams[slot as usize].who
+    }
+
+    /// Does a stream come after a time of another?
+    #[inline]
+    pub(super) fn knows(&self, slot: u32, other: u32, time: u64) -> bool {
+        knows(&self.streams, slot, other, time)
+    }
+
+    /// The ranges, to be changed, and whether a stream comes after a time of another.
+    pub(super) fn split(&mut self) -> (&mut Ranges, impl Fn(u32, u32, u64) -> bool) {
+        let streams = &self.streams;
+        (&mut self.ranges, |slot, other, time| knows(streams, slot, other, time))
+    }
+
+    /// Forgets accesses, events, and what belongs to a capture.
+    pub(super) fn forget(&mut self) {
+        self.ranges = Ranges::new();
+        self.events = Table::default();
+    }
+
+    /// All that a stream has done, and all before it.
+    pub(super) fn stamp(&self, slot: u32) -> Stamp {
+        let known = &self.streams[slot as usize];
+        known.clock.stamp_of(slot, known.time)
+    }
+
+    /// A stream comes after a point.
+    pub(super) fn join(&mut self, slot: u32, stamp: &Stamp, now: &mut u64) -> Result<()> {
+        let known = &mut self.streams[slot as usize];
+        if stamp.is_of(slot) {
+            return Ok(());
+        }
+        if known.clock.join(stamp)? {
+            *now += 1;
+            known.time = *now;
+        }
+        Ok(())
+    }
+
+    /// A stream comes after another.
+    pub(super) fn follow(&mut self, slot: u32, other: u32, now: &mut u64) -> Result<()> {
+        let time = self.streams[other as usize].time;
+        if self.knows(slot, other, time) {
+            return Ok(());
+        }
+        let stamp = self.stamp(other);
+        self.join(slot, &stamp, now)
+    }
+
+    /// The stream hears what the host knows.
+    pub(super) fn hear(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
+        if self.number == 0 && self.streams[slot as usize].news != host.news {
+            self.join(slot, &host.clock.stamp(), now)?;
+            self.streams[slot as usize].news = host.news;
+        }
+        Ok(())
+    }
+
+    /// The stream is about to do something: it comes after the streams that the driver orders before
+    /// it.
+    pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
+        let who = self.streams[slot as usize].who;
+        if self.number != 0 || who.kind == Kind::Free {
+            return Ok(());
+        }
+        for index in 0.. {
+            match self.before(who, index) {
+                Some(other) => self.follow(slot, other, now)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The streams that the driver orders before the next work of a stream.
+    fn before(&self, who: Who, index: usize) -> Option<u32> {
+        let ordered = self.ordered.iter().find(|ordered| ordered.device == who.device)?;
+        match who.kind {
+            Kind::Legacy => ordered.blocking.get(index).copied(),
+            Kind::Blocking => ordered.legacy.filter(|_| index == 0),
+            Kind::Free => None,
+        }
+    }
+
+    /// The stream does something: when that is.
+    pub(super) fn advance(&mut self, slot: u32, now: &mut u64) -> u64 {
+        *now += 1;
+        self.streams[slot as usize].time = *now;
+        *now
+    }
+
+    /// What a wait for a stream waits for: of the legacy one also what its next work would come
+    /// after.
+    pub(super) fn point(&self, slot: u32) -> Result<Stamp> {
+        let known = &self.streams[slot as usize];
+        if self.number != 0 || known.who.kind != Kind::Legacy {
+            return Ok(self.stamp(slot));
+        }
+        let mut clock = Clock::new();
+        clock.join(&self.stamp(slot))?;
+        for index in 0.. {
+            match self.before(known.who, index) {
+                Some(other) => clock.join(&self.stamp(other))?,
+                None => break,
+            };
+        }
+        Ok(clock.stamp())
+    }
+
+    /// What all streams hold, of a device or of all.
+    pub(super) fn point_of_all(&self, device: Option<i32>) -> Result<Stamp> {
+        let mut clock = Clock::new();
+        for (slot, known) in self.streams.iter().enumerate() {
+            if device.is_none_or(|device| device == known.who.device) {
+                clock.join(&self.stamp(slot as u32))?;
+            }
+        }
+        Ok(clock.stamp())
+    }
+}
+
+#[inline]
+fn knows(streams: &[Known], slot: u32, other: u32, time: u64) -> bool {
+    slot == other || time <= streams[slot as usize].clock.get(other)
+}

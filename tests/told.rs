@@ -1,0 +1,165 @@
+//! Every function of the header either tells the stream sanitizer what it does, and a row of
+//! c_tests/sanitizer_*.c shows that, or is in a list here that says why it has nothing to tell.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Asks, chooses or describes; queues nothing, orders nothing, has no memory of its own to give.
+const NOTHING_TO_TELL: &str = "
+    version status_name last_error last_error_message last_error_native set_log_callback
+    backend_select backend_name backend_call_count backend_function backend_inject backend_faults
+    backend_fault_count init is_initialized is_available
+    device_count device_current device_set device_exchange device_of device_name device_capability
+    device_properties device_can_access_peer device_enable_peer_access
+    sync_debug_mode_get sync_debug_mode_set arch_list gencode_flags
+    stream_create stream_from_external stream_current stream_default stream_set_current
+    stream_exchange stream_device stream_priority stream_id stream_native stream_priority_range
+    stream_is_capturing
+    event_create event_device event_native
+    allocation_pointer allocation_bytes allocation_device allocation_stream
+    memory_info memory_stats memory_stat memory_stats_json memory_allocated memory_max_allocated
+    memory_reserved memory_max_reserved memory_reset_peak memory_reset_accumulated
+    memory_stats_push memory_stats_pop memory_summary memory_processes memory_process_list
+    memory_fraction_get memory_fraction_set memory_on_out_of_memory observer_destroy
+    allocator_config_get allocator_config_set allocator_backend memory_caching_enable
+    memory_caching_is_enabled memory_record_history
+    memory_snapshot_create memory_snapshot_destroy memory_snapshot_counts memory_snapshot_segment
+    memory_snapshot_block memory_snapshot_pickle memory_snapshot_json memory_snapshot_html
+    memory_snapshot_save
+    pluggable_allocator_load pluggable_allocator_create pluggable_allocator_destroy
+    pluggable_allocator_set_hooks allocator_set_current
+    mem_pool_create mem_pool_destroy mem_pool_begin mem_pool_end mem_pool_wake mem_pool_snapshot
+    mem_pool_id
+    torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
+    torch_end_allocate_to_pool torch_release_pool
+    host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
+    tensor_from_dlpack tensor_to_dlpack
+    random_manual_seed random_manual_seed_all random_seed random_seed_all random_initial_seed
+    random_state_get random_state_set random_state_get_all random_state_set_all
+    generator_create generator_destroy generator_default generator_seed_get generator_seed_set
+    generator_offset_get generator_offset_set generator_state_get generator_state_set
+    generator_philox_state
+    graph_create graph_stream graph_pool graph_pool_handle graph_debug_dump
+    graph_register_generator graph_native
+    nccl_version communicator_unique_id communicator_init_rank communicator_init_all
+    communicator_query communicator_group_begin
+    nvtx_mark nvtx_range_push nvtx_range_pop nvtx_range_start nvtx_range_end
+    nvtx_device_range_start nvtx_device_range_end profiler_start profiler_stop
+    monitor_utilization monitor_memory_usage monitor_temperature_c monitor_power_draw_mw
+    monitor_clock_rate_mhz monitor_memory_used
+    jit_create jit_create_multi jit_destroy kernel_compile kernel_destroy
+    sanitizer_enable sanitizer_disable sanitizer_access sanitizer_report_count
+    sanitizer_report_get sanitizer_report_text
+";
+
+/// What these do is shown by another row, or cannot be shown by one process and one device.
+const ELSEWHERE: [(&str, &str); 19] = [
+    ("blas_handle", "the workspace is memory as by tcuda_malloc; what cuBLAS queues nobody sees"),
+    ("shutdown", "the sanitizer ends with the library"),
+    ("stream_destroy", "the stream lives on, and so does what is known of it"),
+    ("memory_empty_cache", "waits for what it happens to give back: no order to rely on"),
+    ("host_memory_empty_cache", "as tcuda_memory_empty_cache"),
+    ("torch_reset", "as tcuda_memory_empty_cache"),
+    ("graph_capture_begin", "the first work of the capture is what is told"),
+    ("graph_capture_abort", "what was captured is forgotten, as by an end that fails"),
+    ("graph_reset", "as tcuda_graph_destroy"),
+    ("graph_destroy", "its executable is forgotten, so that its handle may be another's"),
+    ("graphed_callable_destroy", "its memory goes as by tcuda_record_stream and tcuda_free"),
+    ("communicator_abort", "breaks off what was told"),
+    ("communicator_destroy", "what it waits for is told: the stream of its last work"),
+    ("tensor_release", "memory as by tcuda_free or tcuda_host_free"),
+    ("event_ipc_handle", "who waits for such an event may come after anything"),
+    ("event_from_ipc_handle", "as tcuda_event_ipc_handle"),
+    ("ipc_export", "waits by chance; the memory stays what it was"),
+    ("ipc_import", "a block comes; its stream may come after anything"),
+    ("ipc_close", "the stream is waited for, and the block goes"),
+];
+
+/// The same, without a reason of their own.
+const WITH_THEM: &str = "ipc_withdraw ipc_collect";
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn declared() -> BTreeSet<String> {
+    let header = std::fs::read_to_string(repository().join("include/tcuda.h")).unwrap();
+    let mut names = BTreeSet::new();
+    let mut is_declaration = false;
+    for line in header.lines() {
+        // A declaration is the line after TCUDA_API, and may go on in the next.
+        if is_declaration {
+            let name = line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap();
+            names.insert(name.to_string());
+        }
+        is_declaration = line.ends_with("TCUDA_API") && !line.starts_with('#');
+    }
+    assert!(names.len() > 200 && names.iter().all(|name| name.starts_with("tcuda_")));
+    names
+}
+
+/// The functions of the rows, by file.
+fn shown(directory: &Path) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("sanitizer_") || !name.ends_with(".c") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let rows = text.lines().filter_map(|line| {
+            let line = line.trim_start();
+            let row = line.strip_prefix("RACES(").or_else(|| line.strip_prefix("ORDERS("))?;
+            row.split_once(',').map(|(function, _)| function.to_string())
+        });
+        let rows: Vec<String> = rows.collect();
+        found.insert(name, rows);
+    }
+    found
+}
+
+#[test]
+fn every_function_tells_or_has_nothing_to_tell() {
+    let declared = declared();
+    let shown = shown(&repository().join("c_tests"));
+    let shown: BTreeSet<&str> = shown.values().flatten().map(String::as_str).collect();
+    let full = |name: &str| format!("tcuda_{name}");
+    let quiet = NOTHING_TO_TELL.split_whitespace().chain(WITH_THEM.split_whitespace());
+    let listed: Vec<String> = quiet.chain(ELSEWHERE.iter().map(|row| row.0)).map(full).collect();
+    for name in &declared {
+        let is_listed = listed.contains(name);
+        assert!(
+            is_listed || shown.contains(name.as_str()),
+            "{name} has no row in c_tests/sanitizer_*.c, and tests/told.rs does not say why: what \
+             does it tell the sanitizer (src/sanitizer/mod.rs)?"
+        );
+        assert!(!is_listed || !shown.contains(name.as_str()), "{name} is listed, and has a row");
+    }
+    for name in shown.iter().copied().chain(listed.iter().map(String::as_str)) {
+        // Its own functions come with the sanitizer.
+        let is_known = declared.contains(name) || name.starts_with("tcuda_sanitizer_");
+        assert!(is_known, "{name} is not in the header");
+    }
+    let twice = listed.iter().find(|name| listed.iter().filter(|other| other == name).count() > 1);
+    assert_eq!(twice, None);
+    assert!(ELSEWHERE.iter().all(|row| !row.1.is_empty()));
+}
+
+/// The page tells hosts which calls are seen.
+#[test]
+fn the_page_names_every_function_that_tells() {
+    let page = std::fs::read_to_string(repository().join("docs/sanitizer_calls.md")).unwrap();
+    for name in shown(&repository().join("c_tests")).into_values().flatten() {
+        // As `copy`, `comm_*` or in full.
+        let short = name.trim_start_matches("tcuda_");
+        let is_named =
+            page.split('`').skip(1).step_by(2).any(|word| match word.strip_suffix('*') {
+                Some(start) => short.starts_with(start),
+                None => word == short,
+            });
+        assert!(is_named, "docs/sanitizer_calls.md does not name `{short}`");
+    }
+}
