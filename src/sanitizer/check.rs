@@ -139,6 +139,16 @@ impl Check<'_> {
 
     /// Bytes from `start` up to `end`.
     fn run(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
+        if let Some((place, old)) = self.world.ranges.exact(start, end) {
+            // The same range again, nearly always.
+            let new = self.instead(pass, old, (start, end))?;
+            if new != old {
+                self.store.share(new);
+                self.world.ranges.set(place, new);
+                self.store.release(old);
+            }
+            return Ok(());
+        }
         let mut old = std::mem::take(&mut self.scratch.old);
         let mut new = std::mem::take(&mut self.scratch.new);
         old.clear();
@@ -156,6 +166,28 @@ impl Check<'_> {
         outcome
     }
 
+    /// The cell that comes instead of another.
+    fn instead(&mut self, pass: &mut Pass, old: u32, piece: (u64, u64)) -> Result<u32> {
+        if pass.is_write && !pass.is_partial {
+            self.compare(pass, old, piece)?;
+            return self.written(pass);
+        }
+        if !self.is_in(pass, piece) {
+            return Ok(old);
+        }
+        self.compare(pass, old, piece)?;
+        self.with(pass, old)
+    }
+
+    /// The cell of all that is written.
+    fn written(&mut self, pass: &mut Pass) -> Result<u32> {
+        if pass.fresh == NO_CELL {
+            pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
+            self.store.share(pass.fresh);
+        }
+        Ok(pass.fresh)
+    }
+
     /// All bytes get one cell.
     fn write(
         &mut self,
@@ -167,11 +199,8 @@ impl Check<'_> {
         for entry in old {
             self.compare(pass, entry.value, (entry.start.max(start), entry.end.min(end)))?;
         }
-        if pass.fresh == NO_CELL {
-            pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
-            self.store.share(pass.fresh);
-        }
-        append(self.store, new, (start, end), pass.fresh)
+        let cell = self.written(pass)?;
+        append(self.store, new, (start, end), cell)
     }
 
     /// Each cell gets one access more.
@@ -189,13 +218,7 @@ impl Check<'_> {
                 self.gap(pass, new, (place, piece.0))?;
             }
             place = piece.1;
-            let value = match self.is_in(pass, piece) {
-                false => entry.value,
-                true => {
-                    self.compare(pass, entry.value, piece)?;
-                    self.with(pass, entry.value)?
-                }
-            };
+            let value = self.instead(pass, entry.value, piece)?;
             append(self.store, new, piece, value)?;
         }
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }

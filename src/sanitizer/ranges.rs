@@ -59,6 +59,18 @@ impl Ranges {
         (entry.start <= address).then_some(*entry)
     }
 
+    /// The place and the number of just this range.
+    pub(super) fn exact(&self, start: u64, end: u64) -> Option<((usize, usize), u32)> {
+        let (chunk, place) = self.first_behind(start);
+        let entry = self.chunks.get(chunk)?.0.get(place)?;
+        ((entry.start, entry.end) == (start, end)).then_some(((chunk, place), entry.value))
+    }
+
+    /// Another number for the range of a place.
+    pub(super) fn set(&mut self, (chunk, place): (usize, usize), value: u32) {
+        self.chunks[chunk].0[place].value = value;
+    }
+
     /// Is there nothing from an address up to another?
     pub(super) fn is_free(&self, start: u64, end: u64) -> bool {
         let (chunk, place) = self.first_behind(start);

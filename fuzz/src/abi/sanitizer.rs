@@ -80,14 +80,14 @@ pub(super) fn access(w: &mut World, i: &mut Input) {
     if !(1..=3).contains(&mode) {
         e.wrong(status::INVALID_ARGUMENT);
     }
-    let (ptr, bytes) = (i.one_of(&[0, 1, 4096, 4100, usize::MAX]), i.one_of(&[0, 1, 64, usize::MAX]));
+    let (ptr, bytes) =
+        (i.one_of(&[0, 1, 4096, 4100, usize::MAX]), i.one_of(&[0, 1, 64, usize::MAX]));
     if ptr == 0 && bytes > 0 {
         e.wrong(status::INVALID_ARGUMENT);
     }
-    let (label, is_known) = text_argument(i, &[b"step", b"a kernel", b""], 3);
-    if is_known.is_none() {
-        // Perhaps it is no UTF-8.
-        e.also(&[status::INVALID_ARGUMENT]);
+    let (label, _) = text_argument(i, &[b"step", b"a kernel", b""], 3);
+    if label.as_ref().is_some_and(|text| text.to_str().is_err()) {
+        e.wrong(status::INVALID_ARGUMENT);
     }
     let label = label.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
     let ptr = ptr as *const c_void;

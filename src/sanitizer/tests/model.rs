@@ -240,7 +240,7 @@ impl Model {
         for (index, operation) in self.operations.iter().enumerate() {
             for byte in block.bytes.iter().filter(|_| operation.world == block.world) {
                 let given = operation.given.get(byte).into_iter().flatten();
-                let is_covered = reach(operation.node) || given.copied().any(|given| reach(given));
+                let is_covered = reach(operation.node) || given.copied().any(reach);
                 covers.push((index, *byte, is_covered));
             }
         }
