@@ -77,7 +77,7 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
         });
     }
     if sanitizer::is_on() {
-        let before = sanitizer::point_of_stream(runtime, stream);
+        let before = sanitizer::point_of_work(runtime, stream);
         return queue(runtime, stream, Watched { callback, before });
     }
     queue(runtime, stream, callback)

@@ -268,6 +268,19 @@ pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Poin
 }
 
 #[cold]
+pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
+    let (capture, who) = place(runtime, stream)?;
+    if capture != 0 {
+        return None;
+    }
+    tell(|state| {
+        state.ready(0, who)?;
+        let stamp = state.point_of_stream(who)?;
+        Ok(stamp.map(|stamp| Point(stamp, state.life)))
+    })
+}
+
+#[cold]
 pub(super) fn point_of_event(event: u64) -> Option<Point> {
     tell(|state| Ok(state.point_of_event(event).map(|stamp| Point(stamp, state.life))))
 }

@@ -171,6 +171,12 @@ pub fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
     if is_on() { hooks::point_of_stream(runtime, stream) } else { None }
 }
 
+/// The same of work that is about to be queued there: of what the driver orders before that, too.
+#[inline(always)]
+pub fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
+    if is_on() { hooks::point_of_work(runtime, stream) } else { None }
+}
+
 /// What an event was last recorded behind.
 #[inline(always)]
 pub fn point_of_event(event: u64) -> Option<Point> {

@@ -152,7 +152,7 @@ impl State {
     }
 
     /// The same of a stream that is about to do something.
-    fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    pub(super) fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
         let (index, slot) = self.find(capture, who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         world.prepare(slot, &mut self.now)?;

@@ -187,6 +187,19 @@ impl Oracle {
         node
     }
 
+    /// A place in a stream where nothing is queued: it brings no order with the default stream.
+    fn mark(&mut self, stream: Id) -> Node {
+        if let Some(end) = self.capture.as_mut().and_then(|capture| capture.ends[stream].as_mut()) {
+            self.before.push(vec![*end]);
+            *end = self.before.len() - 1;
+            return *end;
+        }
+        let before = self.ends[stream].into_iter().chain([self.host]).collect();
+        let node = self.node(before);
+        self.ends[stream] = Some(node);
+        node
+    }
+
     /// The host learns that these are over.
     fn learn(&mut self, over: Vec<Node>) {
         let before = [vec![self.host], over].concat();
@@ -241,7 +254,7 @@ impl Oracle {
             .into_iter()
             .partition::<Vec<_>, _>(|former| !common(&[former.range], &[range]).is_empty());
         self.formers = kept;
-        let given = stream.map(|stream| self.queue(program, stream, &[]));
+        let given = stream.map(|stream| self.mark(stream));
         for former in &formers {
             let is_ordered = former.world == world && !former.is_over;
             self.hand_over(former, range, given.filter(|_| is_ordered));
