@@ -2,7 +2,7 @@
 //! remembered.
 
 use super::Mode;
-use super::clock::{NO_MEMORY, NOBODY, push};
+use super::clock::{NOBODY, push};
 use super::ranges::{Entry, Ranges};
 use super::shape::{Common, Form, Shape};
 use super::store::{Access, Cell, NO_CELL, Store, Told};
@@ -36,10 +36,10 @@ pub(super) struct Found {
 /// Lists that are used again and again.
 #[derive(Default)]
 pub(super) struct Scratch {
-    old: Vec<Entry>,
-    new: Vec<Entry>,
-    reads: Vec<Access>,
-    partial: Vec<Access>,
+    pub(super) old: Vec<Entry>,
+    pub(super) new: Vec<Entry>,
+    pub(super) reads: Vec<Access>,
+    pub(super) partial: Vec<Access>,
 }
 
 impl Scratch {
@@ -50,16 +50,16 @@ impl Scratch {
 
 /// A cell that stands for another one now, held while it may be wanted again.
 #[derive(Clone, Copy)]
-struct Memo {
-    old: u32,
-    new: u32,
+pub(super) struct Memo {
+    pub(super) old: u32,
+    pub(super) new: u32,
 }
 
-const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
+pub(super) const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
 
 impl Memo {
     /// Both are held, so that no other cell gets the number of one.
-    fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
+    pub(super) fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
         store.hold(old);
         store.hold(new);
         store.drop_hold(self.old);
@@ -377,7 +377,7 @@ fn note(
 }
 
 /// A range at the end of a list, which has its cell from then on, or the last one longer.
-fn append(
+pub(super) fn append(
     store: &mut Store,
     new: &mut Vec<Entry>,
     (start, end): (u64, u64),
@@ -404,7 +404,7 @@ fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) ->
 }
 
 /// New ranges, which have their cells already, for those that were there.
-fn exchange(
+pub(super) fn exchange(
     ranges: &mut Ranges,
     store: &mut Store,
     (start, end): (u64, u64),
@@ -420,101 +420,4 @@ fn exchange(
         }
     }
     Ok(())
-}
-
-/// Changes the accesses of a range, or of all; `None` forgets one.
-pub(super) fn transform(
-    ranges: &mut Ranges,
-    store: &mut Store,
-    scratch: &mut Scratch,
-    (start, end): (u64, u64),
-    change: &mut dyn FnMut(&Access) -> Option<Access>,
-) -> Result<()> {
-    if ranges.is_free(start, end) {
-        return Ok(());
-    }
-    let mut old = std::mem::take(&mut scratch.old);
-    let mut new = std::mem::take(&mut scratch.new);
-    old.clear();
-    new.clear();
-    let mut memo = NO_MEMO;
-    let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
-        for entry in &old {
-            if memo.old != entry.value {
-                let cell = changed(store, scratch, entry.value, change)?;
-                memo.remember(store, entry.value, cell);
-            }
-            if memo.new != NO_CELL {
-                let piece = (entry.start.max(start), entry.end.min(end));
-                append(store, &mut new, piece, memo.new)?;
-            }
-        }
-        exchange(ranges, store, (start, end), &old, &new)
-    });
-    memo.remember(store, NO_CELL, NO_CELL);
-    (scratch.old, scratch.new) = (old, new);
-    outcome
-}
-
-/// The cell of changed accesses: the same, another, or none.
-fn changed(
-    store: &mut Store,
-    scratch: &mut Scratch,
-    place: u32,
-    change: &mut dyn FnMut(&Access) -> Option<Access>,
-) -> Result<u32> {
-    let Cell { write, reads, partial, .. } = store.cell(place);
-    let mut is_same = true;
-    let mut apply = |access: &Access| {
-        let new = change(access);
-        is_same &= new.as_ref() == Some(access);
-        new
-    };
-    let write = write.as_ref().and_then(&mut apply);
-    for (list, to) in [(reads, &mut scratch.reads), (partial, &mut scratch.partial)] {
-        to.clear();
-        to.try_reserve(list.len()).map_err(|_| NO_MEMORY)?;
-        to.extend(list.iter().filter_map(&mut apply));
-    }
-    if is_same {
-        return Ok(place);
-    }
-    if write.is_none() && scratch.reads.is_empty() && scratch.partial.is_empty() {
-        return Ok(NO_CELL);
-    }
-    store.add_cell(write, &scratch.reads, &scratch.partial)
-}
-
-/// The same for all ranges.
-pub(super) fn transform_all(
-    ranges: &mut Ranges,
-    store: &mut Store,
-    scratch: &mut Scratch,
-    change: &mut dyn FnMut(&Access) -> Option<Access>,
-) -> Result<()> {
-    let mut memo = NO_MEMO;
-    let mut outcome = Ok(());
-    ranges.retain(|entry| {
-        if outcome.is_err() {
-            return true;
-        }
-        if memo.old != entry.value {
-            outcome = changed(store, scratch, entry.value, change)
-                .map(|cell| memo.remember(store, entry.value, cell));
-            if outcome.is_err() {
-                return true;
-            }
-        }
-        if memo.new == entry.value {
-            return true;
-        }
-        if memo.new != NO_CELL {
-            store.share(memo.new);
-        }
-        store.release(entry.value);
-        entry.value = memo.new;
-        memo.new != NO_CELL
-    });
-    memo.remember(store, NO_CELL, NO_CELL);
-    outcome
 }

@@ -5,6 +5,7 @@
 //! the driver or the host may not be called. Off, each of these is a load and a branch.
 
 mod blocks;
+mod change;
 mod check;
 mod clock;
 pub mod heard;

@@ -1,7 +1,8 @@
 //! All that the sanitizer knows, and what changes it. Nothing here knows of the driver or of C.
 
 use super::blocks::{Block, Blocks, Promise};
-use super::check::{Check, Found, MOST_RUNS, Scratch, transform, transform_all};
+use super::change::{transform, transform_all};
+use super::check::{Check, Found, MOST_RUNS, Scratch};
 use super::clock::{Stamp, Table, insert, push};
 use super::recording::Recorded;
 use super::report::Reports;
