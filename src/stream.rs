@@ -126,11 +126,8 @@ impl Stream {
     /// An owned handle goes. With the last one of an external stream its present end is recorded,
     /// while the stream is alive: what waits for it later, waits for that.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
-        let outcome = if !self.external || self.is_per_thread() {
-            Ok(())
-        } else {
-            self.record_farewell(runtime)
-        };
+        let has_end = self.external && !self.is_per_thread();
+        let outcome = if has_end { self.record_farewell(runtime) } else { Ok(()) };
         self.farewell.drop_handle();
         outcome
     }
@@ -234,7 +231,7 @@ impl Stream {
     /// Waits for all its work.
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
         let _context = self.enter(runtime)?;
-        // SAFETY: as in `query`.
+        // SAFETY: as in `is_done`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
         Ok(())
     }

@@ -137,6 +137,6 @@ pub(super) fn report_text(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_sanitizer_report_text(index, buf, len, out.needed.ptr()));
     if let Some(text) = out.check(w.judge(status, &e)) {
         let known = "============================";
-        assert!(text.starts_with(known) || known.starts_with(text.as_str()), "{text}");
+        assert!(text.starts_with(known) || known.starts_with(text), "{text}");
     }
 }
