@@ -156,6 +156,24 @@ static void what_a_graph_leaves_can_be_freed(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
+/* What a graph allocates, nobody frees and no launch has made goes with it: its address may be another's. */
+static void what_went_with_a_graph_may_come_again(void)
+{
+    tcuda_stream *const stream = create_stream(0);
+    void *seen[4];
+    int again = 0;
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(driver.begin(native_of(stream), THREAD_LOCAL), 0);
+        seen[i] = allocate(mib, 0, stream);
+        for (int before = 0; before < i; before++)
+            again += seen[before] == seen[i];
+        CHECK_EQ(driver.destroy_graph(end(stream, 1)), 0);
+    }
+    if (on_simulator())
+        CHECK(again > 0);
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -165,6 +183,7 @@ int main(void)
     a_graph_has_its_own_memory();
     what_no_graph_allocated_is_freed_after_the_capture();
     what_a_graph_leaves_can_be_freed();
+    what_went_with_a_graph_may_come_again();
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
     return finish();
 }

@@ -202,15 +202,27 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
-/// Puts a block that came into the table, and records that; else gives it back to its caller.
+/// Puts a block that came into the table, and records that; else gives it back to its caller. The bytes of
+/// one that was there, and went with its graph.
 #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
-fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<(), (Error, Block)> {
+fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64, (Error, Block)> {
     IS_USED.store(true, Ordering::Relaxed);
     let mut blocks = part(address).lock();
     let is_cached =
         virtual_memory::device_of(address).or_else(|| segmented::device_of(address)).is_some();
-    if blocks.contains_key(&address) || is_cached {
+    let known = blocks.get(&address);
+    // What a graph allocates and nobody frees goes with the graph, and the driver says nothing of that.
+    let is_left = |known: &Block| {
+        matches!(known.origin, Origin::DriverPool { captured: true })
+            && matches!(block.origin, Origin::DriverPool { .. })
+    };
+    if is_cached || known.is_some_and(|known| !is_left(known)) {
         return Err((GIVEN_TWICE, block));
+    }
+    let left = known.map_or(0, |known| known.bytes);
+    if let Some(known) = known {
+        let actions = [Action::FreeRequested, Action::FreeCompleted];
+        known.record(address, &actions, history::stack_of_direct(known.stack));
     }
     if blocks.try_reserve(1).is_err() {
         return Err((Error::OutOfHostMemory("the table of blocks"), block));
@@ -222,7 +234,7 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<(),
     };
     block.record(address, actions, stack);
     blocks.insert(address, block);
-    Ok(())
+    Ok(left)
 }
 
 const GIVEN_TWICE: Error = Error::InvalidState(
@@ -341,13 +353,16 @@ impl DeviceMemory {
         let (address, origin) = given.inspect_err(|_| limit.let_go(bytes))?;
         let block = Block { device: device_ordinal, bytes, origin, stream, uses, stack };
         let (is_counted, class, lanes) = (block.origin.is_counted(), block.class(), block.lanes(1));
-        if let Err((error, block)) = insert(address, block, history::take_frames()) {
-            // What is another's block as well stays.
-            if matches!(error, Error::OutOfHostMemory(_)) {
-                let _ = self.give_direct_back(runtime, device, address, &block);
+        match insert(address, block, history::take_frames()) {
+            Ok(left) => limit.let_go(left),
+            Err((error, block)) => {
+                // What is another's block as well stays.
+                if matches!(error, Error::OutOfHostMemory(_)) {
+                    let _ = self.give_direct_back(runtime, device, address, &block);
+                }
+                limit.let_go(bytes);
+                return Err(error);
             }
-            limit.let_go(bytes);
-            return Err(error);
         }
         if is_counted {
             self.with_ledger(None, |books| {
