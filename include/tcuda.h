@@ -2926,13 +2926,14 @@ typedef void (*tcuda_report_fn)(void *user_data, const tcuda_sanitizer_report *r
 /** How to watch; zeros are defaults. */
 typedef struct tcuda_sanitizer_options {
     size_t struct_size; /**< From TCUDA_INIT. */
-    size_t max_reports; /**< The first so many are kept, the others counted; 0: 1000. */
+    /** The first so many are kept and told, the others only counted; 0: 1000. */
+    size_t max_reports;
     /** Takes reports; may be NULL: they are lines of the log, at level warning. */
     tcuda_report_fn report;
-    /** Gives the host's frames of each operation and allocation; may be NULL. */
+    /** Gives the host's frames of each operation and allocation, on its thread; may be NULL. */
     tcuda_frames_fn frames;
     void *user_data;          /**< Passed to both. */
-    tcuda_destroy_fn destroy; /**< May be NULL. */
+    tcuda_destroy_fn destroy; /**< Called when watching has ended, or begun anew; may be NULL. */
 } tcuda_sanitizer_options;
 
 /**
@@ -2959,20 +2960,22 @@ tcuda_status tcuda_sanitizer_disable(void);
  * @param stream  NULL is the current stream
  * @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
  * @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
- * @param label   what reports call it; may be NULL: "kernel"
+ * @param label   what reports call it; may be NULL: "kernel". Copied; each different one takes host
+ * memory until tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_t bytes,
     int32_t mode, const char *label);
 
-/** Reports since tcuda_sanitizer_enable, also those that are not kept. */
+/** Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_count(size_t *count);
 
 /**
- * One of the reports that are kept.
+ * One of the reports that are kept. The struct is the host's, its texts the library's.
  *
- * @param index  0 is the oldest
+ * @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
+ * @param[out] report  made by TCUDA_INIT
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *report);

@@ -68,15 +68,15 @@ pub type tcuda_report_fn =
 pub struct tcuda_sanitizer_options {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// The first so many are kept, the others counted; 0: 1000.
+    /// The first so many are kept and told, the others only counted; 0: 1000.
     pub max_reports: usize,
     /// Takes reports; may be NULL: they are lines of the log, at level warning.
     pub report: tcuda_report_fn,
-    /// Gives the host's frames of each operation and allocation; may be NULL.
+    /// Gives the host's frames of each operation and allocation, on its thread; may be NULL.
     pub frames: tcuda_frames_fn,
     /// Passed to both.
     pub user_data: *mut c_void,
-    /// May be NULL.
+    /// Called when watching has ended, or begun anew; may be NULL.
     pub destroy: tcuda_destroy_fn,
 }
 
@@ -223,7 +223,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
 /// @param stream  NULL is the current stream
 /// @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
 /// @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
-/// @param label   what reports call it; may be NULL: "kernel"
+/// @param label   what reports call it; may be NULL: "kernel". Copied; each different one takes host
+///                memory until tcuda_shutdown
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_access(
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
     })
 }
 
-/// Reports since tcuda_sanitizer_enable, also those that are not kept.
+/// Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcuda_status {
@@ -267,9 +268,10 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcud
     })
 }
 
-/// One of the reports that are kept.
+/// One of the reports that are kept. The struct is the host's, its texts the library's.
 ///
-/// @param index  0 is the oldest
+/// @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
+/// @param[out] report  made by TCUDA_INIT
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_get(

@@ -73,7 +73,8 @@ impl Reports {
         Reports { most: DEFAULT_MOST, count: 0, kept: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Makes a report; without host memory it only counts.
+    /// Makes a report. Without host memory, or beyond those that are kept, it only counts: texts stay
+    /// until shutdown, and a race in a loop must not fill the host's memory with them.
     pub(super) fn add(
         &mut self,
         found: &Found,
@@ -82,10 +83,10 @@ impl Reports {
         texts: &mut Texts,
     ) {
         self.count += 1;
-        if let Ok(whole) = describe(found, blocks, stacks, texts) {
-            if self.kept.len() < self.most {
-                let _ = push(&mut self.kept, whole);
-            }
+        if self.kept.len() < self.most
+            && let Ok(whole) = describe(found, blocks, stacks, texts)
+            && push(&mut self.kept, whole).is_ok()
+        {
             let _ = push(&mut self.waiting, (thread(), whole));
         }
     }
