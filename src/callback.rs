@@ -36,31 +36,14 @@ impl Callback {
     }
 }
 
-/// A callback while somebody watches, and what is over when it runs.
-struct Watched {
+/// What waits in a stream, at an address of its own.
+struct Waiting {
     callback: Callback,
+    /// What is over when it runs, if anybody watches.
     before: Option<Point>,
 }
 
-/// What waits in a stream, at an address of its own.
-trait Queued {
-    /// Tells the kinds apart in [`WAITING`]: a bit that their addresses do not have.
-    const MARK: usize;
-    /// What the driver calls with the address.
-    const CALL: unsafe extern "C" fn(*mut c_void);
-}
-
-impl Queued for Callback {
-    const MARK: usize = 0;
-    const CALL: unsafe extern "C" fn(*mut c_void) = call;
-}
-
-impl Queued for Watched {
-    const MARK: usize = 1;
-    const CALL: unsafe extern "C" fn(*mut c_void) = call_watched;
-}
-
-/// Addresses of the callbacks that have not run yet, with their marks.
+/// Addresses of what has not run yet.
 static WAITING: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
 
 /// Queues a callback; on failure the caller keeps it.
@@ -76,25 +59,18 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    if sanitizer::is_on() {
-        let before = sanitizer::point_of_work(runtime, stream);
-        return queue(runtime, stream, Watched { callback, before });
-    }
-    queue(runtime, stream, callback)
-}
-
-fn queue<T: Queued>(runtime: &Runtime, stream: &Stream, queued: T) -> Result<()> {
-    let queued = try_box(queued, "a callback")?;
+    let before = sanitizer::point_of_work(runtime, stream);
+    let queued = try_box(Waiting { callback, before }, "a callback")?;
     let mut waiting = WAITING.lock();
     waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
     let address = Box::into_raw(queued);
-    waiting.push(address as usize | T::MARK);
+    waiting.push(address as usize);
     drop(waiting);
     let native = stream.native();
-    // SAFETY: `T::CALL` takes what `address` is, once.
-    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(T::CALL), address.cast()) };
+    // SAFETY: `call` takes what `address` is, once.
+    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), address.cast()) };
     match taken {
-        Err(error) if forget(address as usize | T::MARK) => {
+        Err(error) if forget(address as usize) => {
             // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
             drop(unsafe { Box::from_raw(address) });
             Err(error.into())
@@ -116,25 +92,12 @@ fn forget(address: usize) -> bool {
 }
 
 unsafe extern "C" fn call(address: *mut c_void) {
-    if !forget(address as usize | Callback::MARK) {
+    if !forget(address as usize) {
         return;
     }
-    // SAFETY: from Box::into_raw in `queue`, and off the list, so that nobody else takes it.
-    let callback = unsafe { Box::from_raw(address.cast::<Callback>()) };
-    run(&callback);
-}
-
-unsafe extern "C" fn call_watched(address: *mut c_void) {
-    if !forget(address as usize | Watched::MARK) {
-        return;
-    }
-    // SAFETY: as in `call`.
-    let Watched { callback, before } = *unsafe { Box::from_raw(address.cast::<Watched>()) };
+    // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
+    let Waiting { callback, before } = *unsafe { Box::from_raw(address.cast::<Waiting>()) };
     sanitizer::reached(before);
-    run(&callback);
-}
-
-fn run(callback: &Callback) {
     before_host_function();
     progress::told();
     let _in_callback = thread::InCallback::begin();
@@ -148,13 +111,8 @@ pub(crate) fn abandon_all() {
     functions::abandon_all();
     let waiting = std::mem::take(&mut *WAITING.lock());
     for address in waiting {
-        if address & Watched::MARK != 0 {
-            let address = (address & !Watched::MARK) as *mut Watched;
-            // SAFETY: from Box::into_raw in `queue`, and off the list.
-            unsafe { Box::from_raw(address) }.callback.finish();
-        } else {
-            // SAFETY: as above.
-            unsafe { Box::from_raw(address as *mut Callback) }.finish();
-        }
+        // SAFETY: from Box::into_raw in `add`, and off the list.
+        let waiting = unsafe { Box::from_raw(address as *mut Waiting) };
+        waiting.callback.finish();
     }
 }
