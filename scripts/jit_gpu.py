@@ -1,23 +1,35 @@
 #!/usr/bin/env python3
 """Compares functions of elements with torch.cuda.jiterator, bit for bit, on a GPU.
 
-  jit_gpu.py LIBRARY [--budget SECONDS] [--out FOLDER] [--only TEXT] [--part NAME]
+  jit_gpu.py LIBRARY [--budget SECONDS] [--out FOLDER] [--only TEXT] [--part NAME] [--jobs N]
 
 LIBRARY is libtcuda.so. Functions, types and ways in which tensors lie get the same inputs by both,
 infinities and NaNs among them. Parts, in this order: "corpus", one function with every pair of types in
 every layout; "functions", the others with one pair for each kind of numbers, side by side and turned;
 "rest", all that is left. PyTorch compiles for each pair of types and some of the layouts, which takes
-most of the time: what has not begun when the budget is spent is left out and counted. Each case is a line
-of FOLDER/jit_cases.jsonl as soon as it is known, and each pair of types a line of the output. What
-PyTorch cannot compile is counted apart. The table comes last; exit status 1: something differs.
+most of the time: what has not begun when the budget is spent is left out and counted; --jobs N shares the
+pairs among N processes, which take the GPUs in turn. Each case is a line of FOLDER/jit_cases.jsonl, and
+each pair of types a line of the output. What PyTorch cannot compile is counted apart.
+
+"fused": sums of two products, as in those of complex numbers, which differ only in which product the
+compiler fused with the sum. It chooses anew for each kernel, in PyTorch's as in ours, so that PyTorch's own
+layouts differ in these elements as well; both values are checked to be among those that fused operations
+give exactly. NaNs equal NaNs. The table comes last; exit status 1: something else differs.
 """
 
 import argparse
 import collections
 import ctypes
+import fractions
+import itertools
 import json
+import math
+import os
 import pathlib
+import struct
+import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -166,8 +178,70 @@ def bits(torch, tensor):
 
 
 def same(torch, a, b):
-    a, b = (bits(torch, t).contiguous().flatten().view(torch.uint8) for t in (a, b))
-    return bool(torch.equal(a, b))
+    a, b = (bits(torch, t).contiguous().flatten() for t in (a, b))
+    both_nan = (a != a) & (b != b)
+    a, b = (t.view(torch.uint8).view(t.numel(), -1) if t.numel() else t for t in (a, b))
+    return bool(((a == b).all(dim=-1) | both_nan).all())
+
+
+def rounded(exact, is_single):
+    """The nearest number of a type to a fraction, once rounded."""
+    if not is_single:
+        return float(exact)
+    # By way of a double it would be rounded twice.
+    near, = struct.unpack("<I", struct.pack("<f", float(exact)))
+    numbers = [(struct.unpack("<f", struct.pack("<I", n))[0], n & 1) for n in (near - 1, near, near + 1)
+               if 0 <= n < 1 << 32]
+    finite = [(number, odd) for number, odd in numbers if math.isfinite(number)]
+    return min(finite, key=lambda pair: (abs(fractions.Fraction(pair[0]) - exact), pair[1]))[0]
+
+
+def sums_of_products(p, q, r, s, is_single):
+    """What p * q + r * s can be: both products rounded, or either one fused with the sum."""
+    exact = fractions.Fraction
+    one, two = exact(p) * exact(q), exact(r) * exact(s)
+    near = exact(rounded(one, is_single)), exact(rounded(two, is_single))
+    return {rounded(value, is_single) for value in (near[0] + near[1], one + near[1], near[0] + two)}
+
+
+def fused_products(a, b, is_single):
+    """What the parts of a * b can be."""
+    return [sums_of_products(a[0], b[0], -a[1], b[1], is_single),
+            sums_of_products(a[0], b[1], a[1], b[0], is_single)]
+
+
+def fused_results(name, values, is_single):
+    """What the parts of a function's result can be."""
+    if name == "product":
+        return fused_products(*values, is_single)
+    if name == "helper":
+        return [{rounded(fractions.Fraction(p) - fractions.Fraction(q), is_single)
+                 for p, q in itertools.product(*terms)}
+                for terms in zip(*(fused_products(a, a, is_single) for a in values))]
+    return [sums_of_products(*(value[0] for value in values), is_single)]
+
+
+def is_fused_otherwise(torch, name, tensors, found, expected):
+    """Do they differ only in which product was fused with a sum?"""
+    single, double = (torch.float32, torch.complex64), (torch.float64, torch.complex128)
+    if found.dtype not in single + double or not (
+            name == "four" or name in ("product", "helper") and found.is_complex()):
+        return False
+
+    def parts(tensor):
+        values = bits(torch, tensor.to(found.dtype).expand(found.shape).flatten())
+        return (values if found.is_complex() else values[:, None]).tolist()
+
+    for *values, f, e in zip(*map(parts, (*tensors, found, expected))):
+        # Zeros differ by their signs as well.
+        if all(struct.pack("<d", p) == struct.pack("<d", q) or p != p and q != q for p, q in zip(f, e)):
+            continue
+        if not all(map(math.isfinite, itertools.chain(f, e, *values))):
+            return False
+        allowed = fused_results(name, values, found.dtype in single)
+        if not all(p in choice and q in choice for p, q, choice in zip(f, e, allowed)):
+            return False
+    return True
 
 
 QUICK = ("side by side", "transposed")
@@ -228,10 +302,67 @@ def compare(torch, function, dtypes, wanted):
         if all(same(torch, f, e) for f, e in zip(found, expected)):
             yield layout, "same", ""
             continue
+        if is_fused_otherwise(torch, function.name, tensors, found[0], expected[0]):
+            yield layout, "fused", ""
+            continue
         f, e = bits(torch, found[0]).flatten(), bits(torch, expected[0]).flatten()
         unequal = ((f != e) & ~((f != f) & (e != e))).nonzero().flatten()[:3].tolist()
         values = [(i, f[i].item(), e[i].item()) for i in unequal]
-        yield layout, "other", f"element, ours, theirs: {values or 'NaNs or zeros by their bits'}"
+        if not values:
+            apart = (torch.signbit(f) != torch.signbit(e)).nonzero().flatten()[:3].tolist()
+            values = [(i, f[i].item(), e[i].item()) for i in apart]
+        yield layout, "other", f"element, ours, theirs: {values}"
+
+
+def compare_share(options, lines):
+    """The share of this process: each case a line; how many pairs of types were left out."""
+    begin = time.monotonic()
+    import torch
+
+    ours = Library(options.library)
+    functions = [Function(ours, *row) for row in FUNCTIONS]
+    functions.append(Function(ours, "two_outputs", MULTIPLE[0], 2, MULTIPLE[1], "fc", 2))
+    # The first one has floats, integers and complex numbers.
+    functions.sort(key=lambda function: function.name != "integer_axpy")
+    index, jobs = map(int, options.share.split("/"))
+    left_out = 0
+    for number, (part, function, dtypes, wanted) in enumerate(groups(functions)):
+        if number % jobs != index or options.only not in function.name or options.part not in ("", part):
+            continue
+        if time.monotonic() - begin > options.budget:
+            left_out += 1
+            continue
+        types, found = "+".join(dtypes[:function.inputs]), collections.Counter()
+        for layout, result, what in compare(torch, function, dtypes, wanted):
+            found[result] += 1
+            if result in ("failed", "other"):
+                print(f"  {layout}: {what}")
+            case = {"part": part, "function": function.name, "types": types, "layout": layout,
+                    "result": result, "what": what}
+            print(json.dumps(case), file=lines, flush=True)
+        summary = ", ".join(f"{number} {result}" for result, number in found.items())
+        print(f"{time.monotonic() - begin:6.1f} s {part:10}{function.name:14}{types:24}{summary}", flush=True)
+    for function in functions:
+        if function.made:
+            ours.call("tcuda_jit_destroy", function.made[0])
+    print(json.dumps({"left_out": left_out}), file=lines, flush=True)
+
+
+def share_among(options, folder):
+    """Starts the processes and collects their lines."""
+    import torch
+
+    gpus, started = torch.cuda.device_count(), []
+    for index in range(options.jobs):
+        path = pathlib.Path(folder) / f"{index}.jsonl"
+        command = [sys.executable, __file__, options.library, "--share", f"{index}/{options.jobs}",
+                   "--lines", path, "--budget", options.budget, "--only", options.only, "--part", options.part]
+        visible = {"CUDA_VISIBLE_DEVICES": str(index % gpus)} if gpus > 1 else {}
+        started.append((path, subprocess.Popen([str(word) for word in command], env={**os.environ, **visible})))
+    for index, (_, process) in enumerate(started):
+        if process.wait():
+            raise SystemExit(f"process {index} of {options.jobs} ended with {process.returncode}")
+    return [json.loads(line) for path, _ in started for line in path.read_text().splitlines()]
 
 
 def main():
@@ -241,54 +372,32 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="folder for jit_cases.jsonl and jit_cases.json")
     parser.add_argument("--only", default="", help="functions with this in their names")
     parser.add_argument("--part", default="", help="corpus, functions or rest alone")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; 1")
+    parser.add_argument("--share", help=argparse.SUPPRESS)
+    parser.add_argument("--lines", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    begin = time.monotonic()
-    import torch
-
-    ours = Library(options.library)
-    functions = [Function(ours, *row) for row in FUNCTIONS]
-    functions.append(Function(ours, "two_outputs", MULTIPLE[0], 2, MULTIPLE[1], "fc", 2))
-    # The first one has floats, integers and complex numbers.
-    functions.sort(key=lambda function: function.name != "integer_axpy")
-    lines = None
+    if options.share:
+        with options.lines.open("w") as lines:
+            return compare_share(options, lines)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = share_among(options, folder)
+    left_out = sum(case.pop("left_out") for case in cases if "left_out" in case)
+    cases = [case for case in cases if case]
+    counts = collections.defaultdict(collections.Counter)
+    for case in cases:
+        counts[case["function"]][case["result"]] += 1
+        counts["all"][case["result"]] += 1
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        lines = (options.out / "jit_cases.jsonl").open("w")
-    counts, left_out, failures = collections.defaultdict(collections.Counter), 0, []
-    for part, function, dtypes, wanted in groups(functions):
-        if options.only not in function.name or options.part not in ("", part):
-            continue
-        if time.monotonic() - begin > options.budget:
-            left_out += 1
-            continue
-        types, found = "+".join(dtypes[:function.inputs]), collections.Counter()
-        for layout, result, what in compare(torch, function, dtypes, wanted):
-            found[result] += 1
-            if result in ("failed", "other"):
-                failures.append((f"{function.name} {types} {layout}", what))
-                print(f"  {layout}: {what}")
-            if lines:
-                case = {"part": part, "function": function.name, "types": types, "layout": layout,
-                        "result": result, "what": what}
-                print(json.dumps(case), file=lines, flush=True)
-        counts[function.name].update(found)
-        summary = ", ".join(f"{number} {result}" for result, number in found.items())
-        print(f"{time.monotonic() - begin:6.1f} s {part:10}{function.name:14}{types:24}{summary}", flush=True)
-    for function in functions:
-        if function.made:
-            ours.call("tcuda_jit_destroy", function.made[0])
-    if options.out:
-        record = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "counts": counts,
-                  "left_out": left_out, "failures": failures}
+        (options.out / "jit_cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+        record = {"counts": counts, "left_out": left_out}
         (options.out / "jit_cases.json").write_text(json.dumps(record, indent=1))
-    print(f"{'function':16}{'same':>7}{'other':>7}{'failed':>8}{'torch cannot':>14}")
-    sum_of = collections.Counter()
-    for found in counts.values():
-        sum_of.update(found)
-    for name, found in [*counts.items(), ("all", sum_of)]:
-        print(f"{name:16}{found['same']:7}{found['other']:7}{found['failed']:8}{found['torch cannot']:14}")
+    results = ("same", "fused", "other", "failed", "torch cannot")
+    print(f"{'function':16}" + "".join(f"{name:>14}" for name in results))
+    for name in sorted(counts, key=lambda name: name == "all"):
+        print(f"{name:16}" + "".join(f"{counts[name][result]:14}" for result in results))
     print(f"left out, for want of time: {left_out} pairs of types")
-    sys.exit(1 if failures else 0)
+    sys.exit(1 if counts["all"]["other"] or counts["all"]["failed"] or not cases else 0)
 
 
 if __name__ == "__main__":

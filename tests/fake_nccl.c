@@ -195,6 +195,9 @@ static comm *make(const unique_id *id, int rank, int ranks, int *result)
     return NULL;
 }
 
+/* ncclConfig_t of 2.14. */
+struct config { size_t size; unsigned magic, version; int blocking; };
+
 static void *wait_in_background(void *data)
 {
     comm *comm = data;
@@ -203,15 +206,14 @@ static void *wait_in_background(void *data)
     return NULL;
 }
 
-EXPORT int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank)
+static int join_room(comm **out, int ranks, const unique_id *id, int rank, bool may_go_on)
 {
-    CALLED("ncclCommInitRank");
     int result = SUCCESS;
     if (ranks < 1 || ranks > MOST_RANKS) return fail(WRONG_ARGUMENT, "too many ranks");
-    comm *made = make(&id, rank, ranks, &result);
+    comm *made = make(id, rank, ranks, &result);
     if (made == NULL) return result;
     *out = made;
-    if (made->is_blocking) {
+    if (made->is_blocking || !may_go_on) {
         room_wait_for_all(made->room, &made->given_up);
         return SUCCESS;
     }
@@ -219,6 +221,24 @@ EXPORT int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank)
     made->has_background = pthread_create(&made->background, NULL, wait_in_background, made) == 0;
     return IN_PROGRESS;
 }
+
+/* As NCCL's, it waits for the others also where calls go on in the background. */
+EXPORT int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank)
+{
+    CALLED("ncclCommInitRank");
+    return join_room(out, ranks, &id, rank, false);
+}
+
+#ifndef WITHOUT_RECV
+EXPORT int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, const struct config *config)
+{
+    CALLED("ncclCommInitRank");
+    if (config->size < sizeof *config || config->magic != 0xcafebeef || config->version < 21400
+        || config->blocking != 1)
+        return fail(WRONG_ARGUMENT, "no configuration");
+    return join_room(out, ranks, &id, rank, true);
+}
+#endif
 
 EXPORT int ncclCommAbort(comm *comm);
 

@@ -134,8 +134,8 @@ pub fn init_rank<H: Copy>(
         let mut comm = std::ptr::null_mut();
         let result = communicator.context.within(|entered| {
             entered?;
-            // SAFETY: `comm` is writable.
-            Ok::<i32, Error>(unsafe { (functions.init_rank)(&mut comm, ranks, id, rank) })
+            // SAFETY: `comm` is writable; the context was entered.
+            Ok::<i32, Error>(unsafe { functions.join(&mut comm, ranks, id, rank) })
         })?;
         functions.check(call, result)?;
         publish(&communicator, comm, call)

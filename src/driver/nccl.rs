@@ -7,7 +7,7 @@
 use super::library::{Library, LoadError, Spec, Text};
 use crate::once::Once;
 use crate::rank::Rank;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 
 static LIBRARY: Spec = Spec {
@@ -54,6 +54,24 @@ pub type Comm = *mut c_void;
 pub type Stream = *mut c_void;
 /// Memory of a device.
 pub type Buffer = *mut c_void;
+
+/// ncclConfig_t, the part that 2.14 had, which brought it; newer ones take the rest as not said.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+}
+
+impl Config {
+    /// NCCL_COMM_BLOCKING stands above it.
+    fn blocking() -> Config {
+        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21400, blocking: 1 }
+    }
+}
+
+type InitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> c_int;
 
 /// A call of NCCL's that failed.
 #[derive(Debug)]
@@ -134,6 +152,7 @@ macro_rules! functions {
             version: i32,
             simulated: Option<TellSimulated>,
             last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
+            init_rank_config: Option<InitRankConfig>,
             $(
                 #[doc = concat!("`", stringify!($name), "`")]
                 pub $field: unsafe extern "C" fn($($type),*) -> c_int,
@@ -150,6 +169,11 @@ macro_rules! functions {
                         library,
                         c"ncclGetLastError",
                         unsafe extern "C" fn(Comm) -> *const c_char
+                    ),
+                    init_rank_config: optional!(
+                        library,
+                        c"ncclCommInitRankConfig",
+                        InitRankConfig
                     ),
                     $($field: required!(
                         library,
@@ -257,6 +281,21 @@ pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
 }
 
 impl Functions {
+    /// Joins a group. Only the call that takes a configuration heeds NCCL_COMM_BLOCKING=0: the older one
+    /// waits for the other ranks all the same.
+    ///
+    /// # Safety
+    ///
+    /// `comm` is writable, and the device's context is current.
+    pub unsafe fn join(&self, comm: *mut Comm, ranks: c_int, id: UniqueId, rank: c_int) -> c_int {
+        match self.init_rank_config {
+            // SAFETY: as the caller promises; NCCL reads the configuration during the call.
+            Some(call) => unsafe { call(comm, ranks, id, rank, &mut Config::blocking()) },
+            // SAFETY: as the caller promises.
+            None => unsafe { (self.init_rank)(comm, ranks, id, rank) },
+        }
+    }
+
     /// The failure that a status is; [`code::IN_PROGRESS`] is none.
     pub fn check(&self, call: &'static str, code: i32) -> Result<(), Failure> {
         if matches!(code, code::SUCCESS | code::IN_PROGRESS) {
