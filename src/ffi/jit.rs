@@ -89,7 +89,14 @@ fn scalars<'a>(
         let value = match raw.kind {
             TCUDA_SCALAR_DOUBLE => Scalar::Double(raw.real),
             TCUDA_SCALAR_INT => Scalar::Int(raw.integer),
-            TCUDA_SCALAR_BOOL => Scalar::Bool(raw.integer != 0),
+            TCUDA_SCALAR_BOOL if matches!(raw.integer, 0 | 1) => Scalar::Bool(raw.integer == 1),
+            TCUDA_SCALAR_BOOL => {
+                return Err(Error::OutOfRange {
+                    name: "scalars[i].integer",
+                    value: raw.integer,
+                    allowed: "a bool is 0 or 1",
+                });
+            }
             TCUDA_SCALAR_COMPLEX => Scalar::Complex(raw.real, raw.imaginary),
             kind => {
                 return Err(Error::OutOfRange {
