@@ -150,6 +150,8 @@ static void exporter_dies(void)
     void *ptr = import_block(&first, NULL, bytes);
     kill_partner(partner, line);
     check_orphan(ptr);
+    /* Not once more either: what its work was is not known. */
+    CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&first, NULL, &none, NULL));
     CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&second, NULL, &none, NULL));
     CHECK_OK(tcuda_ipc_close(ptr, NULL));
     CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&first, NULL, &none, NULL));

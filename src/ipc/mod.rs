@@ -281,9 +281,11 @@ impl Ipc {
             _ => wait_for_other(runtime, device, stream, &words.event),
         };
         if let Err(error) = waited {
+            // The event of a process that has ended is none to the driver.
+            let is_gone = matches!(error, Error::Cuda(_)) && imports.is_gone(&words.socket);
             // Nothing has used it.
             let _ = imports.close(runtime, address);
-            return Err(error);
+            return Err(if is_gone { socket::GONE } else { error });
         }
         let is_first = imports.count(address) == 1;
         drop(imports);
