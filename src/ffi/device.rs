@@ -403,7 +403,7 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
 
 /// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
 /// with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
-/// says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+/// says, else 32 MiB since Hopper and 8320 KiB before. The thread gets the same handle each time;
 /// ask again after a change of the stream, and in a capture, which gets memory of its graph. When
 /// the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
 /// without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH

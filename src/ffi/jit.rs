@@ -135,7 +135,9 @@ fn create(
 /// bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
 /// (torch.cuda.jiterator._create_jit_fn)
 ///
-/// @param code      CUDA C++ without includes; functions of mathematics as std::sin or ::sin
+/// @param code      CUDA C++ without includes, at most a mebibyte; functions of mathematics as
+///                  std::sin or ::sin. What it calls things is its own affair, but for tcuda and
+///                  std, and macros
 /// @param options   may be NULL: no extra arguments
 /// @param[out] jit  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -224,12 +226,17 @@ impl Views {
 /// Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
 /// first call for types and strides that are new compiles, which takes tens of milliseconds, or
 /// finds the kernel on disk. Tensors without elements: nothing is queued.
-/// (the call of a function of torch.cuda.jiterator)
+/// TCUDA_STATUS_COMPILE_ERROR where the code is wrong for these types, TCUDA_STATUS_NO_LIBRARY
+/// without NVRTC. (the call of a function of torch.cuda.jiterator)
 ///
-/// @param inputs   1 to 8, all on one device; none has negative strides
+/// @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
+///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
+///                 multiples of an element's size, and strides not negative. At most 25 dimensions
+///                 of which no two are as one
 /// @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
 /// @param outputs  as many as the function has, on that device, of the shape and type that the
-///                 inputs have together. One may be an input, but share no part of one
+///                 inputs have together. One may be an input, but share no part of one, nor two of
+///                 its elements an address
 /// @param stream   NULL is the current stream of that device
 #[unsafe(no_mangle)]
 #[must_use]
