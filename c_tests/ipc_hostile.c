@@ -309,10 +309,36 @@ static void strangers_answer(void)
     exit(finish());
 }
 
+/* ---- Programs that are run ---- */
+
+/* What a process that shares memory runs has none of it, and nothing that answers for it. */
+static void programs_get_nothing(void)
+{
+    void *block = allocate(bytes, 0, NULL);
+    const size_t before = open_files();
+    const tcuda_ipc_handle handle = export_block(block, NULL);
+    CHECK(in_segments() || open_files() >= before + 3);
+    for (int file = 3; file < 1024 && on_simulator(); file++) {
+        const int flags = fcntl(file, F_GETFD);
+        char path[64], target[300];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+        const ssize_t length = readlink(path, target, sizeof target - 1);
+        if (flags < 0 || length < 0)
+            continue;
+        target[length] = '\0';
+        if (strstr(target, "simulated") || strstr(target, "socket:") || strstr(target, "eventfd"))
+            CHECK(flags & FD_CLOEXEC);
+    }
+    CHECK_OK(tcuda_ipc_withdraw(&handle));
+    CHECK_OK(tcuda_free(block));
+    exit(finish());
+}
+
 int main(void)
 {
     if (is_without_gpu())
         return CHECK_SKIPPED;
+    CASE(programs_get_nothing);
     CASE(strangers_ask);
     CASE(strangers_answer);
     return finish_cases();

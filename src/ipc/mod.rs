@@ -493,7 +493,7 @@ fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
             let to = (&raw mut file).cast();
             device.driver().cuMemExportToShareableHandle(to, *handle, kind, 0)
         }?;
-        files.push(Descriptor::take(file));
+        files.push(Descriptor::take_and_close_on_exec(file));
         sizes.push(*bytes);
     }
     Ok((files, sizes, [0; 64]))
