@@ -70,6 +70,11 @@ const DEFAULTS: tcuda_jit_options = tcuda_jit_options {
 
 pub(super) static JITS: Table<Jit> = Table::new(12, "function");
 
+#[cold]
+fn no_bool(value: i64) -> Error {
+    Error::OutOfRange { name: "scalars[i].integer", value, allowed: "a bool is 0 or 1" }
+}
+
 /// A list of the host's, each read when it is its turn.
 fn scalars<'a>(
     list: *const tcuda_scalar,
@@ -90,13 +95,7 @@ fn scalars<'a>(
             TCUDA_SCALAR_DOUBLE => Scalar::Double(raw.real),
             TCUDA_SCALAR_INT => Scalar::Int(raw.integer),
             TCUDA_SCALAR_BOOL if matches!(raw.integer, 0 | 1) => Scalar::Bool(raw.integer == 1),
-            TCUDA_SCALAR_BOOL => {
-                return Err(Error::OutOfRange {
-                    name: "scalars[i].integer",
-                    value: raw.integer,
-                    allowed: "a bool is 0 or 1",
-                });
-            }
+            TCUDA_SCALAR_BOOL => return Err(no_bool(raw.integer)),
             TCUDA_SCALAR_COMPLEX => Scalar::Complex(raw.real, raw.imaginary),
             kind => {
                 return Err(Error::OutOfRange {
