@@ -150,6 +150,8 @@ static void exporter_dies(void)
     void *ptr = import_block(&first, NULL, bytes);
     kill_partner(partner, line);
     check_orphan(ptr);
+    /* Not once more either: what its work was is not known. */
+    CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&first, NULL, &none, NULL));
     CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&second, NULL, &none, NULL));
     CHECK_OK(tcuda_ipc_close(ptr, NULL));
     CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&first, NULL, &none, NULL));
@@ -169,6 +171,39 @@ static void exporter_dies_unheard(void)
     const tcuda_ipc_handle first = hear_handle(line);
     kill_partner(partner, line);
     CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&first, NULL, &none, NULL));
+    exit(finish());
+}
+
+/* Its child answers nobody, and is not waited for. */
+static void exports_and_leaves_a_child(int line)
+{
+    void *block = allocate(bytes, 0, NULL);
+    const tcuda_ipc_handle handle = export_block(block, NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char word;
+        close(line);
+        close(orphans[1]);
+        _exit(read(orphans[0], &word, 1) == 0 ? 0 : 1);
+    }
+    tell(line, &handle, sizeof handle);
+    never(line);
+}
+
+static void exporter_leaves_a_child(void)
+{
+    int line;
+    void *none = NULL;
+    CHECK_EQ(pipe(orphans), 0);
+    const pid_t partner = start_partner(exports_and_leaves_a_child, &line);
+    const tcuda_ipc_handle handle = hear_handle(line);
+    wait_for_nod(line);
+    kill_partner(partner, line);
+    /* At once, not after ten seconds without an answer. */
+    alarm(8);
+    CHECK_STATUS(TCUDA_STATUS_PEER_GONE, tcuda_ipc_import(&handle, NULL, &none, NULL));
+    alarm(60);
     exit(finish());
 }
 
@@ -276,6 +311,7 @@ int main(void)
     CASE(importer_leaves_a_child);
     CASE(exporter_dies);
     CASE(exporter_dies_unheard);
+    CASE(exporter_leaves_a_child);
     CASE(exporter_is_shut_down);
     CASE(importer_is_shut_down);
     if (geteuid() == 0)

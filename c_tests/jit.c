@@ -65,6 +65,7 @@ static void functions_are_called(void)
     const tcuda_scalar three = { .name = "alpha", .kind = TCUDA_SCALAR_INT, .integer = 3 };
     const tcuda_scalar unknown = { .name = "beta", .kind = TCUDA_SCALAR_INT, .integer = 3 };
     const tcuda_scalar odd = { .name = "alpha", .kind = 4 };
+    const tcuda_scalar neither = { .name = "alpha", .kind = TCUDA_SCALAR_BOOL, .integer = 2 };
     const tcuda_jit_options options = { sizeof options, &two, 1 };
     tcuda_jit *jit = NULL;
     CHECK_OK(tcuda_jit_create(axpy, &options, &jit));
@@ -82,6 +83,8 @@ static void functions_are_called(void)
     CHECK_STR(tcuda_last_error(), "the function has no extra argument beta; declare it in the options with which it is created");
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, inputs, 2, &odd, 1, &output, 1, NULL));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_jit_call(jit, inputs, 2, &neither, 1, &output, 1, NULL));
     CHECK_STATUS(TCUDA_STATUS_COMPILE_ERROR,
         tcuda_jit_call(jit, inputs, 1, NULL, 0, &output, 1, NULL));
     CHECK_OK(tcuda_jit_destroy(jit));
@@ -109,6 +112,40 @@ static void what_is_no_function_is_refused(void)
     CHECK(strstr(tcuda_last_error(), "nowhere") != NULL);
     CHECK(strstr(tcuda_last_error(), "code(3)") != NULL
         || strstr(tcuda_last_error(), "code:3") != NULL);
+    CHECK_OK(tcuda_jit_destroy(jit));
+}
+
+/* Whatever a user calls things, also as the kernel around the function does. */
+static void names_are_the_users(void)
+{
+    tcuda_jit *jit = create("template <typename T> struct vector { T at; };\n"
+        "template <typename T> struct raw { T at; };\n"
+        "struct shape { int size; };\n"
+        "enum { N = 1, U = 2, V = 1'0, THREADS = 3, MOST = 4, SIDE = 5 };\n"
+        "template <typename T> T least(T a, T b) { return a < b ? a : b; }\n"
+        "template <typename T> T apply(T a, T b, T c) { return a + b + c; }\n"
+        "template <typename T> T to(T a) { return least(a, T(2000)); }\n"
+        "template <typename T> T cast(T x, T y) { // not yet \\\n }\n"
+        "    const vector<T> sum = { apply(to(x), y, T(N + U)) };\n"
+        "    const raw<T> of = { sum.at };\n"
+        "    const shape q = { V + THREADS + MOST + SIDE };\n"
+        "    return of.at + T(q.size - 22);\n}\n");
+    int64_t square[] = { 50, 50 }, turned[] = { 1, 50 }, apart[] = { 52, 1 };
+    tcuda_tensor inputs[] = { tensor_of(a, float32, 2, square, NULL),
+        tensor_of(b, float32, 2, square, NULL) };
+    const tcuda_tensor output = tensor_of(c, float32, 2, square, NULL);
+    fill();
+    for (int form = 0; form < 3; form++) {
+        inputs[0].strides = form == 1 ? apart : NULL;
+        inputs[1].strides = form == 2 ? turned : NULL;
+        CHECK_OK(tcuda_jit_call(jit, inputs, 2, NULL, 0, &output, 1, NULL));
+        put(host, c, 2500 * sizeof *host);
+        for (int i = 0; i < 2500; i++) {
+            const int x = form == 1 ? i / 50 * 52 + i % 50 : i;
+            const int y = form == 2 ? i % 50 * 50 + i / 50 : i;
+            CHECK(host[i] == (float)((x < 2000 ? x : 2000) + y % 7 + 3));
+        }
+    }
     CHECK_OK(tcuda_jit_destroy(jit));
 }
 
@@ -206,6 +243,37 @@ static void calls_like_the_last_are_checked(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, &input, 1, &alpha, 1, &output, 1, NULL));
     CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_jit_destroy(jit));
+}
+
+/* Nothing is known beyond a block: not in its own slot of the addresses that are reserved, not in one that
+ * holds nothing, not outside. */
+static void addresses_of_nobody_are_refused(void)
+{
+    tcuda_jit *jit = create("template <typename T> T same(T x) { return x; }");
+    float *mine = NULL;
+    CHECK_OK(tcuda_malloc(64 * sizeof *mine, TCUDA_CURRENT_DEVICE, NULL, (void **)&mine));
+    const tcuda_tensor input = row(mine, float32, 60), output = row(c, float32, 60);
+    for (int i = 0; i < 2; i++) {
+        for (int shift = 30; shift < 47; shift++) {
+            char *const beyond = (char *)mine + ((size_t)1 << shift);
+            const tcuda_tensor nobodys = row(beyond, float32, 60);
+            const tcuda_status read = tcuda_jit_call(jit, &nobodys, 1, NULL, 0, &output, 1, NULL);
+            const tcuda_status written = tcuda_jit_call(jit, &input, 1, NULL, 0, &nobodys, 1, NULL);
+            /* On a GPU something else may be there. */
+            CHECK(read != TCUDA_STATUS_OK && written != TCUDA_STATUS_OK);
+            if (on_simulator()) {
+                CHECK_EQ(read, TCUDA_STATUS_INVALID_POINTER);
+                CHECK_EQ(written, TCUDA_STATUS_INVALID_POINTER);
+            }
+            CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_free(beyond));
+            CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_record_stream(beyond, NULL));
+        }
+        /* And where a call like the last could be repeated. */
+        CHECK_OK(tcuda_jit_call(jit, &input, 1, NULL, 0, &output, 1, NULL));
+    }
+    CHECK_OK(tcuda_stream_synchronize(NULL));
+    CHECK_OK(tcuda_free(mine));
     CHECK_OK(tcuda_jit_destroy(jit));
 }
 
@@ -394,8 +462,10 @@ int main(void)
     CHECK_OK(tcuda_malloc(ROOM, TCUDA_CURRENT_DEVICE, NULL, (void **)&c));
     functions_are_called();
     what_is_no_function_is_refused();
+    names_are_the_users();
     tensors_are_checked();
     calls_like_the_last_are_checked();
+    addresses_of_nobody_are_refused();
     a_function_has_several_outputs();
     large_tensors_are_whole();
     fill();

@@ -2,6 +2,7 @@
  * is memory again everything works. On the simulated machine alone: a driver has limits of its own. */
 #define _GNU_SOURCE /* RLIMIT_AS */
 
+#include <errno.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -104,6 +105,28 @@ static void handles_that_the_system_refuses(int resource)
     }
 }
 
+/* A file that may not grow is an error, and no end of the process: the system has a signal for it. */
+static void files_that_the_system_refuses(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/tcuda-limits-%d.json", (int)getpid());
+    tcuda_memory_snapshot *snapshot = NULL;
+    CHECK_OK(tcuda_memory_snapshot_create(0, &snapshot));
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    struct rlimit limit = before;
+    limit.rlim_cur = 16;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const tcuda_status status = tcuda_memory_snapshot_save(snapshot, path);
+    const int code = tcuda_last_error_native();
+    allow_all_again(RLIMIT_FSIZE);
+    CHECK_EQ(status, TCUDA_STATUS_FILE_ERROR);
+    CHECK_EQ(code, EFBIG);
+    CHECK_EQ(access(path, F_OK), -1);
+    CHECK_OK(tcuda_memory_snapshot_save(snapshot, path));
+    CHECK_EQ(unlink(path), 0);
+    CHECK_OK(tcuda_memory_snapshot_destroy(snapshot));
+}
+
 int main(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -118,5 +141,6 @@ int main(void)
     memory_that_the_system_refuses(RLIMIT_AS);
     memory_that_the_system_refuses(RLIMIT_DATA);
     handles_that_the_system_refuses(RLIMIT_DATA);
+    files_that_the_system_refuses();
     return finish();
 }

@@ -438,11 +438,12 @@ tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
 /**
  * A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
  * with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
- * says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+ * says, else 32 MiB since Hopper and 8320 KiB before. The thread gets the same handle each time;
  * ask again after a change of the stream, and in a capture, which gets memory of its graph. When
- * the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
- * without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
- * may name a stand-in for tests. (torch.cuda.current_blas_handle)
+ * the thread ends, others get the handle; it ends with tcuda_shutdown. The memory for a stream of
+ * others goes some time after its last handle (tcuda_stream_destroy): queue nothing of cuBLAS there
+ * after that. TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated
+ * machine, where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
  *
  * @param[out] cublas_handle  borrowed
  */
@@ -656,7 +657,8 @@ tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_h
 /**
  * Copies bytes between any two places, of the host or of any device; only pageable host memory
  * makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
- * ranges must not overlap.
+ * ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
+ * (TCUDA_STATUS_DEVICE_LOST), as in CUDA.
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
  * @param stream    NULL: the current stream of dst's device, else of src's
@@ -675,7 +677,7 @@ tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
     size_t src_pitch_bytes, size_t width_bytes, size_t rows, tcuda_stream *stream);
 
 /**
- * Writes a value over and over.
+ * Writes a value over and over. As for tcuda_copy, the range is not looked up.
  *
  * @param ptr          device memory, of any alignment; may be NULL if count is 0
  * @param value        host memory, read before the call returns
@@ -1599,7 +1601,9 @@ typedef struct tcuda_ipc_handle {
  * the receiver queues comes after what `stream` holds now. The block is not used for anything else
  * until the receiver has closed it or has ended, also where it is freed here. Receivers are
  * processes of the same user on this machine; they see what else is mapped with the block, too.
- * (torch.multiprocessing)
+ * TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
+ * what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
+ * 1000 exports alive it waits for the stream. (torch.multiprocessing)
  *
  * @param ptr          in a block of tcuda_malloc's, from the cache
  * @param stream       NULL: the current stream of ptr's device
@@ -1610,8 +1614,11 @@ tcuda_status tcuda_ipc_export(void *ptr, tcuda_stream *stream, tcuda_ipc_handle 
 
 /**
  * Maps another process's block; `stream` waits for what its owner had queued. The same handle again
- * gives the same pointer, to be closed once more. Fails with TCUDA_STATUS_PEER_GONE where the owner
- * has ended. (torch.multiprocessing)
+ * gives the same pointer, to be closed once more. The owner is asked, and mostly answers at once:
+ * TCUDA_STATUS_PEER_GONE where it has ended, or says nothing for 10 seconds, as one that was
+ * stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all who had it have
+ * closed, or of another user; TCUDA_STATUS_NO_DEVICE without its device; TCUDA_STATUS_INVALID_STATE
+ * in the process that exported it. (torch.multiprocessing)
  *
  * @param handle      what tcuda_ipc_export wrote in the other process
  * @param stream      of the device that the block is on; NULL: the current one of that device
@@ -2782,7 +2789,7 @@ typedef struct tcuda_kernel_options {
      * device's, and the language C++17 unless an option names another.
      */
     const char *const *flags;
-    size_t num_flags; /**< How many. */
+    size_t num_flags; /**< How many; at most 256. */
 } tcuda_kernel_options;
 
 /** How a kernel is launched. */
@@ -2790,7 +2797,10 @@ typedef struct tcuda_launch_options {
     size_t struct_size; /**< From TCUDA_INIT. */
     uint32_t grid[3];   /**< Blocks in x, y and z; 0: 1. */
     uint32_t block[3];  /**< Threads of a block in x, y and z; 0: 1. */
-    /** Bytes of shared memory that each block gets besides what the kernel declares. */
+    /**
+     * Bytes of shared memory that each block gets besides what the kernel declares; 48 KiB in all
+     * at most.
+     */
     uint32_t shared_bytes;
     /** TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL. */
     const int32_t *accesses;
@@ -2804,7 +2814,9 @@ typedef struct tcuda_launch_options {
  * bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
  * (torch.cuda.jiterator._create_jit_fn)
  *
- * @param code      CUDA C++ without includes; functions of mathematics as std::sin or ::sin
+ * @param code      CUDA C++ without includes, at most a mebibyte; functions of mathematics as
+ * std::sin or ::sin. What it calls things is its own affair, but for tcuda and
+ * std, and macros
  * @param options   may be NULL: no extra arguments
  * @param[out] jit  the caller's, to be destroyed
  */
@@ -2836,12 +2848,17 @@ tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
  * Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
  * first call for types and strides that are new compiles, which takes tens of milliseconds, or
  * finds the kernel on disk. Tensors without elements: nothing is queued.
- * (the call of a function of torch.cuda.jiterator)
+ * TCUDA_STATUS_COMPILE_ERROR where the code is wrong for these types, TCUDA_STATUS_NO_LIBRARY
+ * without NVRTC. (the call of a function of torch.cuda.jiterator)
  *
- * @param inputs   1 to 8, all on one device; none has negative strides
+ * @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
+ * e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
+ * multiples of an element's size, and strides not negative. At most 25 dimensions
+ * of which no two are as one
  * @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
  * @param outputs  as many as the function has, on that device, of the shape and type that the
- * inputs have together. One may be an input, but share no part of one
+ * inputs have together. One may be an input, but share no part of one, nor two of
+ * its elements an address
  * @param stream   NULL is the current stream of that device
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2856,7 +2873,8 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
  * tcuda_last_error has the compiler's messages, with lines of the source.
  *
  * @param source       CUDA C++; functions that are not declared otherwise are the device's
- * @param name         a kernel, "add", or an instance of a template, "scale<float>"
+ * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
+ * quotes and newlines
  * @param options      may be NULL
  * @param[out] kernel  the caller's, to be destroyed
  */
@@ -2874,7 +2892,8 @@ TCUDA_API
 tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
 
 /**
- * Queues a kernel.
+ * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
+ * it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
  *
  * @param options   may be NULL: one thread
  * @param args      args[i] leads to the i-th argument, which is read before the call returns; may

@@ -60,7 +60,7 @@ LEFT_OUT = {"faults", "replay_faults", "every_function", "dlopen", "hpp_cc", "co
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
             "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel",
-            "ipc", "ipc_death", "ipc_event"}
+            "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm", "comm_2_devices",
         "comm_parts", "comm_parts_2_devices", "communicator", "monitor", "nvtx", "blas", "sync_debug"}

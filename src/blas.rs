@@ -161,12 +161,15 @@ impl Handle {
         Ok(space)
     }
 
-    /// Frees what belongs to captures of a stream that are over.
+    /// Frees what belongs to captures of a stream that are over, and to others' streams that are gone: those
+    /// are new ones each time, and nobody comes back for it.
     fn give_back(&self, runtime: &Runtime, stream: &Stream, capture: u64) {
         let is_over = |space: &Space| {
-            std::ptr::eq(space.stream, stream)
-                && !matches!(space.capture, 0)
-                && space.capture != capture
+            if std::ptr::eq(space.stream, stream) {
+                return space.capture != 0 && space.capture != capture;
+            }
+            // SAFETY: streams stay until shutdown, also those of others.
+            unsafe { &*space.stream }.is_gone()
         };
         loop {
             let over = {

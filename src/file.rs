@@ -87,6 +87,52 @@ fn c_text(name: &[u8]) -> Result<&CStr> {
     CStr::from_bytes_with_nul(name).map_err(|_| Error::Invalid("path has a NUL inside"))
 }
 
+/// Keeps from this thread the signal by which the system ends a process that writes a file longer than its
+/// limit allows (ulimit -f): the write fails as on a full disk.
+struct Limited {
+    signal: libc::sigset_t,
+    before: libc::sigset_t,
+    /// It waited before, for others.
+    waits: bool,
+}
+
+fn limit_signal() -> libc::sigset_t {
+    // SAFETY: integers, for which zeros are right.
+    let mut signals = unsafe { std::mem::zeroed() };
+    // SAFETY: ours to write.
+    unsafe { libc::sigemptyset(&mut signals) };
+    // SAFETY: as above, and a signal that there is.
+    unsafe { libc::sigaddset(&mut signals, libc::SIGXFSZ) };
+    signals
+}
+
+impl Limited {
+    fn begin() -> Limited {
+        let signal = limit_signal();
+        // SAFETY: integers, for which zeros are right.
+        let (mut before, mut waiting) = unsafe { std::mem::zeroed::<[libc::sigset_t; 2]>() }.into();
+        // SAFETY: both are whole sets.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signal, &mut before) };
+        // SAFETY: ours to write.
+        unsafe { libc::sigpending(&mut waiting) };
+        // SAFETY: a whole set.
+        let waits = unsafe { libc::sigismember(&waiting, libc::SIGXFSZ) } == 1;
+        Limited { signal, before, waits }
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        if !self.waits {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: a whole set; nothing is asked of who sent it.
+            unsafe { libc::sigtimedwait(&self.signal, std::ptr::null_mut(), &now) };
+        }
+        // SAFETY: what held before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
 /// Gives a file the content that `body` writes; on failure it stays as it was.
 pub fn replace(
     path: &str,
@@ -113,6 +159,7 @@ pub fn replace_with(
     }
     // SAFETY: just opened, and nobody else's.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
+    let _limited = Limited::begin();
     let mut writer = Writer { file, path, chunk: [0; CHUNK], len: 0 };
     let written = body(&mut |bytes| writer.put(bytes)).and_then(|()| writer.flush());
     drop(writer);

@@ -25,6 +25,13 @@ enum Captured {
     ByAddress,
 }
 
+impl Stream {
+    /// Is it another's, and has nobody a handle of it? Its owner may have destroyed it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_external() && !self.is_per_thread() && !self.farewell.has_handle()
+    }
+}
+
 impl Streams {
     /// A stream that someone else made.
     pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {

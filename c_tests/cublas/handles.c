@@ -70,6 +70,38 @@ static void it_follows_the_current_stream(void)
     CHECK_OK(tcuda_stream_destroy(streams[1]));
 }
 
+/* Streams that are others', one after the other: what the first had is not kept for ever. */
+static void streams_that_go_leave_nothing(void)
+{
+    int (*create)(struct CUstream_st **stream, unsigned flags, int priority);
+    int (*destroy)(struct CUstream_st *stream);
+    void *address = NULL;
+    CHECK_OK(tcuda_device_set(0));
+    CHECK_OK(tcuda_backend_function("cuStreamCreateWithPriority", &address));
+    memcpy(&create, &address, sizeof address);
+    CHECK_OK(tcuda_backend_function("cuStreamDestroy", &address));
+    memcpy(&destroy, &address, sizeof address);
+    (void)handle_of(0);
+    const uint64_t before = allocated(0);
+    for (int i = 0; i < 20; i++) {
+        struct CUstream_st *native = NULL;
+        tcuda_stream *stream = NULL, *previous = NULL;
+        int32_t device = -1;
+        CHECK_EQ(create(&native, 1, 0), 0);
+        CHECK_OK(tcuda_stream_from_external(0, native, &stream));
+        CHECK_OK(tcuda_stream_exchange(stream, &previous, &device));
+        const struct cublasContext *const handle = handle_of(0);
+        CHECK(handle->stream == native);
+        fill_bytes(handle->workspace, i, DEFAULT_BYTES, stream);
+        CHECK_OK(tcuda_stream_set_current(previous));
+        CHECK_OK(tcuda_stream_destroy(stream));
+        CHECK_EQ(destroy(native), 0);
+        CHECK(allocated(0) - before <= DEFAULT_BYTES);
+    }
+    (void)handle_of(0);
+    CHECK_EQ(allocated(0), before);
+}
+
 static void *take_one(void *result)
 {
     struct cublasContext *const handle = handle_of(0);
@@ -218,6 +250,7 @@ int main(void)
     CHECK(handle == NULL);
     a_thread_has_one_handle();
     it_follows_the_current_stream();
+    streams_that_go_leave_nothing();
     threads_hand_their_handles_on();
     captures_have_workspaces_of_their_own();
     run_on_thread(fail_to_find_memory, NULL);

@@ -44,7 +44,8 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, void **at)
         return *at = &whole_gpu, OK;
     if (knows("mig") && strcmp(uuid, "MIG-00000000-0000-0000-0000-000000000000") == 0)
         return *at = &part_of_gpu, OK;
-    return NOT_FOUND;
+    const int code = wanted("nvmlDeviceGetHandleByUUID");
+    return code != OK ? code : NOT_FOUND;
 }
 
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **at)

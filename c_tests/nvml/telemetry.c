@@ -61,6 +61,12 @@ static void a_gpu_that_is_not_found_is_told(void)
     CHECK_STATUS(TCUDA_STATUS_NVML_ERROR, tcuda_monitor_memory_used(0, &bytes));
     CHECK_EQ(tcuda_last_error_native(), 6);
     CHECK_EQ(bytes, 77);
+    /* What was wrong with it says more. */
+    set("FAKE_NVML_GIVES", "nvmlDeviceGetHandleByUUID 15");
+    CHECK_STATUS(TCUDA_STATUS_NVML_ERROR, tcuda_monitor_memory_used(0, &bytes));
+    CHECK_EQ(tcuda_last_error_native(), 15);
+    set("FAKE_NVML_KNOWS", "pci");
+    CHECK_OK(tcuda_monitor_memory_used(0, &bytes));
 }
 
 static void each_value_fails_for_itself(void)

@@ -15,6 +15,7 @@ static LIBRARY: Spec = Spec {
 };
 
 /// NVML's numbers that are told apart.
+const INVALID_ARGUMENT: c_int = 2;
 const NOT_SUPPORTED: c_int = 3;
 const NOT_FOUND: c_int = 6;
 /// Its answer to a list that is longer than the room for it.
@@ -54,7 +55,7 @@ pub struct NvmlError {
 fn describe(code: i32) -> &'static str {
     match code {
         1 => "it was not initialised",
-        2 => "an argument was wrong",
+        INVALID_ARGUMENT => "an argument was wrong",
         NOT_SUPPORTED => "this GPU does not tell",
         4 => "this user may not ask; ask the administrator",
         NOT_FOUND => "it does not know the GPU",
@@ -89,6 +90,13 @@ pub enum Failure {
     /// The list did not fit.
     #[error("no host memory for a list of processes")]
     OutOfHostMemory,
+}
+
+impl Failure {
+    /// Is a name not known, or not understood?
+    fn is_unknown(&self) -> bool {
+        matches!(self, Failure::Call(error) if matches!(error.code, INVALID_ARGUMENT | NOT_FOUND))
+    }
 }
 
 /// The functions in use.
@@ -230,15 +238,27 @@ impl Functions {
             check(call, code).map(|()| handle)
         };
         const BY_UUID: &str = "nvmlDeviceGetHandleByUUID";
+        // What is wrong with a GPU says more than that another name for it is not known.
+        let mut told = None;
         for (prefix, is_part) in [("GPU-", false), ("MIG-", true)] {
-            if let Ok(handle) = ask(BY_UUID, self.by_uuid, Name::of_uuid(prefix, place.uuid)) {
-                return Ok(Found { handle, is_part });
+            match ask(BY_UUID, self.by_uuid, Name::of_uuid(prefix, place.uuid)) {
+                Ok(handle) => return Ok(Found { handle, is_part }),
+                Err(failure) if failure.is_unknown() => (),
+                Err(failure) => told = told.or(Some(failure)),
             }
         }
         let code = NOT_FOUND;
-        let by_pci = self.by_pci.ok_or(Failure::Call(NvmlError { call: BY_UUID, code }))?;
-        let handle = ask("nvmlDeviceGetHandleByPciBusId", by_pci, Name::of_pci(place.pci))?;
-        Ok(Found { handle, is_part: false })
+        let by_pci = match self.by_pci {
+            Some(function) => {
+                ask("nvmlDeviceGetHandleByPciBusId", function, Name::of_pci(place.pci))
+            }
+            None => Err(Failure::Call(NvmlError { call: BY_UUID, code })),
+        };
+        match by_pci {
+            Ok(handle) => Ok(Found { handle, is_part: false }),
+            Err(failure) if failure.is_unknown() => Err(told.unwrap_or(failure)),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The GPU that a device is, or is a part of: what only whole boards have is asked there.

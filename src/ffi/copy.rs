@@ -15,7 +15,8 @@ fn address(ptr: *const c_void, name: &'static str) -> Result<u64> {
 
 /// Copies bytes between any two places, of the host or of any device; only pageable host memory
 /// makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
-/// ranges must not overlap.
+/// ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
+/// (TCUDA_STATUS_DEVICE_LOST), as in CUDA.
 ///
 /// @param dst, src  device or host memory; may be NULL if bytes is 0
 /// @param stream    NULL: the current stream of dst's device, else of src's
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn tcuda_copy_2d(
     })
 }
 
-/// Writes a value over and over.
+/// Writes a value over and over. As for tcuda_copy, the range is not looked up.
 ///
 /// @param ptr          device memory, of any alignment; may be NULL if count is 0
 /// @param value        host memory, read before the call returns

@@ -403,11 +403,12 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
 
 /// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
 /// with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
-/// says, else 32 MiB since Hopper and 8 MiB before. The thread gets the same handle each time;
+/// says, else 32 MiB since Hopper and 8320 KiB before. The thread gets the same handle each time;
 /// ask again after a change of the stream, and in a capture, which gets memory of its graph. When
-/// the thread ends, others get the handle; it ends with tcuda_shutdown. TCUDA_STATUS_NO_LIBRARY
-/// without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, where TCUDA_CUBLAS_PATH
-/// may name a stand-in for tests. (torch.cuda.current_blas_handle)
+/// the thread ends, others get the handle; it ends with tcuda_shutdown. The memory for a stream of
+/// others goes some time after its last handle (tcuda_stream_destroy): queue nothing of cuBLAS there
+/// after that. TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated
+/// machine, where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
 ///
 /// @param[out] cublas_handle  borrowed
 #[unsafe(no_mangle)]

@@ -70,6 +70,11 @@ const DEFAULTS: tcuda_jit_options = tcuda_jit_options {
 
 pub(super) static JITS: Table<Jit> = Table::new(12, "function");
 
+#[cold]
+fn no_bool(value: i64) -> Error {
+    Error::OutOfRange { name: "scalars[i].integer", value, allowed: "a bool is 0 or 1" }
+}
+
 /// A list of the host's, each read when it is its turn.
 fn scalars<'a>(
     list: *const tcuda_scalar,
@@ -89,7 +94,8 @@ fn scalars<'a>(
         let value = match raw.kind {
             TCUDA_SCALAR_DOUBLE => Scalar::Double(raw.real),
             TCUDA_SCALAR_INT => Scalar::Int(raw.integer),
-            TCUDA_SCALAR_BOOL => Scalar::Bool(raw.integer != 0),
+            TCUDA_SCALAR_BOOL if matches!(raw.integer, 0 | 1) => Scalar::Bool(raw.integer == 1),
+            TCUDA_SCALAR_BOOL => return Err(no_bool(raw.integer)),
             TCUDA_SCALAR_COMPLEX => Scalar::Complex(raw.real, raw.imaginary),
             kind => {
                 return Err(Error::OutOfRange {
@@ -128,7 +134,9 @@ fn create(
 /// bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
 /// (torch.cuda.jiterator._create_jit_fn)
 ///
-/// @param code      CUDA C++ without includes; functions of mathematics as std::sin or ::sin
+/// @param code      CUDA C++ without includes, at most a mebibyte; functions of mathematics as
+///                  std::sin or ::sin. What it calls things is its own affair, but for tcuda and
+///                  std, and macros
 /// @param options   may be NULL: no extra arguments
 /// @param[out] jit  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -217,12 +225,17 @@ impl Views {
 /// Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
 /// first call for types and strides that are new compiles, which takes tens of milliseconds, or
 /// finds the kernel on disk. Tensors without elements: nothing is queued.
-/// (the call of a function of torch.cuda.jiterator)
+/// TCUDA_STATUS_COMPILE_ERROR where the code is wrong for these types, TCUDA_STATUS_NO_LIBRARY
+/// without NVRTC. (the call of a function of torch.cuda.jiterator)
 ///
-/// @param inputs   1 to 8, all on one device; none has negative strides
+/// @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
+///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
+///                 multiples of an element's size, and strides not negative. At most 25 dimensions
+///                 of which no two are as one
 /// @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
 /// @param outputs  as many as the function has, on that device, of the shape and type that the
-///                 inputs have together. One may be an input, but share no part of one
+///                 inputs have together. One may be an input, but share no part of one, nor two of
+///                 its elements an address
 /// @param stream   NULL is the current stream of that device
 #[unsafe(no_mangle)]
 #[must_use]

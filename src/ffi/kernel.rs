@@ -23,7 +23,7 @@ pub struct tcuda_kernel_options {
     /// Options of NVRTC, "-I...", "-D..."; may be NULL if there are none. The architecture is the
     /// device's, and the language C++17 unless an option names another.
     pub flags: *const *const c_char,
-    /// How many.
+    /// How many; at most 256.
     pub num_flags: usize,
 }
 
@@ -40,7 +40,8 @@ pub struct tcuda_launch_options {
     pub grid: [u32; 3],
     /// Threads of a block in x, y and z; 0: 1.
     pub block: [u32; 3],
-    /// Bytes of shared memory that each block gets besides what the kernel declares.
+    /// Bytes of shared memory that each block gets besides what the kernel declares; 48 KiB in all
+    /// at most.
     pub shared_bytes: u32,
     /// TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL.
     pub accesses: *const i32,
@@ -94,7 +95,8 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
 /// tcuda_last_error has the compiler's messages, with lines of the source.
 ///
 /// @param source       CUDA C++; functions that are not declared otherwise are the device's
-/// @param name         a kernel, "add", or an instance of a template, "scale<float>"
+/// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
+///                     quotes and newlines
 /// @param options      may be NULL
 /// @param[out] kernel  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -140,7 +142,8 @@ pub unsafe extern "C" fn tcuda_kernel_destroy(kernel: *mut tcuda_kernel) -> tcud
     })
 }
 
-/// Queues a kernel.
+/// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
+/// it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
 ///
 /// @param options   may be NULL: one thread
 /// @param args      args[i] leads to the i-th argument, which is read before the call returns; may

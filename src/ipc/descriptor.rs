@@ -31,6 +31,13 @@ impl Descriptor {
         Descriptor(number)
     }
 
+    /// The same where nobody promises that it goes when the process runs another program: it does then.
+    pub fn take_and_close_on_exec(number: libc::c_int) -> Descriptor {
+        // SAFETY: changes one bit of a descriptor that is ours.
+        unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        Descriptor::take(number)
+    }
+
     /// Its number.
     pub fn number(&self) -> libc::c_int {
         self.0

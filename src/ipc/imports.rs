@@ -174,6 +174,12 @@ impl Imports {
         self.peers.retain(|peer| peer.name != *name || peer.imports > 0);
     }
 
+    /// Has the process of this name ended, or shut the library down?
+    pub fn is_gone(&self, name: &[u8; 16]) -> bool {
+        let peer = self.peers.iter().find(|peer| peer.name == *name);
+        peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket))
+    }
+
     fn range(&self, words: &Words) -> Option<usize> {
         let is_it = |range: &Range| range.number == words.range && range.name == words.socket;
         self.ranges.iter().position(is_it)

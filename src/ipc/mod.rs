@@ -281,9 +281,11 @@ impl Ipc {
             _ => wait_for_other(runtime, device, stream, &words.event),
         };
         if let Err(error) = waited {
+            // The event of a process that has ended is none to the driver.
+            let is_gone = matches!(error, Error::Cuda(_)) && imports.is_gone(&words.socket);
             // Nothing has used it.
             let _ = imports.close(runtime, address);
-            return Err(error);
+            return Err(if is_gone { socket::GONE } else { error });
         }
         let is_first = imports.count(address) == 1;
         drop(imports);
@@ -491,7 +493,7 @@ fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
             let to = (&raw mut file).cast();
             device.driver().cuMemExportToShareableHandle(to, *handle, kind, 0)
         }?;
-        files.push(Descriptor::take(file));
+        files.push(Descriptor::take_and_close_on_exec(file));
         sizes.push(*bytes);
     }
     Ok((files, sizes, [0; 64]))

@@ -181,6 +181,11 @@ fn wait(socket: &Descriptor, events: i16, patience: Duration) -> bool {
     }
 }
 
+/// Is nobody at the other end any more? A process that is about to end may take a moment.
+pub fn is_hung_up(socket: &Descriptor) -> bool {
+    wait(socket, 0, Duration::from_millis(100))
+}
+
 /// Sends plain data, with descriptors; false: the other end is gone, or takes nothing.
 pub fn send<T: Copy>(socket: &Descriptor, value: &T, files: &[i32], patience: Duration) -> bool {
     let mut part = libc::iovec {

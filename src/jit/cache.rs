@@ -71,14 +71,18 @@ fn directory() -> Option<Growing> {
     if environment::value(c"TCUDA_KERNEL_CACHE") == Some(c"0") {
         return None;
     }
-    let mut path = Growing::default();
-    let (base, more) = if let Some(own) = environment::value(c"TCUDA_KERNEL_CACHE_PATH") {
-        (own, "/")
-    } else if let Some(base) = environment::value(c"XDG_CACHE_HOME") {
-        (base, "/tcuda/kernels/")
-    } else {
-        (environment::value(c"HOME")?, "/.cache/tcuda/kernels/")
+    directory_of([c"TCUDA_KERNEL_CACHE_PATH", c"XDG_CACHE_HOME", c"HOME"].map(environment::value))
+}
+
+fn directory_of([own, base, home]: [Option<&CStr>; 3]) -> Option<Growing> {
+    // By its own rules the second says nothing where it depends on the current directory.
+    let base = base.filter(|base| base.to_bytes().starts_with(b"/"));
+    let (base, more) = match (own, base) {
+        (Some(own), _) => (own, "/"),
+        (None, Some(base)) => (base, "/tcuda/kernels/"),
+        (None, None) => (home?, "/.cache/tcuda/kernels/"),
     };
+    let mut path = Growing::default();
     let base = base.to_str().ok()?.trim_end_matches('/');
     write!(path, "{base}{more}").ok()?;
     Some(path)
@@ -276,6 +280,21 @@ mod tests {
         }
         file.push(0);
         assert!(image_of(file, &key).is_none());
+    }
+
+    #[test]
+    fn the_first_place_that_is_said_is_taken() {
+        let place = |own, base, home| {
+            directory_of([own, base, home]).map(|path| String::from_utf8(path.0).unwrap())
+        };
+        let (own, base, home) = (Some(c"own/"), Some(c"/base//"), Some(c"/home/me"));
+        assert_eq!(place(own, base, home).as_deref(), Some("own/"));
+        assert_eq!(place(None, base, home).as_deref(), Some("/base/tcuda/kernels/"));
+        let of_home = Some("/home/me/.cache/tcuda/kernels/");
+        assert_eq!(place(None, Some(c"base"), home).as_deref(), of_home, "relative");
+        assert_eq!(place(None, None, home).as_deref(), of_home);
+        assert_eq!(place(None, Some(c"base"), None), None);
+        assert_eq!(place(Some(c"\xff"), base, home), None, "no text");
     }
 
     #[test]

@@ -150,15 +150,16 @@ impl Kind {
 const FLOAT8_E4M3FN: u8 = 10;
 const FLOAT8_E5M2: u8 = 12;
 
+const NO_FLOAT8: Error =
+    Error::Invalid("PyTorch promotes no float8: pass inputs of one type, or of another");
+
 /// The kind that holds two: PyTorch's promoteTypes.
 pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
     if a == b {
         return Ok(a);
     }
     if a.is_float8() || b.is_float8() {
-        return Err(Error::Invalid(
-            "PyTorch promotes no float8: pass inputs of one type, or of another",
-        ));
+        return Err(NO_FLOAT8);
     }
     if a.is_bare_unsigned() || b.is_bare_unsigned() {
         return match (a, b) {
@@ -228,6 +229,9 @@ fn combine(higher: Kind, lower: Kind) -> Result<Kind> {
     if higher.is_complex() {
         return Ok(higher);
     }
+    if higher.is_float8() && lower.is_complex() {
+        return Err(NO_FLOAT8);
+    }
     if higher.is_float() {
         return Ok(if lower.is_complex() { higher.to_complex() } else { higher });
     }
@@ -272,5 +276,30 @@ mod tests {
         assert_eq!(promote(U32, F16).unwrap(), F16);
         assert!(promote(U32, I64).is_err() && promote(F8E5M2, F32).is_err());
         assert_eq!(promote(U64, U64).unwrap(), U64);
+    }
+
+    /// PyTorch's combine_categories, of what has dimensions and what has none.
+    #[test]
+    fn categories_are_combined_as_pytorchs() {
+        for (higher, lower, expected) in [
+            (I8, I64, Some(I8)),
+            (I8, F16, Some(F16)),
+            (I64, F64, Some(F64)),
+            (Bool, U8, Some(U8)),
+            (F16, F64, Some(F16)),
+            (BF16, C128, Some(C64)),
+            (F16, C128, Some(C32)),
+            (F64, C32, Some(C128)),
+            (C32, F64, Some(C32)),
+            (I32, C64, Some(C64)),
+            (I64, U32, Some(I64)),
+            (U32, I64, Some(U32)),
+            (Bool, U32, None),
+            (F8E5M2, F64, Some(F8E5M2)),
+            (I32, F8E4M3, None),
+            (F8E4M3, C64, None),
+        ] {
+            assert_eq!(combine(higher, lower).ok(), expected, "{higher:?} {lower:?}");
+        }
     }
 }

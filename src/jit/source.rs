@@ -66,12 +66,18 @@ fn blanked<'a>(code: &str, room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
     while at < room.len() {
         let rest = &room[at..];
         let length = match rest {
-            [b'/', b'/', ..] => rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len()),
+            [b'/', b'/', ..] => line(rest),
             [b'/', b'*', ..] => {
                 let end = rest[2..].windows(2).position(|pair| pair == b"*/");
                 end.map_or(rest.len(), |end| end + 4)
             }
+            [b'R', b'"', ..] => raw(rest),
             [quote @ (b'"' | b'\''), ..] => literal(rest, *quote),
+            // A number or a word, with the quotes between its digits.
+            [first, ..] if is_of_word(*first) => {
+                at += word(rest);
+                continue;
+            }
             _ => {
                 at += 1;
                 continue;
@@ -81,6 +87,47 @@ fn blanked<'a>(code: &str, room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         at += length;
     }
     Ok(room)
+}
+
+fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// Bytes of the number or word at the beginning: 1'000 is one number, and what stands before a literal, as
+/// in u8"x" and R"(x)", is a word of its own.
+fn word(text: &[u8]) -> usize {
+    let is_number = text.first().is_some_and(u8::is_ascii_digit);
+    let mut at = 1;
+    while let Some(byte) = text.get(at) {
+        let starts_raw = *byte == b'R' && text.get(at + 1) == Some(&b'"');
+        let parts = *byte == b'\'' && text.get(at + 1).is_some_and(|next| is_of_word(*next));
+        if !(is_of_word(*byte) || is_number && parts) || starts_raw {
+            break;
+        }
+        at += 1;
+    }
+    at
+}
+
+/// Bytes of the comment at the beginning, which a backslash at the end of its line continues.
+fn line(text: &[u8]) -> usize {
+    let is_end = |at: &usize| {
+        let before = text[..*at].strip_suffix(b"\r").unwrap_or(&text[..*at]);
+        text[*at] == b'\n' && !before.ends_with(b"\\")
+    };
+    (0..text.len()).find(is_end).unwrap_or(text.len())
+}
+
+/// Bytes of R"x(...)x" at the beginning, where x has at most 16; 1: it is something else.
+fn raw(text: &[u8]) -> usize {
+    let Some(open) = text.iter().take(19).position(|byte| *byte == b'(') else { return 1 };
+    let mark = &text[2..open];
+    let is_end = |at: &usize| {
+        let end = text[at + 1..].strip_prefix(mark);
+        text[*at] == b')' && end.is_some_and(|end| end.starts_with(b"\""))
+    };
+    let end = (open..text.len()).find(is_end);
+    end.map_or(text.len(), |end| end + mark.len() + 2)
 }
 
 /// Bytes of the literal at the beginning.
@@ -156,6 +203,18 @@ mod tests {
         assert_eq!(name(commented), Some("f"));
         let literal = "template <typename T> T f(T x) { return x == T('}') ? x : T('\\''); }";
         assert_eq!(name(literal), Some("f"));
+        for body in [
+            "return x + T(1'000);",
+            "return x + T(0xff'ff) + T(1'0'0);",
+            "return x + T(u8'}' + L'{' + '\\'');",
+            "auto s = u8R\"x(\"})}\" }( )x\"; return x + T(s[0]);",
+            "// what \\\n } } ( \n return x;",
+            "// what \\\r\n } } ( \r\n return x;",
+            "int fooR = 1; return x * T(fooR);",
+        ] {
+            let code = format!("template <typename T> T f(T x) {{ {body} }}");
+            assert_eq!(name(&code), Some("f"), "{body}");
+        }
         let void = "template <typename T> void split(T x, T& a, T& b) { a = x; b = -x; }";
         assert_eq!(parse(void).unwrap(), Signature { name: "split", is_void: true });
         assert!(!parse(plain).unwrap().is_void);

@@ -194,6 +194,7 @@ impl Variant<'_> {
         }
         write!(to, "#line 1 \"code\"\n{code}\n#line 1 \"tcuda\"\n")?;
         self.write_apply(to, signature)?;
+        // The kernels are inside the namespace, where what it has hides the user's names.
         match self.layout {
             Layout::Flat { width, singles } => self.write_flat(to, signature, width, singles),
             Layout::Rows { width, repeated, once, is_deep } => {
@@ -291,9 +292,9 @@ impl Variant<'_> {
         let into_elements = Each(outputs, ", ", |f, i| write!(f, "o{i}[at]"));
         write!(
             to,
-            r#"extern "C" __global__ void __launch_bounds__({THREADS})
+            r#"namespace tcuda {{
+extern "C" __global__ void __launch_bounds__({THREADS})
 {name}_vectorized{width}_kernel({operands}{scalars}) {{
-using namespace tcuda;
 enum {{ V = {width}, U = {UNROLL}, THREADS = {THREADS} }};
 const uint64_t first = uint64_t(blockIdx.x) * (THREADS * U * V);
 if (count - first >= THREADS * U * V) {{
@@ -317,6 +318,8 @@ for (uint64_t at = first + threadIdx.x; at < count; at += THREADS)
 apply({of_elements}{into_elements}{extra});
 }}
 }}
+}}
+using tcuda::{name}_vectorized{width}_kernel;
 "#
         )
     }
@@ -407,10 +410,8 @@ struct shape {{
 uint32_t threads, rows, groups, dims, size[MOST], magic[MOST], shift[MOST], stride[MOST][N + 1];
 uint32_t step[N];
 }};
-}}
 extern "C" __global__ void __launch_bounds__({THREADS})
-{name}{suffix}_kernel({operands}, const tcuda::shape q{scalars}) {{
-using namespace tcuda;
+{name}{suffix}_kernel({operands}, const shape q{scalars}) {{
 uint32_t at = blockIdx.x * THREADS + threadIdx.x, o[N + 1];
 if (at >= q.threads) return;
 {place}
@@ -431,6 +432,8 @@ if (o[N] + u * q.groups < q.rows) {{
 }}
 }}
 }}
+}}
+using tcuda::{name}{suffix}_kernel;
 "#
         )
     }

@@ -148,10 +148,8 @@ uint32_t x[N], y[N];
 }};
 template <int N> struct alignas(N) raw {{ unsigned char at[N]; }};
 TCUDA_INLINE uint32_t least(uint32_t a, uint32_t b) {{ return a < b ? a : b; }}
-}}
 extern "C" __global__ void __launch_bounds__({THREADS})
-{name}_turned_kernel({operands}, const tcuda::shape q{scalars}) {{
-using namespace tcuda;
+{name}_turned_kernel({operands}, const shape q{scalars}) {{
 {squares}{declared}
 uint32_t at = blockIdx.x, o[N + 2];
 #pragma unroll
@@ -177,6 +175,8 @@ const uint32_t slow = threadIdx.x / SIDE + u * (THREADS / SIDE);
 {turned_back}if (quick <= last_x && slow <= last_y) apply({values}{results}{extra});
 }}
 }}
+}}
+using tcuda::{name}_turned_kernel;
 "#
         )
     }

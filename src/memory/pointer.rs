@@ -19,9 +19,11 @@ pub struct Found {
     pub bytes: u64,
 }
 
-/// The device on which an address is, if it is memory of ours.
+/// The device on which an address is, if it is memory of ours. Addresses that are reserved, and that no
+/// arena has, are no memory: the driver knows nothing of them either.
 pub fn device_of(address: u64) -> Option<i32> {
-    let cached = virtual_memory::device_of(address).or_else(|| segmented::device_of(address));
+    let cached = virtual_memory::arena_of(address).map(|(arena, _)| arena.device);
+    let cached = cached.or_else(|| segmented::device_of(address));
     cached.or_else(|| direct::device_of(address))
 }
 
@@ -143,7 +145,7 @@ fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         return match direct::has(start) && !direct::is_of(start, stream) {
             true => direct::record_stream(start, stream),
-            false => Ok(()),
+            false => require_others(address),
         };
     };
     let _guard = arena.lock.guard();
@@ -180,6 +182,15 @@ fn nobodys(address: u64) -> Error {
     Error::InvalidPointer { ptr: address as usize, why }
 }
 
+/// An error unless an address that no arena has is memory of others: ours are all that are reserved.
+#[cold]
+fn require_others(address: u64) -> Result<()> {
+    match virtual_memory::device_of(address) {
+        Some(_) => Err(nobodys(address)),
+        None => Ok(()),
+    }
+}
+
 /// What a live block is.
 pub fn find(address: u64) -> Result<Found> {
     let block = match virtual_memory::arena_of(address) {
@@ -199,7 +210,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         return match direct::has(address) {
             true => direct::find(address).map(|found| Some((address, found.requested))),
-            false => Ok(None),
+            false => require_others(address).map(|()| None),
         };
     };
     let _guard = arena.lock.guard();

@@ -148,6 +148,9 @@ pub(super) fn export(allocation: &Allocation) -> Result<i32, i32> {
         close(file);
         return Err(failed);
     }
+    // CUDA does not say that it goes when the process runs another program: here it stays.
+    // SAFETY: the descriptor is ours.
+    unsafe { libc::fcntl(file, libc::F_SETFD, 0) };
     Ok(file)
 }
 

@@ -1,7 +1,7 @@
 //! From any address of a block to the block.
 
 use super::*;
-use crate::memory::extent;
+use crate::memory::{self, extent, virtual_memory};
 use proptest::prelude::*;
 
 /// Allocates and frees, and asks for addresses in live blocks, freed ones and between.
@@ -63,5 +63,32 @@ fn what_nobody_has_is_no_block() {
         assert!(extent(blocks[2999]).is_err() && extent(blocks[1] + 5).is_err());
         assert_eq!(extent(blocks[0] + 511).unwrap(), Some((blocks[0], 512)));
         assert_eq!(extent(0x1000).unwrap(), None);
+    });
+}
+
+/// A slot that no arena has is memory of ours all the same, and nobody's: the next one, the last one, and
+/// what is behind a block in its own. What is not reserved is not known.
+#[test]
+fn what_no_arena_has_is_nobodys() {
+    on_machine("memory=256MiB", |bench| {
+        let stream = bench.stream();
+        let block = bench.malloc(stream, 512);
+        let mut reserved = 0;
+        for shift in 12..47 {
+            let address = block + (1 << shift);
+            if virtual_memory::device_of(address).is_none() {
+                assert_eq!(extent(address).unwrap(), None, "{shift}");
+                continue;
+            }
+            reserved += 1;
+            assert!(matches!(extent(address), Err(Error::InvalidPointer { .. })), "{shift}");
+            let used = memory::record_around(address, address, stream);
+            assert!(matches!(used, Err(Error::InvalidPointer { .. })), "{shift}");
+            let is_in_arena = virtual_memory::arena_of(address).is_some();
+            assert_eq!(memory::device_of(address).is_some(), is_in_arena, "{shift}");
+        }
+        // Eight slots of 512 MiB.
+        assert!(reserved >= 31 - 12, "{reserved}");
+        bench.free(block);
     });
 }
