@@ -157,6 +157,45 @@ static void blocks_share_memory(void)
     CHECK_OK(tcuda_kernel_destroy(kernel));
 }
 
+/* More shared memory than blocks get without asking, with some that the kernel declares. */
+static void blocks_share_much_memory(void)
+{
+    const char *const text =
+        "extern \"C\" __global__ void turn(float *values, int count)\n"
+        "{\n"
+        "    extern __shared__ float room[];\n"
+        "    __shared__ float first[2048];\n"
+        "    for (int i = threadIdx.x; i < 2048; i += blockDim.x) first[i] = i;\n"
+        "    for (int i = threadIdx.x; i < count; i += blockDim.x) room[i] = values[i % 100] + i;\n"
+        "    __syncthreads();\n"
+        "    if (threadIdx.x < 100)\n"
+        "        values[threadIdx.x] = room[count - 1 - threadIdx.x] + first[threadIdx.x + 1000];\n"
+        "}\n";
+    tcuda_device_info info = { .struct_size = sizeof info };
+    CHECK_OK(tcuda_device_properties(0, &info));
+    const uint32_t most = (uint32_t)info.shared_memory_per_block_optin_bytes - 2048 * sizeof(float);
+    CHECK(most > 48 << 10);
+    tcuda_kernel *kernel = compile(text, "turn");
+    tcuda_launch_options options = { .struct_size = sizeof options, .block = { 128 } };
+    const uint32_t sizes[] = { 1000, 44 << 10, (48 << 10) + 4, 100000, most - most % 4, 2000 };
+    for (int k = 0; k < 6; k++) {
+        int32_t count = (int32_t)(sizes[k] / sizeof(float));
+        void *args[] = { &values, &count };
+        ramp(1);
+        options.shared_bytes = sizes[k];
+        CHECK_OK(tcuda_kernel_launch(kernel, &options, args, 2, NULL));
+        fetch();
+        for (int i = 0; i < 100; i++)
+            CHECK(host[i] == (float)((count - 1 - i) % 100 + (count - 1 - i) + i + 1000));
+        /* The simulated machine counts what the launch gives alone. */
+        options.shared_bytes = (uint32_t)info.shared_memory_per_block_optin_bytes + 1;
+        CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+            tcuda_kernel_launch(kernel, &options, args, 2, NULL));
+        CHECK(strstr(tcuda_last_error(), "shared_bytes") != NULL);
+    }
+    CHECK_OK(tcuda_kernel_destroy(kernel));
+}
+
 static void graphs_replay_kernels(void)
 {
     tcuda_stream *stream = NULL;
@@ -196,6 +235,7 @@ int main(void)
     compilers_are_quoted();
     flags_reach_the_compiler();
     blocks_share_memory();
+    blocks_share_much_memory();
     graphs_replay_kernels();
     CHECK_OK(tcuda_free(values));
     return finish();

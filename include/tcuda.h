@@ -2798,8 +2798,8 @@ typedef struct tcuda_launch_options {
     uint32_t grid[3];   /**< Blocks in x, y and z; 0: 1. */
     uint32_t block[3];  /**< Threads of a block in x, y and z; 0: 1. */
     /**
-     * Bytes of shared memory that each block gets besides what the kernel declares; 48 KiB in all
-     * at most.
+     * Bytes of shared memory that each block gets besides what the kernel declares; with that at
+     * most tcuda_device_info.shared_memory_per_block_optin_bytes of the device, 227 KiB on an H100.
      */
     uint32_t shared_bytes;
     /** TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL. */

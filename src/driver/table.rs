@@ -274,6 +274,8 @@ driver_calls! {
         function: *mut CUfunction, module: CUmodule, name: *const c_char);
     cuFuncGetAttribute = cuFuncGetAttribute(
         value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    cuFuncSetAttribute = cuFuncSetAttribute(
+        function: CUfunction, attribute: CUfunction_attribute, value: c_int);
     cuFuncGetParamInfo = cuFuncGetParamInfo(
         function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     cuOccupancyMaxActiveBlocksPerMultiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -40,8 +40,8 @@ pub struct tcuda_launch_options {
     pub grid: [u32; 3],
     /// Threads of a block in x, y and z; 0: 1.
     pub block: [u32; 3],
-    /// Bytes of shared memory that each block gets besides what the kernel declares; 48 KiB in all
-    /// at most.
+    /// Bytes of shared memory that each block gets besides what the kernel declares; with that at
+    /// most tcuda_device_info.shared_memory_per_block_optin_bytes of the device, 227 KiB on an H100.
     pub shared_bytes: u32,
     /// TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL.
     pub accesses: *const i32,

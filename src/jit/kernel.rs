@@ -128,6 +128,7 @@ impl Kernel {
             });
         };
         parameters.copy_from_slice(arguments);
+        loaded.allow_shared(device, geometry.shared_bytes)?;
         let count = |size: u32| size.max(1);
         let [grid_x, grid_y, grid_z] = geometry.grid.map(count);
         let [block_x, block_y, block_z] = geometry.block.map(count);

@@ -4,7 +4,7 @@
 use super::cache::{self, Key};
 use crate::device::Device;
 use crate::driver::compiler::{Image, Program};
-use crate::driver::sys::{CUfunction, CUmodule};
+use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
@@ -13,6 +13,7 @@ use crate::once::Once;
 use crate::rank::Rank;
 use crate::shared::Shared;
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most parameters that are known of a kernel.
 pub const MOST_PARAMETERS: usize = 64;
@@ -22,12 +23,58 @@ pub struct Loaded {
     function: usize,
     /// How many parameters it has; `None`: the driver does not tell.
     pub parameters: Option<usize>,
+    /// Bytes of shared memory that a launch may give each block; 0: nobody has asked.
+    most_shared: AtomicU32,
 }
 
 impl Loaded {
     /// For a launch.
     pub fn function(&self) -> CUfunction {
         self.function as CUfunction
+    }
+
+    /// Lets launches give each block so many bytes of shared memory: beyond what every device has the
+    /// driver wants to be told. All that the device has is allowed at once, so that it does not matter
+    /// which of several threads says it last.
+    #[inline]
+    pub fn allow_shared(&self, device: &Device, bytes: u32) -> Result<()> {
+        if bytes <= self.most_shared.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.raise_shared(device, bytes)
+    }
+
+    #[cold]
+    fn raise_shared(&self, device: &Device, bytes: u32) -> Result<()> {
+        use CUfunction_attribute::*;
+        let _context = device.enter()?;
+        let ask = |attribute| {
+            let mut value = 0;
+            // SAFETY: `value` is writable; the function stays until the device's store goes.
+            unsafe { device.driver().cuFuncGetAttribute(&mut value, attribute, self.function()) }?;
+            Ok::<i32, Error>(value)
+        };
+        let mut most = ask(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
+        if i64::from(bytes) > i64::from(most) {
+            let attribute =
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+            let of_device = device.attribute_or(attribute, 0)?;
+            let all = of_device - ask(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+            if i64::from(bytes) > i64::from(all) {
+                return Err(Error::OutOfRange {
+                    name: "shared_bytes",
+                    value: bytes.into(),
+                    allowed: "a block has at most shared_memory_per_block_optin_bytes of the device's \
+                              tcuda_device_info, with what the kernel declares",
+                });
+            }
+            let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: as above.
+            unsafe { device.driver().cuFuncSetAttribute(self.function(), attribute, all) }?;
+            most = all;
+        }
+        self.most_shared.store(most.unsigned_abs(), Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -137,7 +184,11 @@ impl Store {
         if parameters.is_err() {
             self.unload(module);
         }
-        parameters.map(|parameters| Loaded { function: function as usize, parameters })
+        parameters.map(|parameters| Loaded {
+            function: function as usize,
+            parameters,
+            most_shared: AtomicU32::new(0),
+        })
     }
 
     /// Loads an image; whatever comes of it, `close` knows of the module.

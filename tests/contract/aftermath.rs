@@ -215,6 +215,8 @@ fn modules(bench: &Bench) {
     cu!(bench, cuModuleGetFunction(&mut found, module, c"contract_nothing".as_ptr()) => 700);
     let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
     cu!(bench, cuFuncGetAttribute(&mut number, most, function) => 700);
+    let shared = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    cu!(bench, cuFuncSetAttribute(function, shared, 1024) => 700);
     cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
         &mut number, function, 128, 0) => 700);
     cu!(bench, cuModuleUnload(module) => 700);

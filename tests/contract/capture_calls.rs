@@ -139,6 +139,7 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuModuleGetFunction(out(0).cast(), module, c"contract_nothing".as_ptr());
         Unsafe cuModuleUnload(module);
         Safe cuFuncGetAttribute(out(0).cast(), CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS, writer);
+        Safe cuFuncSetAttribute(writer, CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024);
         Safe cuOccupancyMaxActiveBlocksPerMultiprocessor(out(0).cast(), writer, 64, 0);
         Safe cuCtxGetCurrent(out(0).cast());
         Safe cuCtxGetDevice(out(0).cast());

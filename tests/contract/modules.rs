@@ -10,7 +10,7 @@ pub const ROWS: &[Row] = crate::rows!["modules":
     load, a_text_that_is_none, an_empty_text, wrong_ptx, an_unknown_version, an_unknown_target,
     a_newer_target, directives_in_the_wrong_order, an_unresolved_function, a_truncated_binary,
     a_module_without_kernels, functions, functions_of_two_modules, unload, unload_does_not_wait,
-    attributes_of_functions, occupancy, a_module_of_another_device,
+    attributes_of_functions, shared_memory_of_a_block, occupancy, a_module_of_another_device,
 ];
 
 fn loads(bench: &Bench, image: &'static CStr, expected: i32) -> CUmodule {
@@ -172,6 +172,37 @@ fn attributes_of_functions(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) => 0);
     bench.is("has registers", value > 0, true);
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
+}
+
+/// More shared memory than 48 KiB is given to a function that was told of it.
+fn shared_memory_of_a_block(bench: &Bench) {
+    use CUfunction_attribute::*;
+    const MOST: CUfunction_attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    bench.start();
+    let (function, stream) = (bench.function(bench.module(), c"contract_nothing"), bench.stream(1));
+    let launch = |bytes: u32, expected: i32| {
+        cu!(bench, cuLaunchKernel(
+            function, 1, 1, 1, 32, 1, 1, bytes, stream, null_mut(), null_mut()) => expected);
+    };
+    launch(49_152, 0);
+    launch(49_153, 1);
+    cu!(bench, cuFuncSetAttribute(function, MOST, 65_536) => 0);
+    let (mut value, mut blocks) = (0, 0);
+    cu!(bench, cuFuncGetAttribute(&mut value, MOST, function) => 0);
+    bench.is("set", value, 65_536);
+    launch(65_536, 0);
+    launch(65_537, 1);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 128, 65_536) => 0);
+    bench.is("blocks", blocks, 3);
+    cu!(bench, cuFuncSetAttribute(function, MOST, 232_448) => 0);
+    launch(232_448, 0);
+    cu!(bench, cuFuncSetAttribute(function, MOST, 232_449) => 1);
+    cu!(bench, cuFuncSetAttribute(function, MOST, -1) => 1);
+    launch(232_448, 0);
+    launch(232_449, 1);
+    cu!(bench, cuFuncSetAttribute(function, MOST, 0) => 0);
+    launch(0, 0);
+    cu!(bench, cuStreamSynchronize(stream) => 0);
 }
 
 fn occupancy(bench: &Bench) {

@@ -39,6 +39,11 @@ impl<T> Handles<T> {
         self.slots.get(self.slot(handle)?)?.as_ref()
     }
 
+    pub(super) fn get_mut(&mut self, handle: usize) -> Option<&mut T> {
+        let slot = self.slot(handle)?;
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
     /// The object of a handle; that of a destroyed context is told from one that is none.
     #[inline]
     pub(super) fn find(&self, handle: usize) -> Result<&T, i32> {

@@ -3,6 +3,7 @@
 use super::address_space::{Accessor, Chunks};
 use super::compiled::{self, Compiled};
 use super::journal::Journal;
+use super::module::Function;
 use super::queue::Action;
 use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
 use crate::driver::sys::{CUfunction, CUstream};
@@ -246,8 +247,9 @@ pub(super) unsafe extern "C" fn launch(
         let prepare = || {
             let function = read(&machine.modules).functions.get(function.addr()).copied();
             let kernel = function.filter(|found| found.device == stream.device);
-            let kernel = kernel.ok_or(code::INVALID_HANDLE)?.kernel;
-            check_shape(grid, block, shared_bytes)?;
+            let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
+            check_shape(grid, block)?;
+            require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
             let parameters = parameters::read(kernel.parameters, parameters, extra)?;
             let running = OnceLock::new();
             Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
@@ -260,12 +262,11 @@ pub(super) unsafe extern "C" fn launch(
 }
 
 /// Is this grid within the limits?
-fn check_shape(grid: [c_uint; 3], block: [c_uint; 3], shared_bytes: c_uint) -> Result<(), i32> {
+fn check_shape(grid: [c_uint; 3], block: [c_uint; 3]) -> Result<(), i32> {
     let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
         sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
     };
     require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
     let threads = block.iter().map(|size| *size as usize).product::<usize>();
-    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)?;
-    require(shared_bytes as usize <= DEFAULT_SHARED_PER_BLOCK, code::INVALID_VALUE)
+    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)
 }

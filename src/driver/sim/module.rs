@@ -24,6 +24,14 @@ pub(super) struct Module {
 pub(super) struct Function {
     pub(super) device: usize,
     pub(super) kernel: Kernel,
+    /// The most bytes of shared memory that a launch may give each block.
+    pub(super) most_shared: usize,
+}
+
+impl Function {
+    fn new(device: usize, kernel: Kernel) -> Function {
+        Function { device, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
+    }
 }
 
 /// The modules and their functions.
@@ -54,7 +62,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
             let compiled = compiled::open(bytes)?;
             let (name, kernel) = (compiled.name().to_owned(), Kernel::compiled(compiled));
             let mut modules = write(&machine.modules);
-            let function = modules.functions.insert(Function { device, kernel });
+            let function = modules.functions.insert(Function::new(device, kernel));
             let functions = BTreeMap::from([(name, function)]);
             let handle = modules.modules.insert(Module { device, functions });
             return put!(module, ptr::without_provenance_mut(handle));
@@ -68,7 +76,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
         let mut functions = BTreeMap::new();
         for name in names {
             if let Some(kernel) = kernel::find(&name) {
-                let handle = modules.functions.insert(Function { device, kernel });
+                let handle = modules.functions.insert(Function::new(device, kernel));
                 functions.insert(name, handle);
             }
         }
@@ -117,7 +125,7 @@ pub(super) unsafe extern "C" fn get_attribute(
     use CUfunction_attribute::*;
     entry(|machine| {
         let modules = read(&machine.modules);
-        modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        let known = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
         machine.current()?;
         let (major, minor) = machine.config.compute_capability;
         let number = match attribute {
@@ -135,13 +143,29 @@ pub(super) unsafe extern "C" fn get_attribute(
             CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
             CU_FUNC_ATTRIBUTE_PTX_VERSION => 52,
             CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-                kernel::DEFAULT_SHARED_PER_BLOCK as c_int
-            }
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => known.most_shared as c_int,
             CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
             _ => return Err(code::INVALID_VALUE),
         };
         put!(value, number)
+    })
+}
+
+/// Of those that can be set the library sets this one alone.
+pub(super) unsafe extern "C" fn set_attribute(
+    function: CUfunction,
+    attribute: CUfunction_attribute,
+    value: c_int,
+) -> c_int {
+    entry(|machine| {
+        let mut modules = write(&machine.modules);
+        let known = modules.functions.get_mut(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.current()?;
+        let is_shared =
+            attribute == CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let most = usize::try_from(value).ok().filter(|most| *most <= kernel::MAX_SHARED_PER_BLOCK);
+        known.most_shared = most.filter(|_| is_shared).ok_or(code::INVALID_VALUE)?;
+        Ok(())
     })
 }
 
@@ -154,7 +178,7 @@ pub(super) unsafe extern "C" fn occupancy(
     entry(|machine| {
         machine.current()?;
         let modules = read(&machine.modules);
-        modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        let known = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
         let threads = usize::try_from(block_size).map_err(|_| code::INVALID_VALUE)?;
         require(threads > 0, code::INVALID_VALUE)?;
         let by_threads = match threads {
@@ -165,10 +189,8 @@ pub(super) unsafe extern "C" fn occupancy(
             _ => 0,
         };
         let by_shared = match shared_bytes {
-            0..=kernel::DEFAULT_SHARED_PER_BLOCK => {
-                SHARED_PER_MULTIPROCESSOR / (shared_bytes + SHARED_RESERVED)
-            }
-            _ => 0,
+            bytes if bytes > known.most_shared => 0,
+            bytes => SHARED_PER_MULTIPROCESSOR / (bytes + SHARED_RESERVED),
         };
         let number = by_threads.min(by_shared).min(BLOCKS_PER_MULTIPROCESSOR);
         put!(blocks, number as c_int)

@@ -118,6 +118,7 @@ pub fn table() -> Table {
         cuModuleUnload: Some(module::unload),
         cuModuleGetFunction: Some(module::get_function),
         cuFuncGetAttribute: Some(module::get_attribute),
+        cuFuncSetAttribute: Some(module::set_attribute),
         cuFuncGetParamInfo: Some(module::parameter),
         cuOccupancyMaxActiveBlocksPerMultiprocessor: Some(module::occupancy),
         cuLaunchKernel: Some(kernel::launch),

@@ -8,7 +8,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute,
-    cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
+    cuFuncSetAttribute, cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
 ];
 
 fn cuModuleLoadData(bench: &Bench) {
@@ -46,6 +46,20 @@ fn cuFuncGetAttribute(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, null_mut()) => 400);
     bench.is("untouched", value, 77);
+}
+
+fn cuFuncSetAttribute(bench: &Bench) {
+    use CUfunction_attribute::*;
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_write");
+    let most = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    cu!(bench, cuFuncSetAttribute(null_mut(), most, 1024) => 400);
+    cu!(bench, cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX, 1) => 1);
+    cu!(bench, cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 1) => 1);
+    cu!(bench, cuFuncSetAttribute(function, most, -1) => 1);
+    let mut value = 77;
+    cu!(bench, cuFuncGetAttribute(&mut value, most, function) => 0);
+    bench.is("untouched", value, 49_152);
 }
 
 /// Not yet compared with a GPU: as the manual says.
