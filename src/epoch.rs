@@ -47,8 +47,7 @@ impl Presence {
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
             let sequence = self.sequence.load(Ordering::Relaxed);
-            // Released as well: who waits may see this instead of the last leaving, and must then
-            // know what was done before that.
+            // Released as well: who waits may see this, not the last leaving, and must know what was before.
             self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
             if how == Fence::Light {
                 sync::light_fence();
@@ -56,6 +55,27 @@ impl Presence {
                 fence(Ordering::SeqCst);
             }
         }
+    }
+
+    /// Enters by a light fence, unless it is inside already: then it does nothing, and gives false.
+    #[inline(always)]
+    pub fn enter_first(&self) -> bool {
+        if self.depth.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        self.depth.store(1, Ordering::Relaxed);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+        sync::light_fence();
+        true
+    }
+
+    /// Leaves the call that entered first.
+    #[inline(always)]
+    pub fn leave_last(&self) {
+        self.depth.store(0, Ordering::Relaxed);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
     /// Leaves.
@@ -306,8 +326,7 @@ impl Retired {
         if !barrier() || !members.inside_now(own, &mut waiting_for) {
             // Nobody can tell who still sees them: they are young again.
             waiting_for.clear();
-            let objects = std::mem::take(&mut retired.objects);
-            self.put_back(objects);
+            self.put_back(std::mem::take(&mut retired.objects));
         }
         let nobody = waiting_for.is_empty();
         retired.waiting_for = waiting_for;

@@ -4,6 +4,7 @@
 //! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
 
 pub mod blas;
+pub mod brief;
 pub mod callback;
 pub mod comm;
 pub mod communicator;
@@ -52,3 +53,4 @@ pub mod thread;
 pub mod told;
 pub mod torch;
 pub mod turn;
+pub mod watch;

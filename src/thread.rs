@@ -8,6 +8,7 @@ use crate::lock::Held;
 use crate::memory::history;
 use crate::once::Once;
 use crate::rank::Rank;
+use crate::watch::{self, Watcher};
 use crate::{runtime, sync, turn};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_void};
@@ -17,11 +18,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
 #[repr(C)]
 pub struct Block {
     /// Is it inside? First, so that its address is the block's.
-    presence: Presence,
+    pub(crate) presence: Presence,
     /// Current device, where the thread's context says nothing; see `runtime`.
     pub(crate) device: AtomicU32,
     /// 0 until the thread is on the list; see `share`.
-    registered: AtomicU32,
+    pub(crate) registered: AtomicU32,
     /// Generation of the runtime to which `streams` belongs.
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was ever set.
@@ -106,6 +107,13 @@ const MODE_FENCE: u32 = 2;
 /// This is the child of a process that had started the driver.
 const MODE_FORKED: u32 = 3;
 
+/// Changes the mode; from another one than that of light fences nobody comes back to it.
+fn choose(mode: u32, order: Ordering) {
+    let before = MODE.swap(mode, order);
+    let needs_more = |mode: u32| mode != MODE_UNKNOWN && mode != MODE_MEMBARRIER;
+    watch::change(Watcher::Fences, needs_more(before), needs_more(mode));
+}
+
 /// Is this such a fork?
 pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == MODE_FORKED
@@ -172,7 +180,7 @@ impl Drop for InCallback {
 
 /// Says that this thread is inside the library, until it is dropped.
 pub struct Inside {
-    block: &'static Block,
+    pub(crate) block: &'static Block,
 }
 
 /// Enters the library.
@@ -188,8 +196,7 @@ pub fn enter() -> Result<Inside> {
 #[inline(always)]
 pub fn enter_quickly() -> Option<Inside> {
     let block = block();
-    let is_plain = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !turn::are_kept();
-    if !is_plain || block.registered.load(Ordering::Relaxed) == 0 {
+    if block.registered.load(Ordering::Relaxed) == 0 || watch::is_watched_by(watch::ENTRIES) {
         return None;
     }
     block.presence.enter(Fence::Light);
@@ -282,7 +289,7 @@ fn register(block: &'static Block) -> Result<()> {
     }
     if MODE.load(Ordering::Relaxed) == MODE_UNKNOWN {
         let works = sync::register_heavy_fence();
-        MODE.store(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
+        choose(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
     }
     let key = *KEY.get_or_try_init(|| {
         let mut key = 0;
@@ -358,7 +365,7 @@ unsafe extern "C" fn in_child() {
     crate::sanitizer::in_child();
     MEMBERS.keep_only(&block().presence);
     if runtime::is_lost_by_fork() {
-        MODE.store(MODE_FORKED, Ordering::Relaxed);
+        choose(MODE_FORKED, Ordering::Relaxed);
     }
 }
 
@@ -416,7 +423,7 @@ pub fn wait_for_others() {
 /// were on their way with a light one gets time to be seen.
 #[cold]
 fn do_without_heavy_fences() {
-    MODE.store(MODE_FENCE, Ordering::SeqCst);
+    choose(MODE_FENCE, Ordering::SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(50));
 }
 

@@ -1,6 +1,7 @@
 //! Whose turn it is. The system decides which thread runs next, unless a backend keeps turns, so that
 //! a run can be repeated: then threads meet it at each call, and where one waits for another.
 
+use crate::watch::{self, Watcher};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Who keeps turns.
@@ -16,8 +17,10 @@ static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(std::ptr::null_mut());
 
 /// From now on somebody else decides, or (`None`) the system again.
 pub fn keep(keeper: Option<&'static Keeper>) {
+    let is_kept = keeper.is_some();
     let keeper = keeper.map_or(std::ptr::null(), std::ptr::from_ref);
-    KEEPER.store(keeper.cast_mut(), Ordering::Release);
+    let before = KEEPER.swap(keeper.cast_mut(), Ordering::Release);
+    watch::change(Watcher::Turns, !before.is_null(), is_kept);
 }
 
 #[inline]

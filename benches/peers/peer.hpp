@@ -47,11 +47,13 @@ concept Limits = requires(double fraction) { P::limit(fraction); };
 template <class P>
 concept Counts = requires { P::driver_calls(); };
 
+[[noreturn, gnu::cold, gnu::noinline]] inline void out_of_memory() { fail("out of memory"); }
+
 template <Peer P> void *must_allocate(size_t bytes, typename P::Stream stream)
 {
     void *block = P::allocate(bytes, stream);
     if (block == nullptr) [[unlikely]]
-        fail("out of memory");
+        out_of_memory();
     return block;
 }
 

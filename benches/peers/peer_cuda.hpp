@@ -13,10 +13,15 @@
 
 namespace bench {
 
+[[noreturn, gnu::cold, gnu::noinline]] inline void refused(cudaError_t result, const char *call)
+{
+    fail(std::string(call) + ": " + cudaGetErrorName(result));
+}
+
 inline void check(cudaError_t result, const char *call)
 {
     if (result != cudaSuccess) [[unlikely]]
-        fail(std::string(call) + ": " + cudaGetErrorName(result));
+        refused(result, call);
 }
 
 /// What those have in common that are called with streams of the CUDA runtime.

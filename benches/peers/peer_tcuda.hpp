@@ -9,11 +9,16 @@
 
 namespace bench {
 
+[[noreturn, gnu::cold, gnu::noinline]] inline void refused(tcuda_status status, const char *call)
+{
+    fail(std::string(call) + ": " + tcuda_status_name(int32_t(status)) + ": "
+        + tcuda_last_error());
+}
+
 inline void check(tcuda_status status, const char *call)
 {
     if (status != TCUDA_STATUS_OK) [[unlikely]]
-        fail(std::string(call) + ": " + tcuda_status_name(int32_t(status)) + ": "
-            + tcuda_last_error());
+        refused(status, call);
 }
 
 struct Tcuda {

@@ -2,6 +2,7 @@
 //! thread's last error, and raw pointers become references.
 
 use super::status::{record, status_of, tcuda_status};
+use crate::brief;
 use crate::error::{Error, Result};
 use crate::nvtx::own;
 use crate::runtime::{self, Runtime};
@@ -33,34 +34,28 @@ impl Call {
 /// The only door: runs `body` inside the library and gives its status.
 #[inline]
 pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
-    boundary_outside(|| long_way_here(body))
+    boundary_outside(|| run(body))
 }
 
 /// The same with a short way for what is nearly always the case: where that gives nothing, it has done
-/// nothing, and `body` runs.
+/// nothing, and `long` is called, a door of its own that is not inlined: so the short way keeps nothing for
+/// it but what the host gave. It is not taken while any of `watchers` looks.
 #[inline(always)]
 pub fn boundary_with_short_way(
-    short: impl FnOnce(&Call) -> Option<()>,
-    body: impl FnOnce(&Call) -> Result<()>,
+    watchers: u64,
+    short: impl FnOnce(&Inside) -> Option<()>,
+    long: impl FnOnce() -> tcuda_status,
 ) -> tcuda_status {
-    boundary_outside(|| {
-        if !own::is_on()
-            && let Some(inside) = thread::enter_quickly()
-            && short(&Call { inside }).is_some()
-        {
-            return Ok(());
-        }
-        long_way(body)
-    })
-}
-
-#[inline(never)]
-fn long_way(body: impl FnOnce(&Call) -> Result<()>) -> Result<()> {
-    long_way_here(body)
+    let outcome = catch_unwind(AssertUnwindSafe(|| short(&*brief::enter(watchers)?)));
+    match outcome {
+        Ok(Some(())) => tcuda_status::Ok,
+        Ok(None) => long(),
+        Err(panic) => caught(panic),
+    }
 }
 
 #[inline(always)]
-fn long_way_here<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
+fn run<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
     let call = Call { inside: thread::enter()? };
     let _range = own::Range::of::<F>();
     body(&call)
@@ -112,6 +107,12 @@ impl<T> Out<T> {
 #[inline]
 pub fn out<T>(ptr: *mut T, name: &'static str) -> Result<Out<T>> {
     if ptr.is_null() { Err(Error::Null { name }) } else { Ok(Out(ptr)) }
+}
+
+/// The same without a reason where there is none.
+#[inline(always)]
+pub fn known_out<T>(ptr: *mut T) -> Option<Out<T>> {
+    (!ptr.is_null()).then_some(Out(ptr))
 }
 
 /// A required input, copied.

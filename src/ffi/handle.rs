@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
-use crate::thread::{self, try_box};
+use crate::thread::{self, Inside, try_box};
 
 /// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
 const INDEX_BITS: u32 = 24;
@@ -20,7 +20,8 @@ const _: () = assert!(usize::BITS == 64, "handles need 64 bits");
 
 /// The handles of one kind.
 pub struct Table<T: Send + Sync + 'static> {
-    kind: usize,
+    /// The top byte of its handles.
+    tag: usize,
     name: &'static str,
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
     /// Vacant indices, and how many slots exist.
@@ -39,7 +40,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         /// No handles; `kind` below 0x10 tells this table's from others.
         pub fn new(kind: usize, name: &'static str) -> Table<T> {
             Table {
-                kind,
+                tag: TAG | kind,
                 name,
                 chunks: sync::repeat!(AtomicPtr::new(std::ptr::null_mut())),
                 vacant: Mutex::new(Rank::LEAF, (Vec::new(), 0)),
@@ -55,7 +56,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             Ok((index, slot)) => {
                 let generation = slot.fill(object) as usize;
                 self.live.fetch_add(1, Ordering::Relaxed);
-                Ok((TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index)
+                Ok(self.tag << TAG_SHIFT | generation << INDEX_BITS | index)
             }
             Err(error) => {
                 // SAFETY: from Box::into_raw, and nobody else has it.
@@ -96,6 +97,11 @@ impl<T: Send + Sync + 'static> Table<T> {
     #[inline]
     fn slot(&self, index: usize) -> Option<&Slot<T>> {
         let (chunk, place) = place(index);
+        self.slot_in(chunk, place)
+    }
+
+    #[inline]
+    fn slot_in(&self, chunk: usize, place: usize) -> Option<&Slot<T>> {
         let slots = self.chunks.get(chunk)?.load(Ordering::Acquire);
         if slots.is_null() {
             return None;
@@ -116,14 +122,36 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
+    /// The same without a reason where there is none.
+    #[inline(always)]
+    pub fn known<'a>(&self, handle: usize, _inside: &'a Inside) -> Option<&'a T> {
+        // SAFETY: kept until this call is over.
+        self.find(handle).map(|object| unsafe { &*object })
+    }
+
     #[inline]
     fn find(&self, handle: usize) -> Option<*const T> {
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        if index >= FIRST_CHUNK {
+            return self.find_far(handle);
+        }
+        // Most have few.
+        self.is_ours(handle).then(|| self.slot_in(0, index))??.find((handle >> INDEX_BITS) as u32)
+    }
+
+    #[cold]
+    fn find_far(&self, handle: usize) -> Option<*const T> {
         self.slot_of(handle)?.find((handle >> INDEX_BITS) as u32)
     }
 
     #[inline]
+    fn is_ours(&self, handle: usize) -> bool {
+        handle >> TAG_SHIFT == self.tag
+    }
+
+    #[inline]
     fn slot_of(&self, handle: usize) -> Option<&Slot<T>> {
-        if handle >> TAG_SHIFT != TAG | self.kind {
+        if !self.is_ours(handle) {
             return None;
         }
         self.slot(handle & ((1 << INDEX_BITS) - 1))
@@ -134,7 +162,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         let top = handle >> TAG_SHIFT;
         let why = if handle == 0 {
             "it is NULL"
-        } else if top == TAG | self.kind {
+        } else if top == self.tag {
             "it was destroyed, or tcuda was shut down since"
         } else if top & 0xf0 == TAG {
             "it is a handle of another kind"
@@ -168,7 +196,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         for index in 0..slots {
             let Some(slot) = self.slot(index) else { break };
             let generation = slot.generation() as usize;
-            let handle = (TAG | self.kind) << TAG_SHIFT | generation << INDEX_BITS | index;
+            let handle = self.tag << TAG_SHIFT | generation << INDEX_BITS | index;
             if let Some(object) = self.find(handle) {
                 // SAFETY: alive: this thread is inside, and it was just found.
                 let counts = counts(unsafe { &*object });

@@ -1,15 +1,17 @@
 //! Section "Memory" of the header: blocks and the cache.
 
-use super::boundary::{Call, boundary, boundary_with_short_way, out};
+use super::boundary::{Call, boundary, boundary_with_short_way, known_out, out};
 use super::handle::Table;
 use super::status::tcuda_status;
-use super::stream::{borrow, optional, tcuda_stream};
+use super::stream::{borrow, known, optional, tcuda_stream};
 use crate::copy;
 use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::thread::Inside;
+use crate::watch;
 use std::ffi::c_void;
 
 /// A block as an object.
@@ -79,18 +81,34 @@ pub unsafe extern "C" fn tcuda_malloc(
     stream: *mut tcuda_stream,
     ptr: *mut *mut c_void,
 ) -> tcuda_status {
-    let short = move |call: &Call| {
-        let ptr = out(ptr, "ptr").ok()?;
-        let stream = optional(stream, call).ok()?;
-        ptr.set(memory::fast::allocate(call.inside(), device, stream, bytes as u64)? as *mut c_void);
+    let short = move |inside: &Inside| {
+        let ptr = known_out(ptr)?;
+        let address = match stream.is_null() {
+            true => memory::fast::allocate_on_current(inside, device, bytes as u64)?,
+            false => {
+                let stream = known(stream, inside)?;
+                memory::fast::allocate(inside, device, stream, bytes as u64)?
+            }
+        };
+        ptr.set(address as *mut c_void);
         Some(())
     };
-    boundary_with_short_way(short, move |call| {
-        let ptr = out(ptr, "ptr")?;
-        let (runtime, device, stream) = place_of(call, device, stream)?;
-        ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
-        Ok(())
-    })
+    #[cold]
+    #[inline(never)]
+    fn long(
+        bytes: usize,
+        device: i32,
+        stream: *mut tcuda_stream,
+        ptr: *mut *mut c_void,
+    ) -> tcuda_status {
+        boundary(|call| {
+            let ptr = out(ptr, "ptr")?;
+            let (runtime, device, stream) = place_of(call, device, stream)?;
+            ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
+            Ok(())
+        })
+    }
+    boundary_with_short_way(watch::ALL, short, || long(bytes, device, stream, ptr))
 }
 
 /// Gives a block back to the cache, in the order of its stream; the host does not wait.
@@ -99,17 +117,22 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    let short = move |call: &Call| memory::fast::free(call.inside(), ptr as u64);
-    boundary_with_short_way(short, move |call| {
-        if ptr.is_null() {
-            return Ok(());
-        }
-        // A finalizer may come after shutdown: that is no reason to initialise again.
-        match crate::runtime::existing(call.inside()) {
-            Some(runtime) => memory::free(runtime, ptr as u64),
-            None => Err(memory::unknown_pointer(ptr as u64)),
-        }
-    })
+    let short = move |inside: &Inside| memory::fast::free(inside, ptr as u64);
+    #[cold]
+    #[inline(never)]
+    fn long(ptr: *mut c_void) -> tcuda_status {
+        boundary(|call| {
+            if ptr.is_null() {
+                return Ok(());
+            }
+            // A finalizer may come after shutdown: that is no reason to initialise again.
+            match crate::runtime::existing(call.inside()) {
+                Some(runtime) => memory::free(runtime, ptr as u64),
+                None => Err(memory::unknown_pointer(ptr as u64)),
+            }
+        })
+    }
+    boundary_with_short_way(watch::ALL, short, || long(ptr))
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
@@ -123,22 +146,26 @@ pub unsafe extern "C" fn tcuda_record_stream(
     ptr: *mut c_void,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    let short = move |call: &Call| {
-        let stream = optional(stream, call).ok()??;
-        memory::fast::record_stream(call.inside(), ptr as u64, stream)
+    let short = move |inside: &Inside| {
+        memory::fast::record_stream(inside, ptr as u64, known(stream, inside)?)
     };
-    boundary_with_short_way(short, move |call| {
-        let stream = optional(stream, call)?;
-        if ptr.is_null() {
-            return Ok(());
-        }
-        let runtime = call.runtime()?;
-        let stream = match stream {
-            Some(stream) => stream,
-            None => copy::stream_for(runtime, None, &[ptr as u64])?,
-        };
-        memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
-    })
+    #[cold]
+    #[inline(never)]
+    fn long(ptr: *mut c_void, stream: *mut tcuda_stream) -> tcuda_status {
+        boundary(|call| {
+            let stream = optional(stream, call)?;
+            if ptr.is_null() {
+                return Ok(());
+            }
+            let runtime = call.runtime()?;
+            let stream = match stream {
+                Some(stream) => stream,
+                None => copy::stream_for(runtime, None, &[ptr as u64])?,
+            };
+            memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
+        })
+    }
+    boundary_with_short_way(watch::CALLS, short, || long(ptr, stream))
 }
 
 /// tcuda_malloc with a handle.

@@ -10,6 +10,7 @@ use crate::device::CURRENT;
 use crate::driver::sys::CUstream_st;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+use crate::thread::Inside;
 use crate::{runtime, thread, turn};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -56,6 +57,12 @@ pub(super) fn required<'a>(
     call: &'a Call,
 ) -> Result<&'a Stream> {
     Ok(STREAMS.get(stream as usize, name, call)?.stream())
+}
+
+/// The same without a reason where there is none.
+#[inline(always)]
+pub(super) fn known(stream: *mut tcuda_stream, inside: &Inside) -> Option<&Stream> {
+    STREAMS.known(stream as usize, inside).map(StreamRef::stream)
 }
 
 /// The stream of a handle; NULL is `None`: a current one.

@@ -14,12 +14,12 @@ use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::memory::pool::Pool;
 use crate::memory::stats::Class;
-use crate::memory::watch::{self, Watcher};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::Recording;
 use crate::stream::{Stream, is_capturing};
 use crate::thread;
+use crate::watch::{self, Watcher};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -11,22 +11,28 @@ use super::stats::{
 /// these two has its own slack, and what they have in common is in one number, which is all that the hot
 /// path reads and writes.
 #[derive(Clone, Copy, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Account {
-    /// Blocks that may come without asking the ledger.
+    /// Blocks that may come without asking the ledger. What the hot path writes
+    /// does not lie side by side: a compiler would read two words as a vector, and a processor then waits
+    /// until what the last call wrote word by word is in its cache.
     blocks: i64,
-    /// Bytes of blocks that may.
-    bytes: i64,
     /// How much each may grow without asking the ledger; the first four beyond `blocks` and `bytes`, one
     /// of each two by nothing.
     slack: Lanes,
-    /// All increases since the last reset.
-    pub increased: Lanes,
+    /// Bytes of blocks that may.
+    bytes: i64,
+    /// Present values at the last reset.
+    base: Lanes,
+    /// Blocks that [`Account::rise`] counted since the last reset, and their bytes: each is an increase of two
+    /// lanes.
+    came: i64,
+    /// All other increases since the last reset.
+    increased: Lanes,
+    came_bytes: i64,
     /// What each has when its slack is used up: its present value is what is missing from that to
     /// the slack, so that the hot path writes one of the two.
     pub most: Lanes,
-    /// Present values at the last reset.
-    pub base: Lanes,
     /// Number of the last time that it asked the ledger; 0: never.
     pub asked: u64,
     /// Blocks that became free before the last reset.
@@ -117,12 +123,17 @@ impl Account {
         self.blocks = blocks;
         self.bytes = all_bytes;
         self.slack[REQUESTED_BYTES] = requested_bytes;
-        self.increased[ALLOCATION] += 1;
-        self.increased[ALLOCATED_BYTES] += bytes;
-        self.increased[ACTIVE] += 1;
-        self.increased[ACTIVE_BYTES] += bytes;
+        self.came += 1;
+        self.came_bytes += bytes;
         self.increased[REQUESTED_BYTES] += requested;
-        self.set_split(split_blocks, split_bytes);
+        // A block that comes leaves less free, unless the arena was idle.
+        let is_less = split_blocks >= self.slack[INACTIVE_SPLIT]
+            && split_bytes >= self.slack[INACTIVE_SPLIT_BYTES];
+        if !is_less {
+            self.increase_split(split_blocks, split_bytes);
+        }
+        self.slack[INACTIVE_SPLIT] = split_blocks;
+        self.slack[INACTIVE_SPLIT_BYTES] = split_bytes;
         true
     }
 
@@ -222,11 +233,16 @@ impl Account {
         true
     }
 
+    #[inline(always)]
+    fn increase_split(&mut self, blocks: i64, bytes: i64) {
+        self.increased[INACTIVE_SPLIT] += (self.slack[INACTIVE_SPLIT] - blocks).max(0);
+        self.increased[INACTIVE_SPLIT_BYTES] += (self.slack[INACTIVE_SPLIT_BYTES] - bytes).max(0);
+    }
+
     /// Takes over the slack of the free blocks, less of which is an increase.
     #[inline(always)]
     fn set_split(&mut self, blocks: i64, bytes: i64) {
-        self.increased[INACTIVE_SPLIT] += (self.slack[INACTIVE_SPLIT] - blocks).max(0);
-        self.increased[INACTIVE_SPLIT_BYTES] += (self.slack[INACTIVE_SPLIT_BYTES] - bytes).max(0);
+        self.increase_split(blocks, bytes);
         self.slack[INACTIVE_SPLIT] = blocks;
         self.slack[INACTIVE_SPLIT_BYTES] = bytes;
     }
@@ -250,14 +266,29 @@ impl Account {
         true
     }
 
+    /// All increases of a lane since the last reset.
+    fn increase(&self, lane: usize) -> i64 {
+        let came = match lane {
+            ALLOCATION | ACTIVE => self.came,
+            ALLOCATED_BYTES | ACTIVE_BYTES => self.came_bytes,
+            _ => 0,
+        };
+        self.increased[lane] + came
+    }
+
+    /// All increases since the last reset.
+    pub fn increased(&self) -> Lanes {
+        std::array::from_fn(|lane| self.increase(lane))
+    }
+
     /// All decreases since the last reset.
     pub fn decreased(&self) -> Lanes {
-        std::array::from_fn(|lane| self.increased[lane] + self.base[lane] - self.now(lane))
+        std::array::from_fn(|lane| self.increase(lane) + self.base[lane] - self.now(lane))
     }
 
     /// Blocks that ever became free: pending ones when they no longer were.
     pub fn freed_ever(&self) -> u64 {
-        let freed = self.increased[ACTIVE] + self.base[ACTIVE] - self.now(ACTIVE);
+        let freed = self.increase(ACTIVE) + self.base[ACTIVE] - self.now(ACTIVE);
         (self.freed_before + freed).cast_unsigned()
     }
 
@@ -272,7 +303,7 @@ impl Account {
     /// Zeroes the totals.
     pub fn reset_accumulated(&mut self) {
         self.freed_before = self.freed_ever().cast_signed();
-        self.increased = [0; LANES];
+        (self.increased, self.came, self.came_bytes) = ([0; LANES], 0, 0);
         self.base = self.current();
     }
 
@@ -303,7 +334,7 @@ mod tests {
         assert!(!account.apply(&change));
         change[ALLOCATION] = -1;
         assert!(account.apply(&change));
-        assert_eq!((account.now(ALLOCATION), account.increased[ALLOCATION]), (0, 1));
+        assert_eq!((account.now(ALLOCATION), account.increased()[ALLOCATION]), (0, 1));
     }
 
     const NO_SPLIT: Split = Split { blocks: 0, bytes: 0 };

@@ -7,7 +7,7 @@
 //! (`quick.rs`) count as free, and are joined with their neighbours later.
 
 use super::arena_lock::ArenaLock;
-use super::bins::Bins;
+use super::bins::{Bins, SHORT_WALK};
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::books::Member;
 use super::guests::{Guests, Order};
@@ -69,21 +69,29 @@ unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
 
-/// What the lock guards.
+/// What the lock guards. What nearly every call uses comes first; the counts of blocks do not lie side by
+/// side, for the reason that `account.rs` gives.
+#[repr(C)]
 pub struct ArenaState {
-    pub(super) class: Class,
     pub(super) blocks: Blocks,
-    pub(super) bins: Bins,
-    /// Free blocks that are not joined yet; in small arenas of mapped memory only.
-    pub(super) quick: Quick,
     /// Where blocks start.
     pub(super) starts: Starts,
+    pub(super) free_blocks: i64,
     /// First block in address order.
     pub(super) first: u32,
     /// Last block in address order.
     pub(super) last: u32,
+    pub(super) free_bytes: i64,
     /// The free block at the mapped end, or none.
     pub(super) wilderness: u32,
+    pub(super) class: Class,
+    /// Allocated and pending blocks.
+    pub(super) active_blocks: i64,
+    /// Freed blocks that other streams may still use.
+    pub(super) limbo: Limbo,
+    /// Free blocks that are not joined yet; in small arenas of mapped memory only.
+    pub(super) quick: Quick,
+    pub(super) bins: Bins,
     /// Memory behind the addresses.
     pub(super) segment: Segment,
     /// Segments, where those are its memory: then it has no mappings, no bins and no wilderness, and
@@ -93,16 +101,10 @@ pub struct ArenaState {
     pub(super) backups: Vec<Backup>,
     /// Other streams that use blocks.
     pub(super) uses: Uses,
-    /// Freed blocks that other streams may still use.
-    pub(super) limbo: Limbo,
     /// Blocks that other processes may have.
     pub(super) exported: u32,
     /// Other streams that use memory of this one.
     pub(super) guests: Guests,
-    pub(super) free_blocks: i64,
-    pub(super) free_bytes: i64,
-    /// Allocated and pending blocks.
-    pub(super) active_blocks: i64,
 }
 
 impl Arena {
@@ -283,6 +285,13 @@ impl ArenaState {
         self.blocks.resident() + self.starts.resident()
     }
 
+    /// The free blocks as they count while a block is in use.
+    #[inline(always)]
+    pub(super) fn split_in_use(&self) -> Split {
+        debug_assert!(self.active_blocks > 0, "else they are not split");
+        Split { blocks: self.free_blocks, bytes: self.free_bytes }
+    }
+
     /// The free blocks as they count now.
     #[inline(always)]
     pub(super) fn split(&self) -> Split {
@@ -298,7 +307,7 @@ impl ArenaState {
     }
 
     /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
         match self.allocate_at_hand(request) {
             None => self.allocate_found(request, walk),
@@ -309,14 +318,25 @@ impl ArenaState {
     /// Takes a block of just this length that was freed lately: it, and its first unit.
     #[inline(always)]
     pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
-        let id = self.take_quick(request.units)?;
-        let block = &mut self.blocks[id];
+        let (id, start) = self.take_quick(request.units)?;
+        let block = self.blocks.get_mut(id)?;
         block.hand_out(request);
         // Its window still says where it starts: nothing else can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         self.free_blocks -= 1;
         self.active_blocks += 1;
-        Some((id, block.start))
+        Some((id, start))
+    }
+
+    /// The same by a short search, for a block that is not oversize: its first unit. None if that finds
+    /// nothing, or there is no host memory.
+    #[inline(never)]
+    pub(super) fn allocate_elsewhere(&mut self, units: u32, bytes: u64) -> Option<u32> {
+        let request = Request { units, bytes, oversize: false };
+        match self.allocate_found(request, SHORT_WALK) {
+            Ok(Some((_, start))) => Some(start),
+            _ => None,
+        }
     }
 
     /// The same by a search.
@@ -334,7 +354,7 @@ impl ArenaState {
     }
 
     /// Takes the best fit, or its front.
-    #[inline(never)]
+    #[inline(always)]
     fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
         if self.joins_at_once() {
             self.join_resting();
@@ -383,11 +403,12 @@ impl ArenaState {
         Ok(Some(id))
     }
 
-    /// The host lets go of a block that no other stream uses: it is free at once.
+    /// The host lets go of a block that no other stream uses, of this length and first unit: it is free at
+    /// once.
     #[inline(always)]
-    pub(super) fn free(&mut self, id: u32, units: u32) {
+    pub(super) fn free(&mut self, id: u32, units: u32, start: u32) {
         self.active_blocks -= 1;
-        self.release_quick(id, units);
+        self.release_quick(id, units, start);
     }
 
     /// The last stream is done with a pending block.

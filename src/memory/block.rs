@@ -140,6 +140,12 @@ impl Blocks {
         self.region.as_slice().get(id as usize)
     }
 
+    /// The same to change.
+    #[inline(always)]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Block> {
+        self.region.as_mut_slice().get_mut(id as usize)
+    }
+
     /// Bytes of host memory that they have.
     #[cfg(test)]
     pub fn resident(&self) -> usize {

@@ -183,7 +183,7 @@ impl<M: Member> Books<M> {
 
     /// The sums of currents, of increases and of decreases.
     fn totals(&self) -> [Sums; 3] {
-        self.all_sums(|account| [account.current(), account.increased, account.decreased()])
+        self.all_sums(|account| [account.current(), account.increased(), account.decreased()])
     }
 
     /// Counts a change of the blocks that are in no arena, and raises the peaks to it.

@@ -7,11 +7,12 @@ use super::arena::{Arena, ArenaState};
 use super::block::{Block, State, UNIT};
 use super::pointer::unknown_pointer;
 use super::stats::change_of;
-use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
+use super::{DeviceMemory, direct, history, segmented, virtual_memory};
 use crate::error::{Error, Result};
 use crate::ipc::Verdict;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::watch;
 
 /// What stands for other processes where a block's streams are listed; never looked into.
 static PROCESSES: u64 = 0;
@@ -176,8 +177,8 @@ impl DeviceMemory {
         self.end_block(runtime, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
-        let Block { requested, oversize, units, .. } = state.blocks[id];
-        state.free(id, units);
+        let Block { requested, oversize, units, start, .. } = state.blocks[id];
+        state.free(id, units, start);
         let split = state.split();
         let bytes = i64::from(units) * UNIT as i64;
         self.count_slowly(arena, change_of(-1, -bytes, -(requested as i64), oversize), split);

@@ -2,56 +2,118 @@
 //! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased.
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
-//! way, which does the same and more: for errors, first uses, policies, private pools, other streams, growth
-//! and whoever is watching. What may be seen by other threads at the same time is in `epoch.rs` (being
+//! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
+//! Whoever is watching (`watch.rs`) was asked about before. What may be seen by other threads at the same time is in `epoch.rs` (being
 //! inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all else here is plain
 //! memory under that lock.
 
-use super::DeviceMemory;
-use super::arena::Arena;
-use super::bins::SHORT_WALK;
+use super::arena::{Arena, ArenaState};
 use super::block::UNIT;
+use super::policy::{self, Policy};
 use super::stats::change_of;
-use super::{policy, round_size, virtual_memory, watch};
+use super::{round_size, virtual_memory};
 use crate::device::CURRENT;
-use crate::runtime::{self, Runtime};
+use crate::runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
 use crate::thread::Inside;
 use std::sync::atomic::Ordering;
 
-/// A block for a stream, or for the current one of a device; none: take the long way.
+/// A block for a stream; none: take the long way.
 #[inline(always)]
-pub fn allocate(inside: &Inside, device: i32, stream: Option<&Stream>, bytes: u64) -> Option<u64> {
-    let runtime = runtime::existing(inside)?;
-    let Some(stream) = stream else {
-        let device = runtime.device_at_hand(device)?;
-        return device.memory.allocate_quickly(device.streams.current(), bytes);
+pub fn allocate(inside: &Inside, device: i32, stream: &Stream, bytes: u64) -> Option<u64> {
+    if device != CURRENT && device != stream.device() {
+        return None;
+    }
+    let device = runtime::existing(inside)?.devices.get(stream.device() as usize)?;
+    allocate_plain(inside, &device.memory.policy, stream, bytes)
+}
+
+/// The same for the current stream of a device.
+#[inline(always)]
+pub fn allocate_on_current(inside: &Inside, device: i32, bytes: u64) -> Option<u64> {
+    let device = runtime::existing(inside)?.device_at_hand(device)?;
+    allocate_plain(inside, &device.memory.policy, device.streams.current(), bytes)
+}
+
+/// What is rarely needed is looked up again in functions of its own, so that the way keeps nothing for it.
+#[inline(always)]
+fn allocate_plain(inside: &Inside, policy: &Policy, stream: &Stream, bytes: u64) -> Option<u64> {
+    // Of nothing there is no block either.
+    let is_plain = bytes.wrapping_sub(1) < policy.plain();
+    if !is_plain || stream.is_per_thread() {
+        return None;
+    }
+    let size = policy::Size { bytes: round_size(bytes), oversize: false };
+    let (class, request) = (size.class(), size.request(bytes));
+    let arena = stream.arenas[class as usize].load(Ordering::Acquire);
+    // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
+    let arena = unsafe { arena.as_ref() }?;
+    let _guard = arena.lock.guard_quickly()?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    if !state.limbo.is_empty() && !goes_by(inside, state) {
+        return None;
+    }
+    let start = match state.allocate_at_hand(request) {
+        Some((_, start)) => start,
+        None => match state.allocate_elsewhere(request.units, bytes) {
+            Some(start) => start,
+            None => return count_joined(inside, arena),
+        },
     };
-    let is_its = device == CURRENT || device == stream.device();
-    let device = runtime.device_at_hand(stream.device()).filter(|_| is_its)?;
-    device.memory.allocate_quickly(stream, bytes)
+    let (bytes, requested) = (size.bytes as i64, bytes as i64);
+    let split = state.split_in_use();
+    // SAFETY: the lock is held and we are not parked.
+    if !unsafe { arena.account() }.rise(bytes, requested, split) {
+        count_risen(inside, arena, bytes, requested);
+    }
+    Some(arena.base + u64::from(start) * UNIT)
+}
+
+/// May an allocation leave what waits alone?
+#[cold]
+fn goes_by(inside: &Inside, state: &mut ArenaState) -> bool {
+    // Where runs are to repeat, who is asked depends on how often it was looked at.
+    let is_simulated =
+        runtime::existing(inside).is_none_or(|runtime| runtime.driver().is_simulated());
+    !is_simulated && state.limbo.rest.goes_by(false)
+}
+
+/// Counts what the search has joined, under the lock; nothing was found.
+#[cold]
+fn count_joined(inside: &Inside, arena: &Arena) -> Option<u64> {
+    runtime::existing(inside)?.device(arena.device).ok()?.memory.count_free(arena);
+    None
+}
+
+/// Counts a plain block that came where the account alone could not, under the lock.
+#[inline(never)]
+fn count_risen(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
+    let runtime = runtime::existing(inside);
+    if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
+        // SAFETY: the caller holds the lock, and has no reference.
+        let split = unsafe { arena.state() }.split_in_use();
+        device.memory.count_risen(arena, (bytes, requested), split);
+    }
 }
 
 /// Gives a block back; none: take the long way.
 #[inline(always)]
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
-    let runtime = runtime::existing(inside)?;
-    if watch::is_watched() {
-        return None;
-    }
+    runtime::existing(inside)?;
     let (arena, offset) = virtual_memory::arena_of(address)?;
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let Some((id, units, requested)) = state.find_plain(offset) else {
-        return free_used(runtime, arena, offset);
+        return free_used(inside, arena, offset);
     };
-    state.free(id, units);
+    state.free(id, units, (offset / UNIT) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
     if !unsafe { arena.account() }.fall(bytes, requested, split) {
-        count(runtime, arena, -bytes, -requested);
+        count(inside, arena, -bytes, -requested);
     }
     Some(())
 }
@@ -73,7 +135,8 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
 
 /// Gives a block back that other streams use, under the lock.
 #[inline(never)]
-fn free_used(runtime: &Runtime, arena: &Arena, offset: u64) -> Option<()> {
+fn free_used(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
+    let runtime = runtime::existing(inside)?;
     // SAFETY: the caller holds the lock, and has no reference.
     let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;
@@ -82,47 +145,11 @@ fn free_used(runtime: &Runtime, arena: &Arena, offset: u64) -> Option<()> {
     device.memory.free_used(runtime, arena, id).ok()
 }
 
-impl DeviceMemory {
-    #[inline(always)]
-    fn allocate_quickly(&self, stream: &Stream, bytes: u64) -> Option<u64> {
-        // Of nothing there is no block either.
-        let is_plain = bytes.wrapping_sub(1) < self.policy.plain();
-        if !is_plain || watch::is_watched() || stream.is_per_thread() {
-            return None;
-        }
-        let size = policy::Size { bytes: round_size(bytes), oversize: false };
-        let (class, request) = (size.class(), size.request(bytes));
-        let arena = stream.arenas[class as usize].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        let arena = unsafe { arena.as_ref() }?;
-        let _guard = arena.lock.guard_quickly()?;
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        // Where runs are to repeat, who is asked depends on how often it was looked at.
-        let is_alone = state.limbo.is_empty()
-            || !self.driver.is_simulated() && state.limbo.rest.goes_by(false);
-        if !is_alone {
-            return None;
-        }
-        let Ok(Some((_, start))) = state.allocate(request, SHORT_WALK) else {
-            // The search has joined free blocks.
-            self.count_free(arena);
-            return None;
-        };
-        let (bytes, requested) = (size.bytes as i64, request.bytes as i64);
-        let split = state.split();
-        // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.account() }.rise(bytes, requested, split) {
-            self.count_risen(arena, (bytes, requested), split);
-        }
-        Some(arena.base + u64::from(start) * UNIT)
-    }
-}
-
 /// Asks the ledger to count a plain block that went.
 #[cold]
-fn count(runtime: &Runtime, arena: &Arena, bytes: i64, requested: i64) {
-    if let Ok(device) = runtime.device(arena.device) {
+fn count(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
+    let runtime = runtime::existing(inside);
+    if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let split = unsafe { arena.state() }.split();
         device.memory.count_slowly(arena, change_of(-1, bytes, requested, false), split);

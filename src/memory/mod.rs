@@ -64,7 +64,6 @@ mod summary;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
-pub mod watch;
 
 pub use grammar::{ConfigError, Problem};
 pub use keys::{Json, Keys, in_row, pool_in};
@@ -87,6 +86,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
+use crate::watch;
 use arena::{Arena, Request};
 use backend::Server;
 use bins::SHORT_WALK;
@@ -326,7 +326,7 @@ impl DeviceMemory {
     /// Counts a block that is not oversize where the account alone could not. The caller holds the
     /// arena's lock, and no reference to its state.
     #[inline(never)]
-    fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
+    pub(super) fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
         let rise =
             |account: &mut Account, other: &mut Account| account.rise_with(other, bytes, split);
         if !self.books.with_partner(arena, rise) {
@@ -337,7 +337,7 @@ impl DeviceMemory {
     /// Makes a change known where the account alone could not. The caller holds the arena's lock, and
     /// no reference to its state.
     #[cold]
-    fn count_slowly(&self, arena: &Arena, mut change: Lanes, split: Split) {
+    pub(super) fn count_slowly(&self, arena: &Arena, mut change: Lanes, split: Split) {
         // SAFETY: the lock is held and we are not parked.
         unsafe { arena.account() }.change_split(&mut change, split);
         self.count(arena, &change);

@@ -1,11 +1,11 @@
 //! Who is asked before an allocation fails: observers may free memory, and say so. They run on the
 //! thread that fails, without a lock, and allocate nothing meanwhile: there is no memory.
 
-use super::watch::{self, Watcher};
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::rank::{Rank, before_host_function};
 use crate::thread::{self, try_box};
+use crate::watch::{self, Watcher};
 
 /// An allocation that is about to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

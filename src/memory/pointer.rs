@@ -4,11 +4,12 @@ use super::arena::Arena;
 use super::arena_lock::ArenaGuard;
 use super::block::{Block, UNIT};
 use super::stats::change_of;
-use super::{DeviceMemory, direct, history, segmented, virtual_memory, watch};
+use super::{DeviceMemory, direct, history, segmented, virtual_memory};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
+use crate::watch;
 
 /// A block as its holder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +96,9 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { arena.state() };
-    let Block { requested, oversize, units, .. } = state.blocks[id];
+    let Block { requested, oversize, units, start, .. } = state.blocks[id];
     let (bytes, requested) = (i64::from(units) * UNIT as i64, requested as i64);
-    state.free(id, units);
+    state.free(id, units, start);
     let split = state.split();
     // SAFETY: the lock is held and we are not parked.
     let account = unsafe { arena.account() };

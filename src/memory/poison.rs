@@ -7,12 +7,12 @@
 
 use super::arena::Arena;
 use super::reclaim::ordering_stream;
-use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed, suballocations};
 use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::watch::{self, Watcher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freed memory is filled with.

@@ -6,7 +6,6 @@ use super::bins::WHOLE_WALK;
 use super::pool::{Pool, PoolId};
 use super::segmented::Leaving;
 use super::stats::Class;
-use super::watch::{self, Watcher};
 use super::{DeviceMemory, Relaxed, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -14,6 +13,7 @@ use crate::graph::underway::{Source, next_number};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::{self, Block, try_box};
+use crate::watch::{self, Watcher};
 use std::sync::atomic::Ordering;
 
 /// Arenas that a route remembers.

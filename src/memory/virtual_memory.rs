@@ -34,9 +34,11 @@ static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 /// The arena whose slot holds an address, and the offset in it.
 #[inline]
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
-    let (arena, offset) = REGISTRY.arena_of(address)?;
+    let (arena, _) = REGISTRY.arena_of(address)?;
     // SAFETY: an arena lives until shutdown, when nobody is inside.
-    Some((unsafe { &*arena }, offset))
+    let arena = unsafe { &*arena };
+    // It begins where its slot does.
+    Some((arena, address - arena.base))
 }
 
 /// The device whose reservation holds an address.

@@ -5,6 +5,7 @@ use super::table::Domain;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::text::Text;
+use crate::watch::{self, Watcher};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +28,7 @@ pub fn is_wanted() -> Result<bool> {
 /// Tells of calls that begin from now on, or no longer.
 pub fn set(wanted: bool) {
     let on = wanted && super::is_heard() && DOMAIN.create(c"tcuda");
-    IS_ON.store(on, Ordering::Release);
+    watch::change(Watcher::Ranges, IS_ON.swap(on, Ordering::Release), on);
 }
 
 /// Are calls told of?

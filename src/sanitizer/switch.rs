@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::log::{self, Level};
 use crate::memory::history::Source;
-use crate::memory::watch::{self, Watcher};
 use crate::rank::{Rank, before_host_function};
 use crate::text::Text;
 use crate::thread::{self, try_box};
+use crate::watch::{self, Watcher};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());

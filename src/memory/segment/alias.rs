@@ -379,7 +379,7 @@ impl ArenaState {
     /// A block that nobody uses any more: it is free, or its handles are home again.
     pub(in crate::memory) fn release_or_return(&mut self, id: u32) {
         match self.segment.aliases.of(id) {
-            None => self.release_quick(id, self.blocks[id].units),
+            None => self.release_quick(id, self.blocks[id].units, self.blocks[id].start),
             Some(index) => self.bring_home(index),
         }
     }
