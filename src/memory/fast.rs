@@ -99,8 +99,8 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         // Where runs are to repeat, who is asked depends on how often it was looked at.
-        let is_alone = state.limbo.is_empty()
-            || !self.driver.is_simulated() && state.limbo.rest.goes_by(false);
+        let is_alone =
+            state.limbo.is_empty() || !self.driver.is_simulated() && self.goes_by(arena, false);
         if !is_alone {
             return None;
         }

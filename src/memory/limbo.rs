@@ -9,9 +9,9 @@
 use super::arena::{Arena, ArenaState};
 use super::block::{NONE, State};
 use super::guests::Order;
+use super::rest::Rest;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
-use crate::progress;
 use crate::stream::Stream;
 
 /// A block that one stream uses: in the list of the block while that lives, then in the stream's
@@ -207,64 +207,6 @@ impl Limbo {
     }
 }
 
-/// So often in a row streams are busy before allocations go by, where runs are to repeat.
-const PATIENCE: u32 = 4;
-/// Allocations that go by at most there.
-const MOST_REST: u32 = 15;
-
-/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at
-/// each, has recorded its events when the blocks were freed: within a moment of that none of them
-/// is over. So a stream is not asked again within a moment, unless the host has heard that work is
-/// over; a block counts as active no longer than what the host can know of the device allows.
-///
-/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
-/// at each allocation, and more and more rarely where they have been busy several times.
-#[derive(Default)]
-pub(super) struct Rest {
-    /// The host's news when it began.
-    news: u64,
-    /// When that was.
-    began: u64,
-    /// Allocations that go by.
-    left: u32,
-    /// How many went by the last time.
-    length: u32,
-    /// How often in a row all streams were busy.
-    refusals: u32,
-}
-
-impl Rest {
-    /// A moment begins: blocks begin to wait, or streams are about to be asked.
-    pub(super) fn begin(&mut self) {
-        self.news = progress::listen();
-        self.began = progress::now();
-    }
-
-    /// Streams were asked; are all that blocks still wait for busy?
-    pub(super) fn asked(&mut self, are_busy: bool) {
-        self.refusals = if are_busy { self.refusals.saturating_add(1) } else { 0 };
-        self.length = match self.refusals > PATIENCE {
-            true => (2 * self.length + 1).min(MOST_REST),
-            false => 0,
-        };
-        self.left = self.length;
-    }
-
-    /// May an allocation go by without asking?
-    #[inline]
-    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
-        if self.news != progress::news() {
-            return false;
-        }
-        if !is_simulated {
-            return !progress::is_over(self.began);
-        }
-        let goes_by = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        goes_by
-    }
-}
-
 impl ArenaState {
     /// Notes that a stream uses a block: another than the one in whose order it is.
     #[inline]
@@ -313,32 +255,5 @@ impl ArenaState {
                 id = next;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn on_a_gpu_streams_are_left_alone_for_a_moment() {
-        let _alone = crate::driver::sim::test_lock();
-        let mut rest = Rest::default();
-        let goes_by = |rest: &mut Rest| {
-            rest.begin();
-            rest.goes_by(false)
-        };
-        // The system may take longer than that between the two.
-        assert!((0..1000).any(|_| goes_by(&mut rest)));
-        rest.begin();
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(!rest.goes_by(false), "the moment is over");
-        let hears = |rest: &mut Rest| {
-            rest.begin();
-            progress::told();
-            !rest.goes_by(false)
-        };
-        assert!((0..1000).all(|_| hears(&mut rest)), "the host knows more");
     }
 }
