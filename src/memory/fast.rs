@@ -44,8 +44,9 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let Some((id, units, requested)) = state.find_plain(offset) else {
-        return free_used(runtime, arena, offset);
+    let id = state.find_quickly(offset)?;
+    let Some((units, requested)) = state.plain(id) else {
+        return free_used(runtime, arena, id);
     };
     state.free(id, units);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
@@ -68,15 +69,19 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;
-    state.add_use(arena, id, stream).ok()
+    state.add_use_quickly(arena, id, stream)
 }
 
 /// Gives a block back that other streams use, under the lock.
 #[inline(never)]
-fn free_used(runtime: &Runtime, arena: &Arena, offset: u64) -> Option<()> {
+fn free_used(runtime: &Runtime, arena: &Arena, id: u32) -> Option<()> {
     // SAFETY: the caller holds the lock, and has no reference.
     let state = unsafe { arena.state() };
-    let id = state.find_quickly(offset)?;
+    if let Some((bytes, oversize)) = state.wait_for_uses(id) {
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.give_up(bytes, oversize);
+        return Some(());
+    }
     let is_used = state.blocks[id].uses != 0;
     let device = runtime.device(arena.device).ok().filter(|_| is_used)?;
     device.memory.free_used(runtime, arena, id).ok()

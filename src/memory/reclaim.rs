@@ -2,13 +2,13 @@
 
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
-use super::block::State;
+use super::block::NONE;
 use super::guests::Order;
 use super::rest::Asking;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
 use super::stats::{ACTIVE, ACTIVE_BYTES, Class, LANES, REQUESTED_BYTES};
-use super::{Books, DeviceMemory, Relaxed, history};
+use super::{Books, DeviceMemory, Relaxed, history, watch};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -250,13 +250,8 @@ impl DeviceMemory {
         if let Order::Guest(index) = Order::of_end(state.blocks[id].uses) {
             return self.free_of_guest(runtime, arena, index, id);
         }
-        if !state.line_up(id) {
-            state.limbo.left_out += 1;
-        }
         history::free_requested(arena, state, id);
-        let block = &mut state.blocks[id];
-        block.state = State::Pending;
-        let (bytes, oversize) = (block.bytes(), block.oversize);
+        let (bytes, oversize) = state.put_in_limbo(id);
         // SAFETY: the lock is held and we are not parked.
         unsafe { arena.account() }.give_up(bytes, oversize);
     }
@@ -270,6 +265,7 @@ impl DeviceMemory {
             return Ok(());
         }
         state.line_up_the_left_out();
+        state.limbo.end_following();
         let mut asking = state.limbo.rest.ask();
         let _relaxed = Relaxed::enter(self.driver);
         let are_busy = self.settle_batches(runtime, arena, wait, &mut asking);
@@ -325,25 +321,32 @@ impl DeviceMemory {
             let began = progress::now();
             // SAFETY: as above, for as long as it takes the next block.
             while let Some(id) = unsafe { arena.state() }.uses.pop(&mut batch) {
-                self.pass(runtime, arena, id);
+                // SAFETY: as above.
+                let mut id = match unsafe { arena.state() }.is_past_all(id) {
+                    true => id,
+                    false => continue,
+                };
+                while id != NONE {
+                    // SAFETY: as above.
+                    let next = unsafe { arena.state() }.follower(id);
+                    self.pass(runtime, arena, id);
+                    id = next;
+                }
             }
             asking.but_for(began);
         }
     }
 
-    /// One of the streams that a pending block waits for is done with it. The caller holds the
-    /// arena's lock.
+    /// All streams that a pending block waited for are done with it. The caller holds the arena's lock.
     fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let block = &mut state.blocks[id];
-        block.waits = block.waits.saturating_sub(1);
-        if block.waits != 0 || state.uses.has(block.uses) {
-            return;
-        }
+        let block = &state.blocks[id];
         let (bytes, requested) = (block.bytes(), block.requested as i64);
-        history::free_completed(arena, state, id);
-        self.end_block(runtime, arena, id);
+        if watch::is_watched() {
+            history::free_completed(arena, state, id);
+            self.end_block(runtime, arena, id);
+        }
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.segment.aliases.have(id).then(|| {
