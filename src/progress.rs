@@ -48,7 +48,7 @@ pub fn news() -> u64 {
 }
 
 /// About a microsecond, in what [`now`] counts on any machine: no wait for a device is shorter.
-const MOMENT: u64 = 2500;
+pub const MOMENT: u64 = 2500;
 
 /// A clock that costs little to read.
 #[cfg(target_arch = "x86_64")]
@@ -65,12 +65,6 @@ pub fn now() -> u64 {
     use std::time::Instant;
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
-/// Is the moment over that began at a time?
-#[inline]
-pub fn is_over(began: u64) -> bool {
-    now().wrapping_sub(began) > MOMENT
 }
 
 #[cfg(test)]

@@ -90,6 +90,12 @@ impl Account {
         self.most[lane] - self.slack(lane)
     }
 
+    /// Bytes of blocks that their holders gave up, and that other streams may still use.
+    #[inline]
+    pub fn waiting_bytes(&self) -> i64 {
+        self.now(ACTIVE_BYTES) - self.now(ALLOCATED_BYTES)
+    }
+
     /// Present values.
     pub fn current(&self) -> Lanes {
         std::array::from_fn(|lane| self.now(lane))

@@ -7,7 +7,7 @@
 //! inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all else here is plain
 //! memory under that lock.
 
-use super::arena::{Arena, ArenaState};
+use super::arena::Arena;
 use super::block::UNIT;
 use super::policy::{self, Policy};
 use super::stats::change_of;
@@ -51,10 +51,12 @@ fn allocate_plain(inside: &Inside, policy: &Policy, stream: &Stream, bytes: u64)
     let arena = unsafe { arena.as_ref() }?;
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
-    if !state.limbo.is_empty() && !goes_by(inside, state) {
+    let waits = !unsafe { arena.state() }.limbo.is_empty();
+    if waits && !goes_by(inside, arena) {
         return None;
     }
+    // SAFETY: as above.
+    let state = unsafe { arena.state() };
     let start = match state.allocate_at_hand(request) {
         Some((_, start)) => start,
         None => match state.allocate_elsewhere(request.units, bytes) {
@@ -71,13 +73,14 @@ fn allocate_plain(inside: &Inside, policy: &Policy, stream: &Stream, bytes: u64)
     Some(arena.base + u64::from(start) * UNIT)
 }
 
-/// May an allocation leave what waits alone?
-#[cold]
-fn goes_by(inside: &Inside, state: &mut ArenaState) -> bool {
+/// May an allocation leave what waits alone? Under the lock.
+#[inline(never)]
+fn goes_by(inside: &Inside, arena: &Arena) -> bool {
+    let Some(runtime) = runtime::existing(inside) else { return false };
     // Where runs are to repeat, who is asked depends on how often it was looked at.
-    let is_simulated =
-        runtime::existing(inside).is_none_or(|runtime| runtime.driver().is_simulated());
-    !is_simulated && state.limbo.rest.goes_by(false)
+    let is_simulated = runtime.driver().is_simulated();
+    let device = runtime.device(arena.device).ok().filter(|_| !is_simulated);
+    device.is_some_and(|device| device.memory.goes_by(arena, false))
 }
 
 /// Counts what the search has joined, under the lock; nothing was found.
@@ -106,8 +109,9 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let Some((id, units, requested)) = state.find_plain(offset) else {
-        return free_used(inside, arena, offset);
+    let id = state.find_quickly(offset)?;
+    let Some((units, requested)) = state.plain(id) else {
+        return free_used(inside, arena, id);
     };
     state.free(id, units, (offset / UNIT) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
@@ -130,17 +134,21 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;
-    state.add_use(arena, id, stream).ok()
+    state.add_use_quickly(arena, id, stream)
 }
 
 /// Gives a block back that other streams use, under the lock.
 #[inline(never)]
-fn free_used(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
-    let runtime = runtime::existing(inside)?;
+fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     // SAFETY: the caller holds the lock, and has no reference.
     let state = unsafe { arena.state() };
-    let id = state.find_quickly(offset)?;
+    if let Some((bytes, oversize)) = state.wait_for_uses(id) {
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.give_up(bytes, oversize);
+        return Some(());
+    }
     let is_used = state.blocks[id].uses != 0;
+    let runtime = runtime::existing(inside)?;
     let device = runtime.device(arena.device).ok().filter(|_| is_used)?;
     device.memory.free_used(runtime, arena, id).ok()
 }

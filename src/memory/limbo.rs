@@ -5,14 +5,18 @@
 //! open batch of one that is busy is closed by one event, so that many frees share it, and its
 //! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
 //! where nothing else fits.
+//!
+//! Blocks are often freed one after the other by whom the same streams were told of: the first of them, the
+//! *leader*, is in the batches, and the others follow it as long as those are open.
 
 use super::arena::{Arena, ArenaState};
 use super::block::{NONE, State};
 use super::guests::Order;
+use super::rest::Rest;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
-use crate::progress;
 use crate::stream::Stream;
+use std::sync::atomic::Ordering;
 
 /// A block that one stream uses: in the list of the block while that lives, then in the stream's
 /// batch.
@@ -22,6 +26,8 @@ struct Use {
     block: u32,
     next: u32,
 }
+
+const NO_ROOM: Error = Error::OutOfHostMemory("a block's streams");
 
 /// Who uses blocks, as lists in one array. What ends a list is no place in it: 0, or in a live block
 /// what says whose it is. What is freed goes from list to list, so that freeing needs no memory.
@@ -41,24 +47,44 @@ impl Uses {
     /// Adds a stream to the list `head` of a block, once, and gives the new head.
     #[inline]
     pub(super) fn add(&mut self, head: u32, block: u32, stream: *const Stream) -> Result<u32> {
-        let wanted = stream;
+        match self.end_without(head, stream) {
+            Some(_) => self.push(head, block, stream).ok_or(NO_ROOM),
+            None => Ok(head),
+        }
+    }
+
+    /// What a list ends with; none if the stream is in it.
+    #[inline(always)]
+    fn end_without(&self, head: u32, stream: *const Stream) -> Option<u32> {
         let mut next = head;
-        while let Some(node) = self.node(next) {
-            if std::ptr::eq(node.stream, wanted) {
-                return Ok(head);
+        while let Some(node) = self.nodes.get((next as usize).wrapping_sub(1)) {
+            if std::ptr::eq(node.stream, stream) {
+                return None;
             }
             next = node.next;
         }
-        let node = Use { stream: wanted, block, next: head };
+        Some(next)
+    }
+
+    /// Adds a stream to the front of a list; none: there is no host memory.
+    #[inline(always)]
+    fn push(&mut self, head: u32, block: u32, stream: *const Stream) -> Option<u32> {
+        let node = Use { stream, block, next: head };
         let index = self.vacant;
-        if let Some(slot) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
-            self.vacant = slot.next;
-            *slot = node;
-            return Ok(index);
-        }
-        self.nodes.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a block's streams"))?;
+        let Some(slot) = self.nodes.get_mut((index as usize).wrapping_sub(1)) else {
+            return self.push_new(node);
+        };
+        self.vacant = slot.next;
+        *slot = node;
+        Some(index)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_new(&mut self, node: Use) -> Option<u32> {
+        self.nodes.try_reserve(1).ok()?;
         self.nodes.push(node);
-        Ok(self.nodes.len() as u32)
+        Some(self.nodes.len() as u32)
     }
 
     #[inline]
@@ -111,7 +137,7 @@ impl Uses {
     pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
         while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
-            let Ok(batch) = limbo.open_batch(node.stream) else { break };
+            let Some(batch) = limbo.open_batch(node.stream) else { break };
             let after = std::mem::replace(&mut node.next, 0);
             let last = std::mem::replace(&mut batch.last, next);
             if last == 0 {
@@ -126,13 +152,48 @@ impl Uses {
     }
 
     /// Takes the block that has waited longest out of a batch.
+    #[inline]
     pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<u32> {
         let index = batch.first;
-        let node = self.node(index)?;
-        self.set_next(index, self.vacant);
+        let node = self.nodes.get_mut((index as usize).wrapping_sub(1))?;
+        batch.first = std::mem::replace(&mut node.next, self.vacant);
         self.vacant = index;
-        batch.first = node.next;
         Some(node.block)
+    }
+
+    /// The streams of a list, if they are few.
+    fn few(&self, head: u32) -> Option<Followed> {
+        let (mut streams, mut next) = ([std::ptr::null(); FEW], head);
+        for place in &mut streams {
+            let Some(node) = self.node(next) else { break };
+            (*place, next) = (node.stream, node.next);
+        }
+        (!self.has(next)).then_some(streams)
+    }
+
+    /// Makes a list vacant if these are its streams, in this order: gives what it ended with.
+    #[inline(always)]
+    fn give_back(&mut self, head: u32, streams: &Followed) -> Option<u32> {
+        let (mut last, mut next) = (0, head);
+        for stream in streams {
+            let Some(node) = self.nodes.get((next as usize).wrapping_sub(1)) else {
+                if stream.is_null() {
+                    break;
+                } else {
+                    return None;
+                };
+            };
+            if !std::ptr::eq(node.stream, *stream) {
+                return None;
+            }
+            (last, next) = (next as usize, node.next);
+        }
+        if self.has(next) {
+            return None;
+        }
+        self.nodes.get_mut(last.wrapping_sub(1))?.next = self.vacant;
+        self.vacant = head;
+        Some(next)
     }
 
     /// What a list ends with.
@@ -143,6 +204,18 @@ impl Uses {
         }
         next
     }
+}
+
+/// Streams of blocks that follow another.
+const FEW: usize = 4;
+type Followed = [*const Stream; FEW];
+
+/// The block that was put in line last, with those that follow it.
+struct Leader {
+    /// The streams for which it is in line.
+    streams: Followed,
+    /// The last that follows it, or itself; [`NONE`]: it can be followed no more.
+    last: u32,
 }
 
 /// Freed blocks that wait for one stream to get past one point.
@@ -161,6 +234,7 @@ pub struct Limbo {
     /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
     /// and are lined up later.
     pub(super) left_out: u32,
+    leader: Leader,
     /// When the events are asked again.
     pub(super) rest: Rest,
 }
@@ -170,7 +244,8 @@ unsafe impl Send for Limbo {}
 
 impl Limbo {
     pub(super) fn new() -> Limbo {
-        Limbo { batches: Vec::new(), left_out: 0, rest: Rest::default() }
+        let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE };
+        Limbo { batches: Vec::new(), left_out: 0, leader, rest: Rest::default() }
     }
 
     /// Does anything wait?
@@ -179,23 +254,26 @@ impl Limbo {
         self.batches.is_empty() && self.left_out == 0
     }
 
-    /// The open batch of a stream, made now if there is none.
+    /// The open batch of a stream, made now if there is none; none: there is no host memory.
     #[inline]
-    fn open_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
+    fn open_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
         let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
         match self.batches.iter().rposition(is_it) {
-            Some(index) => Ok(&mut self.batches[index]),
+            Some(index) => self.batches.get_mut(index),
             None => self.add_batch(stream),
         }
     }
 
     #[cold]
-    fn add_batch(&mut self, stream: *const Stream) -> Result<&mut Batch> {
-        let no_memory = |_| Error::OutOfHostMemory("the list of freed blocks");
-        self.batches.try_reserve(1).map_err(no_memory)?;
-        let index = self.batches.len();
+    fn add_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
+        self.batches.try_reserve(1).ok()?;
         self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
-        Ok(&mut self.batches[index])
+        self.batches.last_mut()
+    }
+
+    /// Batches are about to be closed: who follows a block that is in them would wait for too little.
+    pub(super) fn end_following(&mut self) {
+        self.leader.last = NONE;
     }
 
     /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed
@@ -207,73 +285,97 @@ impl Limbo {
     }
 }
 
-/// So often in a row streams are busy before allocations go by, where runs are to repeat.
-const PATIENCE: u32 = 4;
-/// Allocations that go by at most there.
-const MOST_REST: u32 = 15;
-
-/// When streams are asked again. Asking costs more than an allocation, and PyTorch, which asks at
-/// each, has recorded its events when the blocks were freed: within a moment of that none of them
-/// is over. So a stream is not asked again within a moment, unless the host has heard that work is
-/// over; a block counts as active no longer than what the host can know of the device allows.
-///
-/// The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
-/// at each allocation, and more and more rarely where they have been busy several times.
-#[derive(Default)]
-pub(super) struct Rest {
-    /// The host's news when it began.
-    news: u64,
-    /// When that was.
-    began: u64,
-    /// Allocations that go by.
-    left: u32,
-    /// How many went by the last time.
-    length: u32,
-    /// How often in a row all streams were busy.
-    refusals: u32,
-}
-
-impl Rest {
-    /// A moment begins: blocks begin to wait, or streams are about to be asked.
-    pub(super) fn begin(&mut self) {
-        self.news = progress::listen();
-        self.began = progress::now();
-    }
-
-    /// Streams were asked; are all that blocks still wait for busy?
-    pub(super) fn asked(&mut self, are_busy: bool) {
-        self.refusals = if are_busy { self.refusals.saturating_add(1) } else { 0 };
-        self.length = match self.refusals > PATIENCE {
-            true => (2 * self.length + 1).min(MOST_REST),
-            false => 0,
-        };
-        self.left = self.length;
-    }
-
-    /// May an allocation go by without asking?
-    #[inline]
-    pub(super) fn goes_by(&mut self, is_simulated: bool) -> bool {
-        if self.news != progress::news() {
-            return false;
-        }
-        if !is_simulated {
-            return !progress::is_over(self.began);
-        }
-        let goes_by = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        goes_by
-    }
-}
-
 impl ArenaState {
     /// Notes that a stream uses a block: another than the one in whose order it is.
-    #[inline]
     pub(super) fn add_use(&mut self, arena: &Arena, id: u32, stream: &Stream) -> Result<()> {
-        if self.stream_of(arena, id).is_some_and(|own| std::ptr::eq(own, stream)) {
-            return Ok(());
+        self.add_use_quickly(arena, id, stream).ok_or(NO_ROOM)
+    }
+
+    /// The same; none: there is no host memory.
+    #[inline(always)]
+    pub(super) fn add_use_quickly(
+        &mut self,
+        arena: &Arena,
+        id: u32,
+        stream: &Stream,
+    ) -> Option<()> {
+        let head = self.blocks[id].uses;
+        let Some(end) = self.uses.end_without(head, stream) else { return Some(()) };
+        let own = match Order::of_end(end) {
+            Order::Own => arena.stream.load(Ordering::Acquire).cast_const(),
+            Order::Guest(index) => {
+                self.guests.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
+            }
+        };
+        if !std::ptr::eq(own, stream) {
+            self.blocks[id].uses = self.uses.push(head, id, stream)?;
         }
-        self.blocks[id].uses = self.uses.add(self.blocks[id].uses, id, stream)?;
-        Ok(())
+        Some(())
+    }
+
+    /// Has a block wait for the streams that use it, if nothing else is to be done when it is freed: gives
+    /// its bytes, and whether it counts as oversize.
+    #[inline]
+    pub(super) fn wait_for_uses(&mut self, id: u32) -> Option<(i64, bool)> {
+        let is_plain = self.exported == 0 && self.uses.has(self.blocks[id].uses);
+        is_plain.then(|| self.put_in_limbo(id))
+    }
+
+    /// A block that other streams use waits for them.
+    #[inline]
+    pub(super) fn put_in_limbo(&mut self, id: u32) -> (i64, bool) {
+        if !self.follow(id) {
+            self.lead(id);
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Pending;
+        (block.bytes(), block.oversize)
+    }
+
+    /// Has a block wait with the one that was put in line last, if that waits for the same streams.
+    #[inline(always)]
+    fn follow(&mut self, id: u32) -> bool {
+        let Leader { streams, last } = &mut self.limbo.leader;
+        if *last == NONE {
+            return false;
+        }
+        let block = &mut self.blocks[id];
+        let Some(end) = self.uses.give_back(block.uses, streams) else { return false };
+        block.uses = Order::of_end(end).end();
+        block.bin_next = NONE;
+        let before = std::mem::replace(last, id);
+        self.blocks[before].bin_next = id;
+        true
+    }
+
+    /// Puts a block in line, for others to follow.
+    #[inline(never)]
+    fn lead(&mut self, id: u32) {
+        let followed = self.uses.few(self.blocks[id].uses);
+        let is_whole = self.line_up(id);
+        self.limbo.left_out += u32::from(!is_whole);
+        self.limbo.leader.last = NONE;
+        // A block of a segment names that where others name who follows them.
+        if self.segments.is_none() {
+            self.blocks[id].bin_next = NONE;
+            if let Some(streams) = followed.filter(|_| is_whole) {
+                self.limbo.leader = Leader { streams, last: id };
+            }
+        }
+    }
+
+    /// The block that follows one that waited.
+    #[inline]
+    pub(super) fn follower(&self, id: u32) -> u32 {
+        if self.segments.is_some() { NONE } else { self.blocks[id].bin_next }
+    }
+
+    /// One of the streams that a block waits for is done with it; was it the last?
+    #[inline]
+    pub(super) fn is_past_all(&mut self, id: u32) -> bool {
+        let block = &mut self.blocks[id];
+        block.waits = block.waits.saturating_sub(1);
+        block.waits == 0 && !self.uses.has(block.uses)
     }
 
     /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
@@ -313,32 +415,5 @@ impl ArenaState {
                 id = next;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn on_a_gpu_streams_are_left_alone_for_a_moment() {
-        let _alone = crate::driver::sim::test_lock();
-        let mut rest = Rest::default();
-        let goes_by = |rest: &mut Rest| {
-            rest.begin();
-            rest.goes_by(false)
-        };
-        // The system may take longer than that between the two.
-        assert!((0..1000).any(|_| goes_by(&mut rest)));
-        rest.begin();
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(!rest.goes_by(false), "the moment is over");
-        let hears = |rest: &mut Rest| {
-            rest.begin();
-            progress::told();
-            !rest.goes_by(false)
-        };
-        assert!((0..1000).all(|_| hears(&mut rest)), "the host knows more");
     }
 }

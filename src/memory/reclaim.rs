@@ -2,18 +2,23 @@
 
 use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
-use super::block::State;
+use super::block::NONE;
 use super::guests::Order;
+use super::rest::Asking;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
-use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
-use super::{Books, DeviceMemory, Relaxed, history};
+use super::stats::{ACTIVE, ACTIVE_BYTES, Class, LANES, REQUESTED_BYTES};
+use super::{Books, DeviceMemory, Relaxed, history, watch};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
 use crate::farewell::Standing;
+use crate::progress;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
+
+/// Up to this part of a device's memory is little.
+const LITTLE: u64 = 4096;
 
 impl DeviceMemory {
     /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
@@ -24,9 +29,16 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
+        let is_simulated = self.driver.is_simulated();
+        let goes_by = self.goes_by(arena, is_simulated);
+        if goes_by && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
+            return Ok(Some(address));
+        }
         // SAFETY: the lock is held, and this is the only reference.
-        if unsafe { arena.state() }.limbo.rest.goes_by(self.driver.is_simulated())
-            && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)?
+        let is_pressed = unsafe { arena.state() }.limbo.rest.is_pressed(goes_by);
+        if is_pressed
+            && !is_simulated
+            && let Some(address) = self.grow_a_little(runtime, arena, request)?
         {
             return Ok(Some(address));
         }
@@ -36,6 +48,23 @@ impl DeviceMemory {
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
         }
+    }
+
+    /// May an allocation go by without asking other streams? The caller holds the arena's lock.
+    #[inline]
+    pub(super) fn goes_by(&self, arena: &Arena, is_simulated: bool) -> bool {
+        let is_little = || {
+            // SAFETY: the lock is held and we are not parked.
+            let waiting = unsafe { arena.account() }.waiting_bytes();
+            arena.class == Class::Small && waiting as u64 <= self.little()
+        };
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.limbo.rest.goes_by(is_simulated, is_little)
+    }
+
+    /// Bytes that are little for this device.
+    pub(super) fn little(&self) -> u64 {
+        self.total / LITTLE
     }
 
     /// Counts how the free blocks are now. The caller holds the arena's lock.
@@ -221,13 +250,8 @@ impl DeviceMemory {
         if let Order::Guest(index) = Order::of_end(state.blocks[id].uses) {
             return self.free_of_guest(runtime, arena, index, id);
         }
-        if !state.line_up(id) {
-            state.limbo.left_out += 1;
-        }
         history::free_requested(arena, state, id);
-        let block = &mut state.blocks[id];
-        block.state = State::Pending;
-        let (bytes, oversize) = (block.bytes(), block.oversize);
+        let (bytes, oversize) = state.put_in_limbo(id);
         // SAFETY: the lock is held and we are not parked.
         unsafe { arena.account() }.give_up(bytes, oversize);
     }
@@ -241,16 +265,29 @@ impl DeviceMemory {
             return Ok(());
         }
         state.line_up_the_left_out();
-        state.limbo.rest.begin();
+        state.limbo.end_following();
+        let mut asking = state.limbo.rest.ask();
         let _relaxed = Relaxed::enter(self.driver);
-        let are_busy = self.settle_batches(runtime, arena, wait);
-        // SAFETY: as above; what was called has kept no reference.
-        unsafe { arena.state() }.limbo.rest.asked(matches!(are_busy, Ok(true)));
+        let are_busy = self.settle_batches(runtime, arena, wait, &mut asking);
+        if wait {
+            // That is no question.
+            // SAFETY: as above; what was called has kept no reference.
+            asking = unsafe { arena.state() }.limbo.rest.ask();
+        }
+        // SAFETY: as above.
+        let rest = &mut unsafe { arena.state() }.limbo.rest;
+        rest.asked(&asking, matches!(are_busy, Ok(true)));
         are_busy.map(|_| ())
     }
 
     /// The same for each batch; are all that are left of streams that said that they are busy?
-    fn settle_batches(&self, runtime: &Runtime, arena: &Arena, wait: bool) -> Result<bool> {
+    fn settle_batches(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wait: bool,
+        asking: &mut Asking,
+    ) -> Result<bool> {
         let (mut index, mut are_busy) = (0, true);
         loop {
             // No reference is kept where the ledger is asked or the device waited for.
@@ -281,26 +318,35 @@ impl DeviceMemory {
             if !batch.event.is_null() {
                 runtime.device(stream.device())?.events.give_untimed(batch.event);
             }
+            let began = progress::now();
             // SAFETY: as above, for as long as it takes the next block.
             while let Some(id) = unsafe { arena.state() }.uses.pop(&mut batch) {
-                self.pass(runtime, arena, id);
+                // SAFETY: as above.
+                let mut id = match unsafe { arena.state() }.is_past_all(id) {
+                    true => id,
+                    false => continue,
+                };
+                while id != NONE {
+                    // SAFETY: as above.
+                    let next = unsafe { arena.state() }.follower(id);
+                    self.pass(runtime, arena, id);
+                    id = next;
+                }
             }
+            asking.but_for(began);
         }
     }
 
-    /// One of the streams that a pending block waits for is done with it. The caller holds the
-    /// arena's lock.
+    /// All streams that a pending block waited for are done with it. The caller holds the arena's lock.
     fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let block = &mut state.blocks[id];
-        block.waits = block.waits.saturating_sub(1);
-        if block.waits != 0 || state.uses.has(block.uses) {
-            return;
-        }
+        let block = &state.blocks[id];
         let (bytes, requested) = (block.bytes(), block.requested as i64);
-        history::free_completed(arena, state, id);
-        self.end_block(runtime, arena, id);
+        if watch::is_watched() {
+            history::free_completed(arena, state, id);
+            self.end_block(runtime, arena, id);
+        }
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.segment.aliases.have(id).then(|| {

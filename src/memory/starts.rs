@@ -127,13 +127,12 @@ impl ArenaState {
         is_it.then_some(id)
     }
 
-    /// The same for one of which nothing else is to be known: its length, and what was asked for.
+    /// Of a block of which nothing else is to be known: its length, and what was asked for.
     #[inline(always)]
-    pub(super) fn find_plain(&self, offset: u64) -> Option<(u32, u32, i64)> {
-        let id = self.find_quickly(offset)?;
+    pub(super) fn plain(&self, id: u32) -> Option<(u32, i64)> {
         let block = &self.blocks[id];
         let is_plain = block.uses == 0 && !block.oversize;
-        is_plain.then_some((id, block.units, block.requested as i64))
+        is_plain.then_some((block.units, block.requested as i64))
     }
 
     #[cold]
