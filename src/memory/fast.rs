@@ -12,6 +12,7 @@ use super::arena::Arena;
 use super::bins::SHORT_WALK;
 use super::block::UNIT;
 use super::stats::change_of;
+use super::watch::Watcher;
 use super::{policy, round_size, virtual_memory, watch};
 use crate::device::CURRENT;
 use crate::runtime::{self, Runtime};
@@ -38,8 +39,26 @@ pub fn allocate(inside: &Inside, device: i32, stream: Option<&Stream>, bytes: u6
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     let runtime = runtime::existing(inside)?;
     if watch::is_watched() {
+        return free_told(runtime, address);
+    }
+    free_quickly(runtime, address)
+}
+
+/// The same while only the sanitizer watches.
+#[cold]
+#[inline(never)]
+fn free_told(runtime: &Runtime, address: u64) -> Option<()> {
+    if !watch::is_only(Watcher::Sanitizer) {
         return None;
     }
+    // Before another thread can have it. Where the long way is to be taken it is told again, which is
+    // nothing new then.
+    sanitizer::freed(address);
+    free_quickly(runtime, address)
+}
+
+#[inline(always)]
+fn free_quickly(runtime: &Runtime, address: u64) -> Option<()> {
     let (arena, offset) = virtual_memory::arena_of(address)?;
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
@@ -90,6 +109,24 @@ impl DeviceMemory {
         if !is_plain || watch::is_watched() || stream.is_per_thread() {
             return None;
         }
+        self.take_quickly(stream, bytes)
+    }
+
+    /// The same while only the sanitizer watches.
+    #[inline]
+    pub(super) fn allocate_told(&self, stream: &Stream, bytes: u64) -> Option<u64> {
+        let is_plain = bytes.wrapping_sub(1) < self.policy.plain();
+        // A stream of the host's may have to be asked what it is.
+        if !is_plain || !watch::is_only(Watcher::Sanitizer) || stream.is_external() {
+            return None;
+        }
+        let address = self.take_quickly(stream, bytes)?;
+        sanitizer::allocated_plainly(address, bytes, stream);
+        Some(address)
+    }
+
+    #[inline(always)]
+    fn take_quickly(&self, stream: &Stream, bytes: u64) -> Option<u64> {
         let size = policy::Size { bytes: round_size(bytes), oversize: false };
         let (class, request) = (size.class(), size.request(bytes));
         let arena = stream.arenas[class as usize].load(Ordering::Acquire);

@@ -221,12 +221,25 @@ impl DeviceMemory {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
             return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
+        self.allocate_watched(runtime, device, stream, bytes)
+    }
+
+    #[cold]
+    fn allocate_watched(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        if let Some(address) = self.allocate_told(stream, bytes) {
+            return Ok(address);
+        }
         let address = self.allocate_by_policy(runtime, device, stream, bytes)?;
         sanitizer::allocated(runtime, address, bytes, stream);
         Ok(address)
     }
 
-    #[cold]
     fn allocate_by_policy(
         &self,
         runtime: &Runtime,

@@ -31,6 +31,12 @@ pub fn is_watched() -> bool {
     WATCHERS.load(Ordering::Relaxed) != 0
 }
 
+/// Does nobody look but one of these?
+#[inline]
+pub fn is_only(watcher: Watcher) -> bool {
+    WATCHERS.load(Ordering::Relaxed) == 1 << watcher as u32
+}
+
 /// One more of these looks from now on.
 pub fn begin(watcher: Watcher) {
     WATCHERS.fetch_add(1 << watcher as u32, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Changes of what is remembered of bytes: when blocks come and go, and when work is over.
 
-use super::check::{NO_MEMO, Scratch, append, exchange};
+use super::check::{Scratch, append, exchange};
 use super::clock::NO_MEMORY;
-use super::ranges::Ranges;
-use super::store::{Access, Cell, NO_CELL, Store};
+use super::ranges::{Inside, Ranges};
+use super::store::{Access, Cell, NO_CELL, NO_MEMO, Store};
 use crate::error::Result;
 
 /// Changes the accesses of a range, or of all; `None` forgets one.
@@ -11,11 +11,38 @@ pub(super) fn transform(
     ranges: &mut Ranges,
     store: &mut Store,
     scratch: &mut Scratch,
-    (start, end): (u64, u64),
+    range: (u64, u64),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<()> {
-    if ranges.is_free(start, end) {
-        return Ok(());
+    let inside = ranges.inside(range.0, range.1);
+    transform_inside(ranges, store, scratch, (range, inside), change)
+}
+
+/// The same of a range of which is known what is inside.
+pub(super) fn transform_inside(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
+    ((start, end), inside): ((u64, u64), Inside),
+    change: &mut dyn FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    match inside {
+        Inside::Nothing => return Ok(()),
+        Inside::One(place, entry) => {
+            let cell = changed(store, scratch, (entry.value, true), change)?;
+            if cell == entry.value {
+                return Ok(());
+            }
+            if cell == NO_CELL {
+                ranges.remove_at(place);
+            } else {
+                store.share(cell);
+                ranges.set(place, cell);
+            }
+            store.release(entry.value);
+            return Ok(());
+        }
+        Inside::More => (),
     }
     let mut old = std::mem::take(&mut scratch.old);
     let mut new = std::mem::take(&mut scratch.new);
@@ -25,7 +52,8 @@ pub(super) fn transform(
     let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
         for entry in &old {
             if memo.old != entry.value {
-                let cell = changed(store, scratch, entry.value, change)?;
+                let is_whole = entry.start >= start && entry.end <= end;
+                let cell = changed(store, scratch, (entry.value, is_whole), change)?;
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
@@ -40,13 +68,17 @@ pub(super) fn transform(
     outcome
 }
 
-/// The cell of changed accesses: the same, another, or none.
+/// The cell of changed accesses: the same, another, or none. Where all bytes of a range change, a cell
+/// that nothing else has changes itself.
 fn changed(
     store: &mut Store,
     scratch: &mut Scratch,
-    place: u32,
+    (place, is_whole): (u32, bool),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<u32> {
+    if is_whole && store.is_sole(place) {
+        return Ok(if store.alter(place, change) { place } else { NO_CELL });
+    }
     let Cell { write, reads, partial, .. } = store.cell(place);
     let mut is_same = true;
     let mut apply = |access: &Access| {
@@ -83,7 +115,7 @@ pub(super) fn transform_all(
             return true;
         }
         if memo.old != entry.value {
-            outcome = changed(store, scratch, entry.value, change)
+            outcome = changed(store, scratch, (entry.value, true), change)
                 .map(|cell| memo.remember(store, entry.value, cell));
             if outcome.is_err() {
                 return true;

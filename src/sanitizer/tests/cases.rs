@@ -210,3 +210,31 @@ fn what_has_no_address_or_too_many_is_left_out() {
     state.rows(1, BASE, (8, u64::MAX, u64::MAX), Mode::Write);
     assert_eq!((state.reports.count, state.unwatched), (0, 5));
 }
+
+#[test]
+fn blocks_that_are_gone_are_not_found_and_take_little_room() {
+    let mut state = state();
+    let block = |index: u64| (BASE + index * 1024, 512);
+    for index in 0..5_000 {
+        state.allocated(0, block(index), Some(stream(1)), 0).unwrap();
+    }
+    for index in (0..5_000).rev() {
+        assert_eq!(state.rest_of_block(block(index).0 + 12), 500);
+        state.freed(block(index).0).unwrap();
+        assert_eq!(state.rest_of_block(block(index).0 + 12), 0);
+        state.used_on(block(index).0, 2).unwrap();
+        if index % 100 == 0 {
+            state.check();
+        }
+    }
+    // One that takes the place of many, parts of one, and one whose end is not told.
+    state.allocated(0, (BASE, 64 * 1024), Some(stream(1)), 0).unwrap();
+    state.freed(BASE).unwrap();
+    state.freed(BASE).unwrap();
+    state.allocated(0, (BASE + 256, 256), Some(stream(2)), 0).unwrap();
+    assert_eq!((state.rest_of_block(BASE), state.rest_of_block(BASE + 256)), (0, 256));
+    state.allocated(0, (BASE, 4096), Some(stream(3)), 0).unwrap();
+    state.freed(BASE + 256).unwrap();
+    assert_eq!(state.rest_of_block(BASE + 256), 4096 - 256);
+    state.check();
+}
