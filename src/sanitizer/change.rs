@@ -12,38 +12,51 @@ pub(super) fn transform(
     store: &mut Store,
     scratch: &mut Scratch,
     range: (u64, u64),
-    change: &mut dyn FnMut(&Access) -> Option<Access>,
+    change: &mut impl FnMut(&Access) -> Option<Access>,
 ) -> Result<()> {
     let inside = ranges.inside(range.0, range.1);
     transform_inside(ranges, store, scratch, (range, inside), change)
 }
 
 /// The same of a range of which is known what is inside.
+#[inline]
 pub(super) fn transform_inside(
     ranges: &mut Ranges,
     store: &mut Store,
     scratch: &mut Scratch,
-    ((start, end), inside): ((u64, u64), Inside),
+    (range, inside): ((u64, u64), Inside),
+    change: &mut impl FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    let (place, cell) = match inside {
+        Inside::Nothing => return Ok(()),
+        Inside::One(place, entry) => (place, entry.value),
+        Inside::More => return transform_each(ranges, store, scratch, range, change),
+    };
+    let new = match store.is_sole(cell) {
+        true if store.alter(cell, &mut *change) => return Ok(()),
+        true => NO_CELL,
+        false => changed(store, scratch, (cell, false), change)?,
+    };
+    if new == cell {
+        return Ok(());
+    }
+    if new == NO_CELL {
+        ranges.remove_at(place);
+    } else {
+        store.share(new);
+        ranges.set(place, new);
+    }
+    store.release(cell);
+    Ok(())
+}
+
+fn transform_each(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
+    (start, end): (u64, u64),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<()> {
-    match inside {
-        Inside::Nothing => return Ok(()),
-        Inside::One(place, entry) => {
-            let cell = changed(store, scratch, (entry.value, true), change)?;
-            if cell == entry.value {
-                return Ok(());
-            }
-            if cell == NO_CELL {
-                ranges.remove_at(place);
-            } else {
-                store.share(cell);
-                ranges.set(place, cell);
-            }
-            store.release(entry.value);
-            return Ok(());
-        }
-        Inside::More => (),
-    }
     let mut old = std::mem::take(&mut scratch.old);
     let mut new = std::mem::take(&mut scratch.new);
     old.clear();
@@ -77,7 +90,7 @@ fn changed(
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<u32> {
     if is_whole && store.is_sole(place) {
-        return Ok(if store.alter(place, change) { place } else { NO_CELL });
+        return Ok(if store.alter(place, &mut *change) { place } else { NO_CELL });
     }
     let Cell { write, reads, partial, .. } = store.cell(place);
     let mut is_same = true;

@@ -206,6 +206,7 @@ impl Check<'_> {
     }
 
     /// The cell that comes instead of another; `is_whole`: for all of a range that has it.
+    #[inline]
     fn instead(
         &mut self,
         pass: &mut Pass,
@@ -232,6 +233,7 @@ impl Check<'_> {
     }
 
     /// The cell of all that is written.
+    #[inline]
     fn written(&mut self, pass: &mut Pass) -> Result<u32> {
         if pass.fresh == NO_CELL {
             pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
@@ -344,10 +346,23 @@ impl Check<'_> {
     }
 
     /// Finds what the access is not ordered with.
+    #[inline]
     fn compare(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
         if pass.clean == cell {
             return Ok(());
         }
+        let Cell { write, reads, partial, .. } = self.store.cell(cell);
+        let knows = |slot, time| self.world.knows(pass.access.slot, slot, time);
+        let is_before = write.as_ref().is_none_or(|write| write.is_before(knows));
+        if is_before && reads.is_empty() && partial.is_empty() {
+            pass.clean = cell;
+            return Ok(());
+        }
+        self.compare_all(pass, cell, piece)
+    }
+
+    #[inline(never)]
+    fn compare_all(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
         let (world, store) = (&*self.world, &*self.store);
         let (access, known) = (pass.access, store.cell(cell));
         let knows = |slot, time| world.knows(access.slot, slot, time);

@@ -311,7 +311,7 @@ pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point>
         return None;
     }
     tell(|state| {
-        state.ready(0, who)?;
+        state.ready(0, &who)?;
         let stamp = state.point_of_stream(who)?;
         Ok(stamp.map(|stamp| Point(stamp, state.life)))
     })

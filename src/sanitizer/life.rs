@@ -66,23 +66,29 @@ impl State {
         self.blocks.add(range, (owner, capture, frames))?;
         let Some(who) = owner else { return self.give_to_host(range) };
         // The driver hears nothing of it: no order comes of it but that of these bytes.
-        let (index, slot) = self.find(capture, who)?;
-        if index != MAIN {
-            // Launches use it from now on: what was there before is over, or it was not minded.
-            let mut change = |access: &Access| (access.flags & UNCOVERED != 0).then_some(*access);
-            let ranges = &mut self.main.ranges;
-            transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)?;
+        if capture == 0 {
+            let inside = self.main.ranges.inside(range.0, range.1);
+            if matches!(inside, Inside::Nothing) {
+                // Only who has it: promises of a legacy stream count before it does anything.
+                return self.main.slot(&who).map(drop);
+            }
+            let (index, slot) = self.find(capture, &who)?;
+            return self.give(index, slot, (range, inside));
         }
-        self.give(index, slot, range)
+        // Launches use it from now on: what was there before is over, or it was not minded.
+        let mut change = |access: &Access| (access.flags & UNCOVERED != 0).then_some(*access);
+        let ranges = &mut self.main.ranges;
+        transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)?;
+        let (index, slot) = self.find(capture, &who)?;
+        let world = of(&mut self.captures, &mut self.main, index);
+        let inside = world.ranges.inside(range.0, range.1);
+        self.give(index, slot, (range, inside))
     }
 
     /// Bytes serve again, in the order of a stream.
-    fn give(&mut self, index: usize, slot: u32, range: (u64, u64)) -> Result<()> {
+    #[inline]
+    fn give(&mut self, index: usize, slot: u32, range: ((u64, u64), Inside)) -> Result<()> {
         let world = of(&mut self.captures, &mut self.main, index);
-        let inside = world.ranges.inside(range.0, range.1);
-        if matches!(inside, Inside::Nothing) {
-            return Ok(());
-        }
         let time = world.advance(slot, &mut self.now);
         let (ranges, knows) = world.split();
         let (host, is_main) = (&self.host, index == MAIN);
@@ -100,7 +106,6 @@ impl State {
             }
             Some(access)
         };
-        let range = (range, inside);
         transform_inside(ranges, &mut self.store, &mut self.scratch, range, &mut change)
     }
 
@@ -132,6 +137,7 @@ impl State {
     }
 
     /// Bytes are nobody's: what the allocator waits for before they serve again, and what not.
+    #[inline]
     fn take(&mut self, index: usize, range: (u64, u64), place: u32) -> Result<()> {
         let world = of(&mut self.captures, &mut self.main, index);
         let inside = world.ranges.inside(range.0, range.1);

@@ -156,16 +156,17 @@ impl State {
     }
 
     /// A stream's world, and its number there.
-    pub(super) fn find(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    #[inline]
+    pub(super) fn find(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
         let index = self.world(capture)?;
         let world = of(&mut self.captures, &mut self.main, index);
-        let slot = world.slot(&who)?;
+        let slot = world.slot(who)?;
         world.hear(slot, &self.host, &mut self.now)?;
         Ok((index, slot))
     }
 
     /// The same of a stream that is about to do something.
-    pub(super) fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    pub(super) fn ready(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
         let (index, slot) = self.find(capture, who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         world.prepare(slot, &mut self.now)?;
@@ -180,7 +181,7 @@ impl State {
         named: Named,
         touches: &[Touch<'_>],
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         self.sequence += 1;
         let world = of(&mut self.captures, &mut self.main, index);
         let time = world.advance(slot, &mut self.now);
@@ -227,7 +228,7 @@ impl State {
         self.sequence += 1;
         let mut times = Vec::new();
         for (capture, who, _) in members {
-            let (world, slot) = self.ready(*capture, *who)?;
+            let (world, slot) = self.ready(*capture, who)?;
             let time = of(&mut self.captures, &mut self.main, world).advance(slot, &mut self.now);
             push(&mut times, At { world, slot, time, flags: 0 })?;
         }
@@ -257,7 +258,7 @@ impl State {
     }
 
     pub(super) fn event_recorded(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         if capture != 0 {
             self.main.events.remove(&event);
         }
@@ -267,7 +268,7 @@ impl State {
     }
 
     pub(super) fn event_waited(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let Some(stamp) = world.events.get(&event).map(Stamp::share) else { return Ok(()) };
         world.join(slot, &stamp, &mut self.now)
@@ -290,13 +291,13 @@ impl State {
     }
 
     pub(super) fn stream_waits(&mut self, capture: u64, who: Who, other: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
-        let (_, other) = self.ready(capture, other)?;
+        let (index, slot) = self.ready(capture, &who)?;
+        let (_, other) = self.ready(capture, &other)?;
         of(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
     }
 
     pub(super) fn waits_for_everything(&mut self, capture: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let all = world.point_of_all(None)?;
         world.join(slot, &all, &mut self.now)
@@ -338,7 +339,7 @@ impl State {
         frames: u32,
         recorded: Option<&Recorded>,
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         self.sequence += 1;
         let world = of(&mut self.captures, &mut self.main, index);
         let before = self.launches.get(&executable).filter(|_| capture == 0).map(Stamp::share);

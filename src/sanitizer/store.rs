@@ -267,6 +267,7 @@ impl Store {
     }
 
     /// Nothing is in a cell any more. Its lists keep their room.
+    #[inline]
     fn clear(&mut self, place: u32) {
         let Store { touched, cells } = self;
         let cell = &mut cells.items[place as usize];
@@ -283,6 +284,7 @@ impl Store {
     }
 
     /// Changes a cell that only one range has: to one write.
+    #[inline]
     pub(super) fn write_over(&mut self, place: u32, access: Access) {
         self.clear(place);
         self.cells.items[place as usize].write = Some(access);
@@ -310,10 +312,11 @@ impl Store {
     }
 
     /// The same: each access as `change` makes it, `None` forgets it. Is there still one?
+    #[inline]
     pub(super) fn alter(
         &mut self,
         place: u32,
-        change: &mut dyn FnMut(&Access) -> Option<Access>,
+        mut change: impl FnMut(&Access) -> Option<Access>,
     ) -> bool {
         let Store { touched, cells } = self;
         let Cell { write, reads, partial, .. } = &mut cells.items[place as usize];

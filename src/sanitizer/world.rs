@@ -221,10 +221,11 @@ impl World {
     /// The stream is about to do something: it comes after the streams that the driver orders before
     /// it.
     pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
-        let who = self.streams[slot as usize].who;
+        let who = &self.streams[slot as usize].who;
         if self.number != 0 || who.kind == Kind::Free {
             return Ok(());
         }
+        let who = *who;
         for index in 0.. {
             match self.before(&who, index) {
                 Some(other) => self.follow(slot, other, now)?,
