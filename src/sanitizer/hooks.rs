@@ -55,8 +55,9 @@ thread_local! {
 }
 
 impl Own {
-    fn enter(&self) {
+    fn enter(&self) -> Call {
         self.depth.set(self.depth.get() + 1);
+        Call(())
     }
 
     fn leave(&self) {
@@ -72,14 +73,13 @@ impl Own {
         }
     }
 
-    /// The host's frames, asked for once in a call.
-    fn frames(&self) -> u32 {
+    /// Asks for the host's frames, once in a call.
+    fn ask(&self) {
         if !self.is_asked.replace(true) {
             // What the host's function does itself gets none.
             self.frames.set(0);
             self.frames.set(switch::frames());
         }
-        self.frames.get()
     }
 }
 
@@ -91,9 +91,8 @@ impl Call {
     #[cold]
     pub(super) fn begin() -> Call {
         OWN.with(|own| {
-            own.enter();
-            let call = Call(());
-            own.frames();
+            let call = own.enter();
+            own.ask();
             call
         })
     }
@@ -105,33 +104,37 @@ impl Drop for Call {
     }
 }
 
-/// The same while `body` runs.
-fn within<R>(body: impl FnOnce(&Own) -> R) -> R {
-    struct Leave<'a>(&'a Own);
-    impl Drop for Leave<'_> {
-        fn drop(&mut self) {
-            self.0.leave();
-        }
-    }
-    OWN.with(|own| {
-        own.enter();
-        let _leave = Leave(own);
-        body(own)
-    })
-}
-
-/// Changes the state, and notes whether there are reports for this thread.
-fn tell<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> R {
+/// Changes the state; gives whether there are reports for this thread besides.
+fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool) {
     let mut has_reports = false;
     let outcome = with(|state| {
         let outcome = change(state);
         has_reports = state.has_news();
         outcome
     });
+    (outcome, has_reports)
+}
+
+/// Changes the state; reports wait for the next call of those that end with handing them over.
+fn tell<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
+    let (outcome, has_reports) = change(body);
     if has_reports {
         OWN.with(|own| own.has_reports.set(true));
     }
     outcome
+}
+
+/// Changes the state by an operation of the host's, whose frames `body` gets, and hands reports over.
+fn tell_of_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
+    let is_asked = switch::has_frames();
+    let call = is_asked.then(Call::begin);
+    let frames = if is_asked { OWN.with(|own| own.frames.get()) } else { 0 };
+    let ((), has_reports) = change(|state| body(state, frames));
+    if has_reports {
+        let _call = OWN.with(Own::enter);
+        OWN.with(|own| own.has_reports.set(true));
+    }
+    drop(call);
 }
 
 /// A stream as it is on this thread, and the capture that it is in; 0: none.
@@ -197,12 +200,9 @@ pub(super) fn operation(
     label: &'static str,
     touches: &[Touch<'_>],
 ) {
-    within(|own| {
-        let frames = own.frames();
-        let Some((capture, who)) = place(runtime, stream) else { return };
-        let label = Label::Own(label);
-        tell(|state| state.operation(capture, who, Named { label, frames }, touches));
-    });
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    let label = Label::Own(label);
+    tell_of_call(|state, frames| state.operation(capture, who, Named { label, frames }, touches));
 }
 
 #[cold]
@@ -217,13 +217,10 @@ pub(super) fn named_operation(
     name: &str,
     touches: &[Touch<'_>],
 ) {
-    within(|own| {
-        let frames = own.frames();
-        let Some((capture, who)) = place(runtime, stream) else { return };
-        tell(|state| {
-            let label = state.texts.label_of(name)?;
-            state.operation(capture, who, Named { label, frames }, touches)
-        });
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    tell_of_call(|state, frames| {
+        let label = state.texts.label_of(name)?;
+        state.operation(capture, who, Named { label, frames }, touches)
     });
 }
 
@@ -233,18 +230,16 @@ pub(super) fn collective(
     label: &'static str,
     members: &[(&Stream, &[Touch<'_>])],
 ) {
-    within(|own| {
-        let frames = own.frames();
-        let mut list = Vec::new();
-        if list.try_reserve_exact(members.len()).is_err() {
-            return switch::lose();
-        }
-        for (stream, touches) in members {
-            let Some((capture, who)) = place(runtime, stream) else { return };
-            list.push((capture, who, *touches));
-        }
-        tell(|state| state.collective(Named { label: Label::Own(label), frames }, &list));
-    });
+    let mut list = Vec::new();
+    if list.try_reserve_exact(members.len()).is_err() {
+        return switch::lose();
+    }
+    for (stream, touches) in members {
+        let Some((capture, who)) = place(runtime, stream) else { return };
+        list.push((capture, who, *touches));
+    }
+    let label = Label::Own(label);
+    tell_of_call(|state, frames| state.collective(Named { label, frames }, &list));
 }
 
 #[cold]
@@ -339,28 +334,19 @@ pub(super) fn reached(Point(stamp, life): &Point) {
 
 #[cold]
 pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
-    within(|own| {
-        let frames = own.frames();
-        let Some((capture, who)) = place_of_memory(runtime, stream) else { return };
-        tell(|state| state.allocated(capture, (ptr, bytes), Some(who), frames));
-    });
+    let Some((capture, who)) = place_of_memory(runtime, stream) else { return };
+    tell_of_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(who), frames));
 }
 
 pub(super) fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
     let kind = if stream.is_default() { Kind::Legacy } else { Kind::Free };
     let who = Who { key: key(stream), id: stream.id(), device: stream.device(), kind };
-    within(|own| {
-        let frames = own.frames();
-        tell(|state| state.allocated(0, (ptr, bytes), Some(who), frames));
-    });
+    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), Some(who), frames));
 }
 
 #[cold]
 pub(super) fn pinned(ptr: u64, bytes: u64) {
-    within(|own| {
-        let frames = own.frames();
-        tell(|state| state.allocated(0, (ptr, bytes), None, frames));
-    });
+    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), None, frames));
 }
 
 #[cold]
@@ -393,14 +379,11 @@ pub(super) fn graph_launched(
     executable: u64,
     recording: Option<&Recording>,
 ) {
-    within(|own| {
-        let frames = own.frames();
-        let Some((capture, who)) = place(runtime, stream) else { return };
-        tell(|state| {
-            let known = recording.filter(|recording| recording.1 == state.life);
-            let recorded = known.map(|recording| &*recording.0);
-            state.launched(capture, who, executable, frames, recorded)
-        });
+    let Some((capture, who)) = place(runtime, stream) else { return };
+    tell_of_call(|state, frames| {
+        let known = recording.filter(|recording| recording.1 == state.life);
+        let recorded = known.map(|recording| &*recording.0);
+        state.launched(capture, who, executable, frames, recorded)
     });
 }
 
