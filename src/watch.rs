@@ -53,6 +53,12 @@ pub fn is_watched() -> bool {
     is_watched_by(MEMORY)
 }
 
+/// Does nobody look at memory but one of these?
+#[inline]
+pub fn is_only(watcher: Watcher) -> bool {
+    WATCHERS.load(Ordering::Relaxed) & MEMORY == 1 << watcher as u32
+}
+
 /// One more of these looks from now on.
 pub fn begin(watcher: Watcher) {
     WATCHERS.fetch_add(1 << watcher as u32, Ordering::Relaxed);

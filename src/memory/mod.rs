@@ -88,7 +88,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
-use crate::watch;
+use crate::watch::{self, Watcher};
 use arena::{Arena, Request};
 use backend::Server;
 use bins::SHORT_WALK;
@@ -223,12 +223,30 @@ impl DeviceMemory {
             let size = policy::Size { bytes: round_size(bytes), oversize: false };
             return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
+        self.allocate_watched(runtime, device, stream, bytes)
+    }
+
+    #[cold]
+    fn allocate_watched(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        // A stream of the host's may have to be asked what it is.
+        let is_plain = bytes <= self.policy.plain() && !stream.is_external();
+        if is_plain && watch::is_only(Watcher::Sanitizer) {
+            let size = policy::Size { bytes: round_size(bytes), oversize: false };
+            let address = self.allocate_block::<false>(runtime, device, stream, bytes, size)?;
+            sanitizer::allocated_plainly(address, bytes, stream);
+            return Ok(address);
+        }
         let address = self.allocate_by_policy(runtime, device, stream, bytes)?;
         sanitizer::allocated(runtime, address, bytes, stream);
         Ok(address)
     }
 
-    #[cold]
     fn allocate_by_policy(
         &self,
         runtime: &Runtime,

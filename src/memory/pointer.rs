@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
-use crate::watch;
+use crate::watch::{self, Watcher};
 
 /// A block as its holder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,10 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
 
 #[cold]
 fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
+    if watch::is_only(Watcher::Sanitizer) {
+        sanitizer::freed(address);
+        return free_block::<false>(runtime, address);
+    }
     history::before_free();
     // Before another thread can have it.
     sanitizer::freed(address);

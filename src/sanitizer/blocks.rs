@@ -1,97 +1,149 @@
 //! Blocks of memory that are given out: whose they are, who uses them besides, and where that was.
 
-use super::clock::{Stamp, push};
+use super::clock::{NO_MEMORY, push};
 use super::ranges::{Entry, Ranges};
 use super::world::Who;
 use crate::error::Result;
 
-/// A block that somebody has.
+/// Blocks that may be gone and stay in the table besides as many as live.
+const FEW: usize = 64;
+
+/// A block that somebody has, or had.
 pub(super) struct Block {
     /// The stream in whose order it is; none: pinned memory of the host.
     pub(super) owner: Option<Who>,
     /// The world in which it was given out.
     pub(super) world: u64,
     pub(super) frames: u32,
+    /// It is not given back yet.
+    is_live: bool,
     /// Streams for which the allocator waits besides, by their keys.
     pub(super) users: Vec<u64>,
 }
 
-/// All of them.
+/// All of them. What is given back keeps its place for a while: mostly the next block comes there.
 pub(super) struct Blocks {
     ranges: Ranges,
     blocks: Vec<Block>,
     free: Vec<u32>,
+    live: usize,
 }
 
 impl Blocks {
     pub(super) const fn new() -> Blocks {
-        Blocks { ranges: Ranges::new(), blocks: Vec::new(), free: Vec::new() }
+        Blocks { ranges: Ranges::new(), blocks: Vec::new(), free: Vec::new(), live: 0 }
     }
 
     /// The block that has an address, and its range.
     pub(super) fn find(&self, address: u64) -> Option<((u64, u64), &Block)> {
         let entry = self.ranges.find(address)?;
-        Some(((entry.start, entry.end), &self.blocks[entry.value as usize]))
+        let block = &self.blocks[entry.value as usize];
+        block.is_live.then_some(((entry.start, entry.end), block))
+    }
+
+    /// The block of a place.
+    pub(super) fn at(&self, place: u32) -> &Block {
+        &self.blocks[place as usize]
     }
 
     /// A block is given out. What was there is gone: its end was not told.
-    pub(super) fn add(&mut self, (start, end): (u64, u64), block: Block) -> Result<()> {
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.blocks[place as usize] = block;
-                place
-            }
-            None => {
-                let more = (self.blocks.len() + 1).saturating_sub(self.free.len());
-                self.free.try_reserve(more).map_err(|_| super::clock::NO_MEMORY)?;
-                push(&mut self.blocks, block)?;
-                (self.blocks.len() - 1) as u32
-            }
+    pub(super) fn add(
+        &mut self,
+        (start, end): (u64, u64),
+        (owner, world, frames): (Option<Who>, u64, u32),
+    ) -> Result<()> {
+        let place = match self.ranges.take_over(start, end) {
+            Some(place) => place,
+            None => self.make_room(start, end)?,
         };
+        let block = &mut self.blocks[place as usize];
+        self.live += usize::from(!block.is_live);
+        block.users.clear();
+        (block.owner, block.world, block.frames, block.is_live) = (owner, world, frames, true);
+        Ok(())
+    }
+
+    /// A place for a block that is not where just one other was.
+    fn make_room(&mut self, start: u64, end: u64) -> Result<u32> {
         let mut old = Vec::new();
         self.ranges.overlapping(start, end, &mut old)?;
         for entry in &old {
             self.ranges.remove(entry.start);
-            self.free.push(entry.value);
+            self.live -= usize::from(self.blocks[entry.value as usize].is_live);
+            self.leave(entry.value);
         }
-        self.ranges.replace(start, end, &[Entry { start, end, value: place }])
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                // Free places fit: none has to be put back without room.
+                let more = (self.blocks.len() + 1).saturating_sub(self.free.len());
+                self.free.try_reserve(more).map_err(|_| NO_MEMORY)?;
+                let (owner, users) = (None, Vec::new());
+                let block = Block { owner, world: 0, frames: 0, is_live: false, users };
+                push(&mut self.blocks, block)?;
+                (self.blocks.len() - 1) as u32
+            }
+        };
+        self.ranges.replace(start, end, &[Entry { start, end, value: place }])?;
+        Ok(place)
     }
 
-    /// A block is given back.
-    pub(super) fn remove(&mut self, start: u64) -> Option<((u64, u64), Block)> {
-        let entry = self.ranges.remove(start)?;
-        self.free.push(entry.value);
+    /// A place is out of the table.
+    fn leave(&mut self, place: u32) {
+        let block = &mut self.blocks[place as usize];
+        (block.is_live, block.users) = (false, Vec::new());
+        self.free.push(place);
+    }
+
+    /// A block is given back: its range, and its place until another one is given out.
+    pub(super) fn remove(&mut self, start: u64) -> Option<((u64, u64), u32)> {
+        let entry = self.ranges.find(start).filter(|entry| entry.start == start)?;
         let block = &mut self.blocks[entry.value as usize];
-        let users = std::mem::take(&mut block.users);
-        Some(((entry.start, entry.end), Block { users, ..*block }))
+        if !std::mem::replace(&mut block.is_live, false) {
+            return None;
+        }
+        self.live -= 1;
+        Some(((entry.start, entry.end), entry.value))
+    }
+
+    /// Forgets what was given back, each time that it is much.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        if self.ranges.len() > 2 * self.live + FEW {
+            self.forget_gone();
+        }
+    }
+
+    #[cold]
+    fn forget_gone(&mut self) {
+        let (blocks, free) = (&mut self.blocks, &mut self.free);
+        self.ranges.retain(|entry| {
+            let block = &mut blocks[entry.value as usize];
+            if !block.is_live {
+                block.users = Vec::new();
+                free.push(entry.value);
+            }
+            block.is_live
+        });
     }
 
     /// A stream uses the block that has an address.
     pub(super) fn used(&mut self, address: u64, key: u64) -> Result<()> {
         let Some(entry) = self.ranges.find(address) else { return Ok(()) };
         let block = &mut self.blocks[entry.value as usize];
-        if block.owner.is_some_and(|who| who.key == key) || block.users.contains(&key) {
+        let is_owner = block.owner.is_some_and(|who| who.key == key);
+        if !block.is_live || is_owner || block.users.contains(&key) {
             return Ok(());
         }
         push(&mut block.users, key)
     }
-}
 
-/// What the allocator waits for before a block serves again.
-#[derive(Default)]
-pub(super) struct Promise {
-    /// What its streams hold.
-    pub(super) held: Vec<Stamp>,
-    /// What the next work of the legacy stream comes after besides.
-    pub(super) implied: Option<Stamp>,
-}
-
-impl Promise {
-    pub(super) fn holds(&self, slot: u32, time: u64) -> bool {
-        self.held.iter().any(|stamp| stamp.covers(slot, time))
-    }
-
-    pub(super) fn implies(&self, slot: u32, time: u64) -> bool {
-        self.implied.as_ref().is_some_and(|stamp| stamp.covers(slot, time))
+    /// Do all counts agree with what is there?
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let is_live = |entry: &&Entry| self.blocks[entry.value as usize].is_live;
+        assert_eq!(self.ranges.iter().filter(is_live).count(), self.live);
+        assert_eq!(self.ranges.len() + self.free.len(), self.blocks.len());
+        assert!(self.ranges.len() <= 2 * self.live + FEW + 1);
     }
 }

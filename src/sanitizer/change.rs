@@ -1,9 +1,9 @@
 //! Changes of what is remembered of bytes: when blocks come and go, and when work is over.
 
-use super::check::{NO_MEMO, Scratch, append, exchange};
+use super::check::{Scratch, append, exchange};
 use super::clock::NO_MEMORY;
-use super::ranges::Ranges;
-use super::store::{Access, Cell, NO_CELL, Store};
+use super::ranges::{Inside, Ranges};
+use super::store::{Access, Cell, NO_CELL, NO_MEMO, Store};
 use crate::error::Result;
 
 /// Changes the accesses of a range, or of all; `None` forgets one.
@@ -11,12 +11,52 @@ pub(super) fn transform(
     ranges: &mut Ranges,
     store: &mut Store,
     scratch: &mut Scratch,
+    range: (u64, u64),
+    change: &mut impl FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    let inside = ranges.inside(range.0, range.1);
+    transform_inside(ranges, store, scratch, (range, inside), change)
+}
+
+/// The same of a range of which is known what is inside.
+#[inline]
+pub(super) fn transform_inside(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
+    (range, inside): ((u64, u64), Inside),
+    change: &mut impl FnMut(&Access) -> Option<Access>,
+) -> Result<()> {
+    let (place, cell) = match inside {
+        Inside::Nothing => return Ok(()),
+        Inside::One(place, entry) => (place, entry.value),
+        Inside::More => return transform_each(ranges, store, scratch, range, change),
+    };
+    let new = match store.is_sole(cell) {
+        true if store.alter(cell, &mut *change) => return Ok(()),
+        true => NO_CELL,
+        false => changed(store, scratch, (cell, false), change)?,
+    };
+    if new == cell {
+        return Ok(());
+    }
+    if new == NO_CELL {
+        ranges.remove_at(place);
+    } else {
+        store.share(new);
+        ranges.set(place, new);
+    }
+    store.release(cell);
+    Ok(())
+}
+
+fn transform_each(
+    ranges: &mut Ranges,
+    store: &mut Store,
+    scratch: &mut Scratch,
     (start, end): (u64, u64),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<()> {
-    if ranges.is_free(start, end) {
-        return Ok(());
-    }
     let mut old = std::mem::take(&mut scratch.old);
     let mut new = std::mem::take(&mut scratch.new);
     old.clear();
@@ -25,7 +65,8 @@ pub(super) fn transform(
     let outcome = ranges.overlapping(start, end, &mut old).and_then(|()| {
         for entry in &old {
             if memo.old != entry.value {
-                let cell = changed(store, scratch, entry.value, change)?;
+                let is_whole = entry.start >= start && entry.end <= end;
+                let cell = changed(store, scratch, (entry.value, is_whole), change)?;
                 memo.remember(store, entry.value, cell);
             }
             if memo.new != NO_CELL {
@@ -40,13 +81,17 @@ pub(super) fn transform(
     outcome
 }
 
-/// The cell of changed accesses: the same, another, or none.
+/// The cell of changed accesses: the same, another, or none. Where all bytes of a range change, a cell
+/// that nothing else has changes itself.
 fn changed(
     store: &mut Store,
     scratch: &mut Scratch,
-    place: u32,
+    (place, is_whole): (u32, bool),
     change: &mut dyn FnMut(&Access) -> Option<Access>,
 ) -> Result<u32> {
+    if is_whole && store.is_sole(place) {
+        return Ok(if store.alter(place, &mut *change) { place } else { NO_CELL });
+    }
     let Cell { write, reads, partial, .. } = store.cell(place);
     let mut is_same = true;
     let mut apply = |access: &Access| {
@@ -83,7 +128,7 @@ pub(super) fn transform_all(
             return true;
         }
         if memo.old != entry.value {
-            outcome = changed(store, scratch, entry.value, change)
+            outcome = changed(store, scratch, (entry.value, true), change)
                 .map(|cell| memo.remember(store, entry.value, cell));
             if outcome.is_err() {
                 return true;

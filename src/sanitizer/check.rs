@@ -3,9 +3,9 @@
 
 use super::Mode;
 use super::clock::{NOBODY, push};
-use super::ranges::{Entry, Ranges};
+use super::ranges::{Entry, Inside, Place, Ranges};
 use super::shape::{Common, Form, Shape};
-use super::store::{Access, Cell, NO_CELL, Store, Told};
+use super::store::{Access, Cell, Memo, NO_CELL, NO_MEMO, Store, Told};
 use super::world::{Who, World};
 use crate::error::Result;
 use crate::thread::try_box;
@@ -48,26 +48,6 @@ impl Scratch {
     }
 }
 
-/// A cell that stands for another one now, held while it may be wanted again.
-#[derive(Clone, Copy)]
-pub(super) struct Memo {
-    pub(super) old: u32,
-    pub(super) new: u32,
-}
-
-pub(super) const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
-
-impl Memo {
-    /// Both are held, so that no other cell gets the number of one.
-    pub(super) fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
-        store.hold(old);
-        store.hold(new);
-        store.drop_hold(self.old);
-        store.drop_hold(self.new);
-        *self = Memo { old, new };
-    }
-}
-
 /// What an operation is compared with, and where that is remembered.
 pub(super) struct Check<'a> {
     pub(super) world: &'a mut World,
@@ -91,7 +71,26 @@ struct Pass {
     /// The last cell without a conflict.
     clean: u32,
     memo: Memo,
+    /// Where the last run was, how much further that is than the one before, and where the next one
+    /// is then.
+    last: Place,
+    step: usize,
+    next: Place,
 }
+
+impl Pass {
+    /// A run was there.
+    #[inline]
+    fn was_at(&mut self, place: Place) {
+        if place.0 == self.last.0 {
+            self.step = place.1.wrapping_sub(self.last.1);
+        }
+        self.last = place;
+        self.next = (place.0, place.1.wrapping_add(self.step));
+    }
+}
+
+const NOWHERE: Place = (usize::MAX, 0);
 
 impl Check<'_> {
     /// A touch, by its access: the store's touch has its mode, and gets its range and shape.
@@ -103,6 +102,9 @@ impl Check<'_> {
             fresh: NO_CELL,
             clean: NO_CELL,
             memo: NO_MEMO,
+            last: NOWHERE,
+            step: 1,
+            next: NOWHERE,
         };
         match form {
             Form::Nothing => (),
@@ -111,6 +113,13 @@ impl Check<'_> {
                 self.store.place(access.touched, start, end, None);
                 self.run(&mut pass, start, end)?;
             }
+            Form::Rows(rows) if rows.rows <= self.most_runs => {
+                self.store.place(access.touched, rows.start, rows.end(), None);
+                for start in rows.starts() {
+                    self.run(&mut pass, start, start + rows.bytes)?;
+                }
+            }
+            Form::Rows(rows) => self.parts(&mut pass, rows.shape()?)?,
             Form::Parts(shape) => self.parts(&mut pass, shape)?,
             Form::Runs(runs) => {
                 let range = (runs.first(), runs.last());
@@ -138,13 +147,30 @@ impl Check<'_> {
     }
 
     /// Bytes from `start` up to `end`.
+    #[inline]
     fn run(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
-        if let Some((place, old)) = self.world.ranges.exact(start, end) {
-            // The same range again, nearly always.
-            let new = self.instead(pass, old, (start, end))?;
-            if new != old {
-                self.store.share(new);
-                self.world.ranges.set(place, new);
+        // A row like the one before it.
+        let Memo { old, new } = pass.memo;
+        let is_known = pass.clean == old && old != NO_CELL && !pass.is_partial;
+        if is_known && self.world.ranges.replace_at(pass.next, (start, end), old, new) {
+            self.store.replace_held(old, new);
+            pass.was_at(pass.next);
+            return Ok(());
+        }
+        self.run_slowly(pass, start, end)
+    }
+
+    #[inline(never)]
+    fn run_slowly(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
+        if let Some((place, entry)) = self.only(pass, start, end) {
+            pass.was_at(place);
+            let old = entry.value;
+            let value = self.instead(pass, (old, true), (entry.start, entry.end))?;
+            if value != old {
+                self.store.share(value);
+            }
+            self.world.ranges.put(place, Entry { start, end, value });
+            if value != old {
                 self.store.release(old);
             }
             return Ok(());
@@ -166,20 +192,48 @@ impl Check<'_> {
         outcome
     }
 
-    /// The cell that comes instead of another.
-    fn instead(&mut self, pass: &mut Pass, old: u32, piece: (u64, u64)) -> Result<u32> {
+    /// The range to which only the cell happens: the same as another time, nearly always, or what a
+    /// write covers.
+    #[inline]
+    fn only(&self, pass: &Pass, start: u64, end: u64) -> Option<(Place, Entry)> {
+        let next = self.world.ranges.carry(pass.next);
+        if let Some(value) = self.world.ranges.at(next, start, end) {
+            return Some((next, Entry { start, end, value }));
+        }
+        let Inside::One(place, entry) = self.world.ranges.inside(start, end) else { return None };
+        let is_same = (entry.start, entry.end) == (start, end);
+        (is_same || pass.is_write && !pass.is_partial).then_some((place, entry))
+    }
+
+    /// The cell that comes instead of another; `is_whole`: for all of a range that has it.
+    #[inline]
+    fn instead(
+        &mut self,
+        pass: &mut Pass,
+        (old, is_whole): (u32, bool),
+        piece: (u64, u64),
+    ) -> Result<u32> {
         if pass.is_write && !pass.is_partial {
             self.compare(pass, old, piece)?;
-            return self.written(pass);
+            if is_whole && pass.fresh == NO_CELL && self.store.is_sole(old) {
+                self.store.write_over(old, pass.access);
+                self.store.share(old);
+                pass.fresh = old;
+                return Ok(old);
+            }
+            let new = self.written(pass)?;
+            pass.memo.remember(self.store, old, new);
+            return Ok(new);
         }
         if !self.is_in(pass, piece) {
             return Ok(old);
         }
         self.compare(pass, old, piece)?;
-        self.with(pass, old)
+        self.with(pass, (old, is_whole))
     }
 
     /// The cell of all that is written.
+    #[inline]
     fn written(&mut self, pass: &mut Pass) -> Result<u32> {
         if pass.fresh == NO_CELL {
             pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
@@ -218,7 +272,8 @@ impl Check<'_> {
                 self.gap(pass, new, (place, piece.0))?;
             }
             place = piece.1;
-            let value = self.instead(pass, entry.value, piece)?;
+            let is_whole = piece == (entry.start, entry.end);
+            let value = self.instead(pass, (entry.value, is_whole), piece)?;
             append(self.store, new, piece, value)?;
         }
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
@@ -247,7 +302,7 @@ impl Check<'_> {
     }
 
     /// A cell with the access besides what counts of the old one.
-    fn with(&mut self, pass: &mut Pass, old: u32) -> Result<u32> {
+    fn with(&mut self, pass: &mut Pass, (old, is_whole): (u32, bool)) -> Result<u32> {
         if pass.memo.old == old {
             return Ok(pass.memo.new);
         }
@@ -259,6 +314,11 @@ impl Check<'_> {
             return Ok(old);
         }
         let knows = |slot, time| world.knows(access.slot, slot, time);
+        let is_plain = !pass.is_partial && cell.partial.is_empty();
+        if is_plain && is_whole && store.is_sole(old) {
+            self.store.read_over(old, access, |known| known.is_before(knows))?;
+            return Ok(old);
+        }
         let own = store.touched(access.touched).shape.as_ref();
         // The new access stands for those before it that touch no more than it does.
         let is_same = |known: &Access| store.touched(known.touched).shape.as_ref() == own;
@@ -286,10 +346,23 @@ impl Check<'_> {
     }
 
     /// Finds what the access is not ordered with.
+    #[inline]
     fn compare(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
         if pass.clean == cell {
             return Ok(());
         }
+        let Cell { write, reads, partial, .. } = self.store.cell(cell);
+        let knows = |slot, time| self.world.knows(pass.access.slot, slot, time);
+        let is_before = write.as_ref().is_none_or(|write| write.is_before(knows));
+        if is_before && reads.is_empty() && partial.is_empty() {
+            pass.clean = cell;
+            return Ok(());
+        }
+        self.compare_all(pass, cell, piece)
+    }
+
+    #[inline(never)]
+    fn compare_all(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
         let (world, store) = (&*self.world, &*self.store);
         let (access, known) = (pass.access, store.cell(cell));
         let knows = |slot, time| world.knows(access.slot, slot, time);

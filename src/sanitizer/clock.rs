@@ -146,7 +146,7 @@ impl Stamp {
     }
 
     /// Is a time of a stream before it?
-    #[inline]
+    #[cfg(test)]
     pub(super) fn covers(&self, slot: u32, time: u64) -> bool {
         slot == self.slot && time <= self.time || time <= self.clock.get(slot)
     }

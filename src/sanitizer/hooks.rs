@@ -10,6 +10,7 @@ use super::world::{Kind, Who};
 use super::{Touch, is_on};
 use crate::error::Result;
 use crate::graph::underway;
+use crate::memory::route;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
 use crate::stream::{Order, Stream};
@@ -34,18 +35,52 @@ impl Clone for Recording {
 }
 
 /// What a thread has to say for the calls that it is in.
-#[derive(Clone, Copy)]
 struct Own {
-    depth: u32,
+    depth: Cell<u32>,
     /// Did a call ask for frames before it took locks?
-    is_asked: bool,
-    frames: u32,
-    has_reports: bool,
+    is_asked: Cell<bool>,
+    frames: Cell<u32>,
+    has_reports: Cell<bool>,
 }
 
 thread_local! {
-    static OWN: Cell<Own> =
-        const { Cell::new(Own { depth: 0, is_asked: false, frames: 0, has_reports: false }) };
+    static OWN: Own = const {
+        Own {
+            depth: Cell::new(0),
+            is_asked: Cell::new(false),
+            frames: Cell::new(0),
+            has_reports: Cell::new(false),
+        }
+    };
+}
+
+impl Own {
+    fn enter(&self) -> Call {
+        self.depth.set(self.depth.get() + 1);
+        Call(())
+    }
+
+    fn leave(&self) {
+        let depth = self.depth.get().saturating_sub(1);
+        self.depth.set(depth);
+        if depth > 0 {
+            return;
+        }
+        self.is_asked.set(false);
+        self.frames.set(0);
+        if self.has_reports.replace(false) {
+            switch::deliver();
+        }
+    }
+
+    /// Asks for the host's frames, once in a call.
+    fn ask(&self) {
+        if !self.is_asked.replace(true) {
+            // What the host's function does itself gets none.
+            self.frames.set(0);
+            self.frames.set(switch::frames());
+        }
+    }
 }
 
 /// A call that tells of several things: reports wait until the outermost ends.
@@ -55,58 +90,51 @@ impl Call {
     /// Asks for frames now, unless a call around it did.
     #[cold]
     pub(super) fn begin() -> Call {
-        let call = Call::enter();
-        frames();
-        call
-    }
-
-    fn enter() -> Call {
-        let own = OWN.get();
-        OWN.set(Own { depth: own.depth + 1, ..own });
-        Call(())
+        OWN.with(|own| {
+            let call = own.enter();
+            own.ask();
+            call
+        })
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let own = OWN.get();
-        let depth = own.depth.saturating_sub(1);
-        if depth > 0 {
-            OWN.set(Own { depth, ..own });
-            return;
-        }
-        OWN.set(Own { depth, is_asked: false, frames: 0, has_reports: false });
-        if own.has_reports {
-            switch::deliver();
-        }
+        OWN.with(Own::leave);
     }
 }
 
-/// The host's frames, asked for once in a call.
-fn frames() -> u32 {
-    let own = OWN.get();
-    if own.is_asked {
-        return own.frames;
-    }
-    // What the host's function does itself gets none.
-    OWN.set(Own { is_asked: true, frames: 0, ..own });
-    let frames = switch::frames();
-    OWN.set(Own { is_asked: true, frames, ..OWN.get() });
-    frames
-}
-
-/// Changes the state, and notes whether there are reports for this thread.
-fn tell<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> R {
+/// Changes the state; gives whether there are reports for this thread besides.
+fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool) {
     let mut has_reports = false;
     let outcome = with(|state| {
         let outcome = change(state);
         has_reports = state.has_news();
         outcome
     });
+    (outcome, has_reports)
+}
+
+/// Changes the state; reports wait for the next call of those that end with handing them over.
+fn tell<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
+    let (outcome, has_reports) = change(body);
     if has_reports {
-        OWN.set(Own { has_reports, ..OWN.get() });
+        OWN.with(|own| own.has_reports.set(true));
     }
     outcome
+}
+
+/// Changes the state by an operation of the host's, whose frames `body` gets, and hands reports over.
+fn tell_of_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
+    let is_asked = switch::has_frames();
+    let call = is_asked.then(Call::begin);
+    let frames = if is_asked { OWN.with(|own| own.frames.get()) } else { 0 };
+    let ((), has_reports) = change(|state| body(state, frames));
+    if has_reports {
+        let _call = OWN.with(Own::enter);
+        OWN.with(|own| own.has_reports.set(true));
+    }
+    drop(call);
 }
 
 /// A stream as it is on this thread, and the capture that it is in; 0: none.
@@ -120,6 +148,15 @@ fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, Who)> {
             None
         }
     }
+}
+
+/// The same of a stream that gets memory: the driver is asked of captures where the allocator asks.
+fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, Who)> {
+    if runtime.captures.any() || route::is_routed() {
+        return place(runtime, stream);
+    }
+    let stream = stream.on_this_thread(runtime).unwrap_or(stream);
+    Some((0, who(runtime, stream, false)))
 }
 
 fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
@@ -163,11 +200,9 @@ pub(super) fn operation(
     label: &'static str,
     touches: &[Touch<'_>],
 ) {
-    let _call = Call::enter();
-    let frames = frames();
     let Some((capture, who)) = place(runtime, stream) else { return };
     let label = Label::Own(label);
-    tell(|state| state.operation(capture, who, Named { label, frames }, touches));
+    tell_of_call(|state, frames| state.operation(capture, who, Named { label, frames }, touches));
 }
 
 #[cold]
@@ -182,10 +217,8 @@ pub(super) fn named_operation(
     name: &str,
     touches: &[Touch<'_>],
 ) {
-    let _call = Call::enter();
-    let frames = frames();
     let Some((capture, who)) = place(runtime, stream) else { return };
-    tell(|state| {
+    tell_of_call(|state, frames| {
         let label = state.texts.label_of(name)?;
         state.operation(capture, who, Named { label, frames }, touches)
     });
@@ -197,8 +230,6 @@ pub(super) fn collective(
     label: &'static str,
     members: &[(&Stream, &[Touch<'_>])],
 ) {
-    let _call = Call::enter();
-    let frames = frames();
     let mut list = Vec::new();
     if list.try_reserve_exact(members.len()).is_err() {
         return switch::lose();
@@ -207,7 +238,8 @@ pub(super) fn collective(
         let Some((capture, who)) = place(runtime, stream) else { return };
         list.push((capture, who, *touches));
     }
-    tell(|state| state.collective(Named { label: Label::Own(label), frames }, &list));
+    let label = Label::Own(label);
+    tell_of_call(|state, frames| state.collective(Named { label, frames }, &list));
 }
 
 #[cold]
@@ -274,7 +306,7 @@ pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point>
         return None;
     }
     tell(|state| {
-        state.ready(0, who)?;
+        state.ready(0, &who)?;
         let stamp = state.point_of_stream(who)?;
         Ok(stamp.map(|stamp| Point(stamp, state.life)))
     })
@@ -302,17 +334,19 @@ pub(super) fn reached(Point(stamp, life): &Point) {
 
 #[cold]
 pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
-    let _call = Call::enter();
-    let frames = frames();
-    let Some((capture, who)) = place(runtime, stream) else { return };
-    tell(|state| state.allocated(capture, (ptr, bytes), Some(who), frames));
+    let Some((capture, who)) = place_of_memory(runtime, stream) else { return };
+    tell_of_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(who), frames));
+}
+
+pub(super) fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
+    let kind = if stream.is_default() { Kind::Legacy } else { Kind::Free };
+    let who = Who { key: key(stream), id: stream.id(), device: stream.device(), kind };
+    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), Some(who), frames));
 }
 
 #[cold]
 pub(super) fn pinned(ptr: u64, bytes: u64) {
-    let _call = Call::enter();
-    let frames = frames();
-    tell(|state| state.allocated(0, (ptr, bytes), None, frames));
+    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), None, frames));
 }
 
 #[cold]
@@ -345,10 +379,8 @@ pub(super) fn graph_launched(
     executable: u64,
     recording: Option<&Recording>,
 ) {
-    let _call = Call::enter();
-    let frames = frames();
     let Some((capture, who)) = place(runtime, stream) else { return };
-    tell(|state| {
+    tell_of_call(|state, frames| {
         let known = recording.filter(|recording| recording.1 == state.life);
         let recorded = known.map(|recording| &*recording.0);
         state.launched(capture, who, executable, frames, recorded)

@@ -10,6 +10,7 @@ mod check;
 mod clock;
 pub mod heard;
 mod hooks;
+mod life;
 mod ranges;
 mod recording;
 mod report;
@@ -209,6 +210,14 @@ pub fn reached(point: Option<Point>) {
 pub fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
     if is_on() {
         hooks::allocated(runtime, ptr, bytes, stream);
+    }
+}
+
+/// The same in the order of a stream of the library's, while no memory goes to pools or captures.
+#[inline]
+pub fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
+    if is_on() {
+        hooks::allocated_plainly(ptr, bytes, stream);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::clock::NO_MEMORY;
 use crate::error::Result;
+use std::cell::Cell;
 
 /// A range, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,19 @@ pub(super) struct Entry {
 
 /// The most of a chunk.
 const MOST: usize = 64;
+
+/// Where a range is: its chunk, and its place there.
+pub(super) type Place = (usize, usize);
+
+/// What is in some bytes.
+pub(super) enum Inside {
+    /// No range.
+    Nothing,
+    /// One, whole.
+    One(Place, Entry),
+    /// More, or parts.
+    More,
+}
 
 /// None is empty.
 struct Chunk(Vec<Entry>);
@@ -29,11 +43,13 @@ pub(super) struct Ranges {
     len: usize,
     /// The room of a chunk that is gone, for the next one.
     spare: Vec<Entry>,
+    /// What was found last: the next search often ends there, or one further on.
+    last: Cell<Place>,
 }
 
 impl Ranges {
     pub(super) const fn new() -> Ranges {
-        Ranges { chunks: Vec::new(), len: 0, spare: Vec::new() }
+        Ranges { chunks: Vec::new(), len: 0, spare: Vec::new(), last: Cell::new((0, 0)) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -45,11 +61,40 @@ impl Ranges {
         self.chunks.partition_point(|chunk| chunk.first() <= address).saturating_sub(1)
     }
 
-    /// The first range that ends behind an address: its chunk and its place there.
-    fn first_behind(&self, address: u64) -> (usize, usize) {
+    /// The first range that ends behind an address.
+    #[inline]
+    fn first_behind(&self, address: u64) -> Place {
+        let (chunk, place) = self.last.get();
+        if let Some(Chunk(entries)) = self.chunks.get(chunk)
+            && let Some(entry) = entries.get(place)
+        {
+            let place = place + usize::from(entry.end <= address);
+            let is_behind = entries.get(place).is_some_and(|entry| entry.end > address);
+            let is_first = match place {
+                0 => chunk == 0 || entry.start <= address,
+                _ => entries[place - 1].end <= address,
+            };
+            if is_behind && is_first {
+                self.last.set((chunk, place));
+                return (chunk, place);
+            }
+        }
+        self.search(address)
+    }
+
+    #[inline(never)]
+    fn search(&self, address: u64) -> Place {
         let chunk = self.chunk_of(address);
         let Some(entries) = self.chunks.get(chunk) else { return (chunk, 0) };
-        (chunk, entries.0.partition_point(|entry| entry.end <= address))
+        let place = entries.0.partition_point(|entry| entry.end <= address);
+        self.last.set((chunk, place));
+        (chunk, place)
+    }
+
+    /// Where the range behind a place begins.
+    fn begins_behind(&self, (chunk, place): Place) -> Option<u64> {
+        let next = self.chunks[chunk].0.get(place + 1).map(|entry| entry.start);
+        next.or_else(|| self.chunks.get(chunk + 1).map(Chunk::first))
     }
 
     /// The range around an address.
@@ -59,25 +104,85 @@ impl Ranges {
         (entry.start <= address).then_some(*entry)
     }
 
-    /// The place and the number of just this range.
-    pub(super) fn exact(&self, start: u64, end: u64) -> Option<((usize, usize), u32)> {
-        let (chunk, place) = self.first_behind(start);
+    /// The number of a place, if just this range is there.
+    #[inline]
+    pub(super) fn at(&self, (chunk, place): Place, start: u64, end: u64) -> Option<u32> {
         let entry = self.chunks.get(chunk)?.0.get(place)?;
-        ((entry.start, entry.end) == (start, end)).then_some(((chunk, place), entry.value))
+        ((entry.start, entry.end) == (start, end)).then_some(entry.value)
+    }
+
+    /// The same place, told by the chunk behind where the chunk has no such place.
+    pub(super) fn carry(&self, (chunk, place): Place) -> Place {
+        match self.chunks.get(chunk).map(|chunk| chunk.0.len()) {
+            Some(len) if place >= len => (chunk + 1, place - len),
+            _ => (chunk, place),
+        }
+    }
+
+    /// Another number for the range of a place, if just this range is there and has the old one.
+    #[inline]
+    pub(super) fn replace_at(
+        &mut self,
+        (chunk, place): Place,
+        (start, end): (u64, u64),
+        old: u32,
+        new: u32,
+    ) -> bool {
+        let entry = self.chunks.get_mut(chunk).and_then(|chunk| chunk.0.get_mut(place));
+        let Some(entry) = entry.filter(|entry| **entry == (Entry { start, end, value: old }))
+        else {
+            return false;
+        };
+        entry.value = new;
+        true
+    }
+
+    /// What is from an address up to another.
+    #[inline]
+    pub(super) fn inside(&self, start: u64, end: u64) -> Inside {
+        let (chunk, place) = self.first_behind(start);
+        let Some(Chunk(entries)) = self.chunks.get(chunk) else { return Inside::Nothing };
+        let Some(entry) = entries.get(place) else {
+            // Behind all of the chunk.
+            let next = self.chunks.get(chunk + 1).map(Chunk::first);
+            return if next.is_none_or(|next| next >= end) {
+                Inside::Nothing
+            } else {
+                Inside::More
+            };
+        };
+        if entry.start >= end {
+            return Inside::Nothing;
+        }
+        let is_alone = entry.start >= start
+            && entry.end <= end
+            && self.begins_behind((chunk, place)).is_none_or(|next| next >= end);
+        if is_alone { Inside::One((chunk, place), *entry) } else { Inside::More }
     }
 
     /// Another number for the range of a place.
-    pub(super) fn set(&mut self, (chunk, place): (usize, usize), value: u32) {
+    #[inline]
+    pub(super) fn set(&mut self, (chunk, place): Place, value: u32) {
         self.chunks[chunk].0[place].value = value;
     }
 
-    /// Is there nothing from an address up to another?
-    pub(super) fn is_free(&self, start: u64, end: u64) -> bool {
+    /// Another range at a place; nothing else is in it.
+    #[inline]
+    pub(super) fn put(&mut self, (chunk, place): Place, entry: Entry) {
+        self.chunks[chunk].0[place] = entry;
+    }
+
+    /// Makes the only range that reaches into some bytes have just these; its number.
+    #[inline]
+    pub(super) fn take_over(&mut self, start: u64, end: u64) -> Option<u32> {
         let (chunk, place) = self.first_behind(start);
-        let Some(entries) = self.chunks.get(chunk) else { return true };
-        let next = self.chunks.get(chunk + 1).map(Chunk::first);
-        let first = entries.0.get(place).map(|entry| entry.start).or(next);
-        first.is_none_or(|first| first >= end)
+        let entry = *self.chunks.get(chunk)?.0.get(place)?;
+        let is_alone = self.begins_behind((chunk, place)).is_none_or(|next| next >= end);
+        if entry.start >= end || !is_alone {
+            return None;
+        }
+        self.put((chunk, place), Entry { start, end, ..entry });
+        Some(entry.value)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -198,13 +303,17 @@ impl Ranges {
     /// Takes a range out that begins there.
     pub(super) fn remove(&mut self, start: u64) -> Option<Entry> {
         let entry = self.find(start).filter(|entry| entry.start == start)?;
-        let (chunk, place) = self.first_behind(start);
+        self.remove_at(self.first_behind(start));
+        Some(entry)
+    }
+
+    /// Takes the range of a place out.
+    pub(super) fn remove_at(&mut self, (chunk, place): Place) {
         self.chunks[chunk].0.remove(place);
         self.len -= 1;
         if self.chunks[chunk].0.is_empty() {
             self.spare = self.chunks.remove(chunk).0;
         }
-        Some(entry)
     }
 }
 
@@ -263,13 +372,36 @@ mod tests {
                     bytes[start as usize..end as usize]
                 );
                 let is_free = bytes[start as usize..end as usize].iter().all(|byte| *byte == 0);
-                assert_eq!(ranges.is_free(start, end), is_free);
+                match ranges.inside(start, end) {
+                    Inside::Nothing => assert!(is_free),
+                    Inside::One(place, entry) => {
+                        assert!(inside == [entry] && entry.start >= start && entry.end <= end);
+                        assert_eq!(ranges.at(place, entry.start, entry.end), Some(entry.value));
+                    }
+                    // Or one in the chunk behind.
+                    Inside::More => assert!(!is_free),
+                }
                 ranges.replace(start, end, &new).unwrap();
                 bytes[start as usize..end as usize].fill(0);
                 for entry in &new {
                     bytes[entry.start as usize..entry.end as usize].fill(value);
                 }
                 assert_eq!(bytes_of(&ranges), bytes, "seed {seed}");
+                let start = random.below(4000);
+                let end = start + 1 + random.below(60);
+                inside.clear();
+                ranges.overlapping(start, end, &mut inside).unwrap();
+                match (ranges.take_over(start, end), &inside[..]) {
+                    (Some(value), [entry]) => {
+                        assert_eq!(value, entry.value);
+                        bytes[entry.start as usize..entry.end as usize].fill(0);
+                        bytes[start as usize..end as usize].fill(value);
+                        assert_eq!(bytes_of(&ranges), bytes, "seed {seed}");
+                    }
+                    (Some(_), _) => panic!("{inside:?}"),
+                    // One in the next chunk is not looked for.
+                    (None, inside) => assert!(inside.len() != 1 || inside[0].start > start),
+                }
                 let some = random.below(4096);
                 let found = ranges.find(some).map_or(0, |entry| entry.value);
                 assert_eq!(found, bytes[some as usize]);

@@ -93,6 +93,9 @@ impl Reports {
 
     /// Does one wait for this thread?
     pub(super) fn is_waiting(&self) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
         let own = thread();
         self.waiting.iter().any(|(thread, _)| *thread == own)
     }

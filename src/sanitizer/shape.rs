@@ -23,6 +23,15 @@ pub(super) struct Shape {
     dims: Vec<Dim>,
 }
 
+/// Runs of the same length, all as far apart.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) rows: u64,
+    pub(super) pitch: u64,
+}
+
 /// The bytes of a touch.
 pub(super) enum Form<'a> {
     /// None, or none that anybody watches.
@@ -31,6 +40,8 @@ pub(super) enum Form<'a> {
     Unknown,
     /// All from a byte up to another.
     Plain(u64, u64),
+    /// Rows.
+    Rows(Rows),
     /// In parts.
     Parts(Shape),
     /// In these, in order.
@@ -53,7 +64,7 @@ fn overlap(first: (u64, u64), second: (u64, u64)) -> Option<(u64, u64)> {
 impl Form<'_> {
     pub(super) fn of(touch: &Touch<'_>) -> Result<Form<'static>> {
         match touch.bytes {
-            Bytes::Rows { ptr, bytes, rows, pitch } => of_rows(ptr, bytes, rows, pitch),
+            Bytes::Rows { ptr, bytes, rows, pitch } => Ok(of_rows(ptr, bytes, rows, pitch)),
             Bytes::Tensor(tensor) => of_tensor(tensor),
         }
     }
@@ -67,21 +78,41 @@ fn plain(start: u64, bytes: u64) -> Form<'static> {
     }
 }
 
-fn of_rows(ptr: u64, bytes: u64, rows: u64, pitch: u64) -> Result<Form<'static>> {
-    if ptr == 0 || bytes == 0 || rows == 0 {
-        return Ok(Form::Nothing);
+fn of_rows(start: u64, bytes: u64, rows: u64, pitch: u64) -> Form<'static> {
+    if rows == 1 {
+        return plain(start, bytes);
+    }
+    if start == 0 || bytes == 0 || rows == 0 {
+        return Form::Nothing;
     }
     let extent = (rows - 1).checked_mul(pitch).and_then(|reach| reach.checked_add(bytes));
-    let Some(extent) = extent else { return Ok(Form::Unknown) };
-    if rows == 1 || pitch <= bytes {
-        return Ok(plain(ptr, extent));
+    let Some(extent) = extent else { return Form::Unknown };
+    if pitch <= bytes {
+        return plain(start, extent);
     }
-    if ptr.checked_add(extent).is_none_or(|end| end >= END) {
-        return Ok(Form::Unknown);
+    if start.checked_add(extent).is_none_or(|end| end >= END) {
+        return Form::Unknown;
     }
-    let mut dims = Vec::new();
-    push(&mut dims, Dim { count: rows, stride: pitch, inner: bytes })?;
-    Ok(Form::Parts(Shape { base: ptr, run: bytes, dims }))
+    Form::Rows(Rows { start, bytes, rows, pitch })
+}
+
+impl Rows {
+    /// One past its last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.start + (self.rows - 1) * self.pitch + self.bytes
+    }
+
+    /// Where each begins.
+    pub(super) fn starts(&self) -> impl Iterator<Item = u64> {
+        let Rows { start, pitch, .. } = *self;
+        (0..self.rows).map(move |row| start + row * pitch)
+    }
+
+    pub(super) fn shape(&self) -> Result<Shape> {
+        let mut dims = Vec::new();
+        push(&mut dims, Dim { count: self.rows, stride: self.pitch, inner: self.bytes })?;
+        Ok(Shape { base: self.start, run: self.bytes, dims })
+    }
 }
 
 fn of_tensor(tensor: &Tensor) -> Result<Form<'static>> {

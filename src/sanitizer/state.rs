@@ -1,13 +1,14 @@
 //! All that the sanitizer knows, and what changes it. Nothing here knows of the driver or of C.
 
-use super::blocks::{Block, Blocks, Promise};
-use super::change::{transform, transform_all};
+use super::blocks::Blocks;
+use super::change::transform_all;
 use super::check::{Check, Found, MOST_RUNS, Scratch};
 use super::clock::{Stamp, Table, insert, push};
+use super::life::Promise;
 use super::recording::Recorded;
 use super::report::Reports;
 use super::shape::Form;
-use super::store::{Access, COVERED, EARLIER, IMPLIED, LAUNCHED, Store, Told, UNCOVERED};
+use super::store::{Access, LAUNCHED, Store, Told};
 use super::text::{Label, Texts};
 use super::world::{Host, Who, World};
 use super::{Mode, Touch};
@@ -34,27 +35,33 @@ struct At {
 }
 
 /// A world by its place, in parts of the state that can be borrowed beside others.
-fn of<'a>(captures: &'a mut [World], main: &'a mut World, index: usize) -> &'a mut World {
+#[inline]
+pub(super) fn of<'a>(
+    captures: &'a mut [World],
+    main: &'a mut World,
+    index: usize,
+) -> &'a mut World {
     captures.get_mut(index).unwrap_or(main)
 }
 
 /// The place of the device's world.
-const MAIN: usize = usize::MAX;
+pub(super) const MAIN: usize = usize::MAX;
 
 /// All of it.
 pub(super) struct State {
     /// Does anybody watch?
     pub(super) is_on: bool,
-    now: u64,
+    pub(super) now: u64,
     sequence: u64,
-    host: Host,
-    main: World,
-    captures: Vec<World>,
-    store: Store,
-    blocks: Blocks,
+    pub(super) host: Host,
+    pub(super) main: World,
+    pub(super) captures: Vec<World>,
+    pub(super) store: Store,
+    pub(super) blocks: Blocks,
     /// The end of the last launch of each executable.
     launches: Table<Stamp>,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
+    pub(super) promise: Promise,
     found: Vec<Found>,
     pub(super) stacks: Stacks,
     pub(super) texts: Texts,
@@ -86,6 +93,7 @@ impl State {
             blocks: Blocks::new(),
             launches: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             scratch: Scratch::new(),
+            promise: Promise::new(),
             found: Vec::new(),
             stacks: Stacks::new(),
             texts: Texts::new(),
@@ -109,6 +117,7 @@ impl State {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let worlds = self.captures.iter().chain([&self.main]);
+        self.blocks.check();
         self.store.check(worlds.flat_map(|world| world.ranges.iter()).map(|entry| entry.value));
     }
 
@@ -126,15 +135,18 @@ impl State {
         self.blocks = Blocks::new();
         self.launches = Table::default();
         self.scratch = Scratch::new();
+        self.promise = Promise::new();
         self.found = Vec::new();
         self.prune_at = FEW;
     }
 
     /// The world of a capture, made now if there is none; 0: the device's.
+    #[inline]
     fn world(&mut self, capture: u64) -> Result<usize> {
-        if capture == 0 {
-            return Ok(MAIN);
-        }
+        if capture == 0 { Ok(MAIN) } else { self.world_of_capture(capture) }
+    }
+
+    fn world_of_capture(&mut self, capture: u64) -> Result<usize> {
         let known = self.captures.iter().position(|world| world.number == capture);
         if let Some(index) = known {
             return Ok(index);
@@ -144,7 +156,8 @@ impl State {
     }
 
     /// A stream's world, and its number there.
-    fn find(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    #[inline]
+    pub(super) fn find(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
         let index = self.world(capture)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let slot = world.slot(who)?;
@@ -153,7 +166,7 @@ impl State {
     }
 
     /// The same of a stream that is about to do something.
-    pub(super) fn ready(&mut self, capture: u64, who: Who) -> Result<(usize, u32)> {
+    pub(super) fn ready(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
         let (index, slot) = self.find(capture, who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         world.prepare(slot, &mut self.now)?;
@@ -168,7 +181,7 @@ impl State {
         named: Named,
         touches: &[Touch<'_>],
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         self.sequence += 1;
         let world = of(&mut self.captures, &mut self.main, index);
         let time = world.advance(slot, &mut self.now);
@@ -215,7 +228,7 @@ impl State {
         self.sequence += 1;
         let mut times = Vec::new();
         for (capture, who, _) in members {
-            let (world, slot) = self.ready(*capture, *who)?;
+            let (world, slot) = self.ready(*capture, who)?;
             let time = of(&mut self.captures, &mut self.main, world).advance(slot, &mut self.now);
             push(&mut times, At { world, slot, time, flags: 0 })?;
         }
@@ -237,7 +250,7 @@ impl State {
             };
             let index = self.world(capture)?;
             let world = of(&mut self.captures, &mut self.main, index);
-            let (slot, first) = (world.slot(who)?, world.slot(members[first].1)?);
+            let (slot, first) = (world.slot(&who)?, world.slot(&members[first].1)?);
             world.follow(first, slot, &mut self.now)?;
             world.follow(slot, first, &mut self.now)?;
         }
@@ -245,7 +258,7 @@ impl State {
     }
 
     pub(super) fn event_recorded(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         if capture != 0 {
             self.main.events.remove(&event);
         }
@@ -255,7 +268,7 @@ impl State {
     }
 
     pub(super) fn event_waited(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let Some(stamp) = world.events.get(&event).map(Stamp::share) else { return Ok(()) };
         world.join(slot, &stamp, &mut self.now)
@@ -278,13 +291,13 @@ impl State {
     }
 
     pub(super) fn stream_waits(&mut self, capture: u64, who: Who, other: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
-        let (_, other) = self.ready(capture, other)?;
+        let (index, slot) = self.ready(capture, &who)?;
+        let (_, other) = self.ready(capture, &other)?;
         of(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
     }
 
     pub(super) fn waits_for_everything(&mut self, capture: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         let world = of(&mut self.captures, &mut self.main, index);
         let all = world.point_of_all(None)?;
         world.join(slot, &all, &mut self.now)
@@ -307,128 +320,6 @@ impl State {
         self.host.join(stamp)
     }
 
-    pub(super) fn used_on(&mut self, address: u64, key: u64) -> Result<()> {
-        self.blocks.used(address, key)
-    }
-
-    /// How many bytes a block has from an address on; 0: nobody knows of one.
-    pub(super) fn rest_of_block(&self, address: u64) -> u64 {
-        self.blocks.find(address).map_or(0, |((_, end), _)| end - address)
-    }
-
-    /// A block was given out, for a stream, or for the host where there is none.
-    pub(super) fn allocated(
-        &mut self,
-        capture: u64,
-        (start, bytes): (u64, u64),
-        owner: Option<Who>,
-        frames: u32,
-    ) -> Result<()> {
-        if start == 0 || bytes == 0 {
-            return Ok(());
-        }
-        let range = (start, start.saturating_add(bytes));
-        let block = Block { owner, world: capture, frames, users: Vec::new() };
-        self.blocks.add(range, block)?;
-        let Some(who) = owner else { return self.give_to_host(range) };
-        // The driver hears nothing of it: no order comes of it but that of these bytes.
-        let (index, slot) = self.find(capture, who)?;
-        if index != MAIN {
-            // Launches use it from now on: what was there before is over, or it was not minded.
-            let mut change = |access: &Access| (access.flags & UNCOVERED != 0).then_some(*access);
-            let ranges = &mut self.main.ranges;
-            transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)?;
-        }
-        self.give(index, slot, range)
-    }
-
-    /// Bytes serve again, in the order of a stream.
-    fn give(&mut self, index: usize, slot: u32, range: (u64, u64)) -> Result<()> {
-        let world = of(&mut self.captures, &mut self.main, index);
-        let time = world.advance(slot, &mut self.now);
-        let (ranges, knows) = world.split();
-        let (host, is_main) = (&self.host, index == MAIN);
-        let mut change = |access: &Access| {
-            let flags = access.flags & (COVERED | UNCOVERED | IMPLIED);
-            // Nobody said that the memory was freed, or it was not in use any more then.
-            if is_main && (flags == 0 || access.is_before(|slot, time| host.knows(slot, time))) {
-                return None;
-            }
-            let mut access = *access;
-            access.flags = access.flags & !(COVERED | IMPLIED) | EARLIER;
-            let is_known = knows(slot, access.slot, access.time) || access.given_slot == slot;
-            if flags & (UNCOVERED | IMPLIED) == 0 && !is_known {
-                (access.given_slot, access.given_time) = (slot, time);
-            }
-            Some(access)
-        };
-        transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)
-    }
-
-    /// Pinned memory serves again: what covers its uses, the host has waited for.
-    fn give_to_host(&mut self, range: (u64, u64)) -> Result<()> {
-        let host = &self.host;
-        let mut change = |access: &Access| {
-            let is_over = access.is_before(|slot, time| host.knows(slot, time));
-            let mut access = *access;
-            access.flags |= EARLIER;
-            (access.flags & UNCOVERED != 0 && !is_over).then_some(access)
-        };
-        let ranges = &mut self.main.ranges;
-        transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)
-    }
-
-    /// A block is given back.
-    pub(super) fn freed(&mut self, start: u64) -> Result<()> {
-        let Some((range, block)) = self.blocks.remove(start) else { return Ok(()) };
-        if block.world != 0
-            && let Some(index) = self.captures.iter().position(|world| world.number == block.world)
-        {
-            self.take(index, range, &block)?;
-        }
-        self.take(MAIN, range, &block)
-    }
-
-    /// Bytes are nobody's: what the allocator waits for before they serve again, and what not.
-    fn take(&mut self, index: usize, range: (u64, u64), block: &Block) -> Result<()> {
-        let world = of(&mut self.captures, &mut self.main, index);
-        if world.ranges.is_free(range.0, range.1) {
-            return Ok(());
-        }
-        let mut promise = Promise::default();
-        let owner = block.owner.map(|who| who.key);
-        for key in owner.iter().chain(&block.users) {
-            if let Some(slot) = world.known(*key) {
-                push(&mut promise.held, world.stamp(slot))?;
-            }
-        }
-        if let Some(slot) = owner.and_then(|key| world.known(key)) {
-            promise.implied = Some(world.point(slot)?);
-        }
-        let (host, is_main) = (&self.host, index == MAIN);
-        // The allocator minds launches of those graphs that had the memory, or that read pinned
-        // memory.
-        let minds_launches = block.world != 0 || block.owner.is_none();
-        let mut change = |access: &Access| {
-            if is_main && access.is_before(|slot, time| host.knows(slot, time)) {
-                return None;
-            }
-            let mut access = *access;
-            let is_minded = minds_launches && access.flags & LAUNCHED != 0;
-            let is_covered = access.is_before(|slot, time| promise.holds(slot, time));
-            access.flags &= EARLIER | LAUNCHED;
-            access.flags |= if is_covered || is_minded {
-                COVERED
-            } else if access.is_before(|slot, time| promise.implies(slot, time)) {
-                IMPLIED
-            } else {
-                UNCOVERED
-            };
-            Some(access)
-        };
-        transform(&mut world.ranges, &mut self.store, &mut self.scratch, range, &mut change)
-    }
-
     /// A capture has ended; what it did, if anything is known.
     pub(super) fn capture_ended(&mut self, capture: u64) -> Result<Option<Recorded>> {
         let known = self.captures.iter().position(|world| world.number == capture);
@@ -448,7 +339,7 @@ impl State {
         frames: u32,
         recorded: Option<&Recorded>,
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, who)?;
+        let (index, slot) = self.ready(capture, &who)?;
         self.sequence += 1;
         let world = of(&mut self.captures, &mut self.main, index);
         let before = self.launches.get(&executable).filter(|_| capture == 0).map(Stamp::share);

@@ -116,6 +116,19 @@ impl<T> Slab<T> {
     }
 }
 
+impl Slab<Touched> {
+    /// An owner less.
+    #[inline]
+    fn settle(&mut self, place: u32) {
+        let touched = &mut self.items[place as usize];
+        touched.owners -= 1;
+        if touched.owners == 0 {
+            touched.shape = None;
+            self.free.push(place);
+        }
+    }
+}
+
 /// All of them.
 pub(super) struct Store {
     touched: Slab<Touched>,
@@ -182,12 +195,7 @@ impl Store {
 
     /// The caller needs it no more.
     pub(super) fn settle(&mut self, place: u32) {
-        let touched = &mut self.touched.items[place as usize];
-        touched.owners -= 1;
-        if touched.owners == 0 {
-            touched.shape = None;
-            self.touched.free.push(place);
-        }
+        self.touched.settle(place);
     }
 
     pub(super) fn cell(&self, place: u32) -> &Cell {
@@ -232,6 +240,13 @@ impl Store {
         }
     }
 
+    /// A range of one cell has another one; somebody holds both besides.
+    #[inline]
+    pub(super) fn replace_held(&mut self, old: u32, new: u32) {
+        self.cells.items[new as usize].owners += 1;
+        self.cells.items[old as usize].owners -= 1;
+    }
+
     /// Keeps a cell, if it is one, for as long as it may be wanted.
     pub(super) fn hold(&mut self, place: u32) {
         if place != NO_CELL {
@@ -247,13 +262,102 @@ impl Store {
     }
 
     fn end(&mut self, place: u32) {
-        let mut cell = std::mem::take(&mut self.cells.items[place as usize]);
-        cell.all().for_each(|access| self.settle(access.touched));
+        self.clear(place);
+        self.cells.free.push(place);
+    }
+
+    /// Nothing is in a cell any more. Its lists keep their room.
+    #[inline]
+    fn clear(&mut self, place: u32) {
+        let Store { touched, cells } = self;
+        let cell = &mut cells.items[place as usize];
+        cell.all().for_each(|access| touched.settle(access.touched));
         cell.write = None;
         cell.reads.clear();
         cell.partial.clear();
-        // Its lists keep their room.
-        self.cells.items[place as usize] = cell;
-        self.cells.free.push(place);
+    }
+
+    /// Has one range a cell, and nobody else? Then it may change.
+    #[inline]
+    pub(super) fn is_sole(&self, place: u32) -> bool {
+        self.cells.items[place as usize].owners == 1
+    }
+
+    /// Changes a cell that only one range has: to one write.
+    #[inline]
+    pub(super) fn write_over(&mut self, place: u32, access: Access) {
+        self.clear(place);
+        self.cells.items[place as usize].write = Some(access);
+        self.touched.items[access.touched as usize].owners += 1;
+    }
+
+    /// The same: one read more, which stands for some of those before it.
+    pub(super) fn read_over(
+        &mut self,
+        place: u32,
+        access: Access,
+        is_done: impl Fn(&Access) -> bool,
+    ) -> Result<()> {
+        let Store { touched, cells } = self;
+        touched.items[access.touched as usize].owners += 1;
+        let reads = &mut cells.items[place as usize].reads;
+        reads.retain(|known| {
+            let stays = !is_done(known);
+            if !stays {
+                touched.settle(known.touched);
+            }
+            stays
+        });
+        push(reads, access)
+    }
+
+    /// The same: each access as `change` makes it, `None` forgets it. Is there still one?
+    #[inline]
+    pub(super) fn alter(
+        &mut self,
+        place: u32,
+        mut change: impl FnMut(&Access) -> Option<Access>,
+    ) -> bool {
+        let Store { touched, cells } = self;
+        let Cell { write, reads, partial, .. } = &mut cells.items[place as usize];
+        let mut stays = |access: &mut Access| match change(access) {
+            Some(new) => {
+                *access = new;
+                true
+            }
+            None => {
+                touched.settle(access.touched);
+                false
+            }
+        };
+        if write.as_mut().is_some_and(|access| !stays(access)) {
+            *write = None;
+        }
+        for list in [&mut *reads, &mut *partial] {
+            if !list.is_empty() {
+                list.retain_mut(&mut stays);
+            }
+        }
+        write.is_some() || !reads.is_empty() || !partial.is_empty()
+    }
+}
+
+/// A cell that stands for another one now, held while it may be wanted again.
+#[derive(Clone, Copy)]
+pub(super) struct Memo {
+    pub(super) old: u32,
+    pub(super) new: u32,
+}
+
+pub(super) const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
+
+impl Memo {
+    /// Both are held, so that no other cell gets the number of one.
+    pub(super) fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
+        store.hold(old);
+        store.hold(new);
+        store.drop_hold(self.old);
+        store.drop_hold(self.new);
+        *self = Memo { old, new };
     }
 }

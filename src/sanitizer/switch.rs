@@ -160,6 +160,12 @@ fn forget_all(mut state: Held<'_, State>) {
     state.lost += 1;
 }
 
+/// Does the host say where a thread is?
+#[inline]
+pub(super) fn has_frames() -> bool {
+    listener().is_some_and(|listener| listener.has_frames())
+}
+
 /// The host's frames; 0: none.
 pub(super) fn frames() -> u32 {
     let Some(source) = listener().filter(|listener| listener.has_frames()) else { return 0 };

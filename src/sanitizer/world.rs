@@ -1,7 +1,7 @@
 //! Streams, and what is ordered before what: of the device's work, or of one capture, which is a
 //! world of its own.
 
-use super::clock::{Clock, NO_MEMORY, Stamp, Table, push};
+use super::clock::{Clock, NO_MEMORY, NOBODY, Stamp, Table, push};
 use super::ranges::Ranges;
 use crate::error::Result;
 
@@ -67,12 +67,22 @@ impl Host {
     }
 }
 
+const RECENT: usize = 8;
+
+/// Where a stream is among the recent ones: keys are addresses.
+#[inline]
+fn recent(key: u64) -> usize {
+    (key >> 6 ^ key >> 9) as usize % RECENT
+}
+
 /// A world.
 pub(super) struct World {
     /// The capture's; 0: it is no capture.
     pub(super) number: u64,
     streams: Vec<Known>,
     slots: Table<u32>,
+    /// Keys and numbers of streams that were asked for last.
+    recent: [(u64, u32); RECENT],
     ordered: Vec<Ordered>,
     pub(super) events: Table<Stamp>,
     /// The accesses of all bytes, as cells.
@@ -88,6 +98,7 @@ impl World {
             number,
             streams: Vec::new(),
             slots: Table::with_hasher(std::hash::BuildHasherDefault::new()),
+            recent: [(0, NOBODY); RECENT],
             ordered: Vec::new(),
             events: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             ranges: Ranges::new(),
@@ -97,7 +108,19 @@ impl World {
     }
 
     /// The stream's number here, given now if it has none.
-    pub(super) fn slot(&mut self, who: Who) -> Result<u32> {
+    #[inline]
+    pub(super) fn slot(&mut self, who: &Who) -> Result<u32> {
+        let (key, slot) = self.recent[recent(who.key)];
+        if key == who.key && slot != NOBODY {
+            return Ok(slot);
+        }
+        let slot = self.find_slot(who)?;
+        self.recent[recent(who.key)] = (who.key, slot);
+        Ok(slot)
+    }
+
+    #[inline(never)]
+    fn find_slot(&mut self, who: &Who) -> Result<u32> {
         if let Some(slot) = self.slots.get(&who.key) {
             return Ok(*slot);
         }
@@ -119,12 +142,17 @@ impl World {
             }
         }
         self.slots.insert(who.key, slot);
-        self.streams.push(Known { who, clock: Clock::new(), time: 0, news: 0 });
+        self.streams.push(Known { who: *who, clock: Clock::new(), time: 0, news: 0 });
         Ok(slot)
     }
 
     /// The number of a stream, by its key.
+    #[inline]
     pub(super) fn known(&self, key: u64) -> Option<u32> {
+        let (known, slot) = self.recent[recent(key)];
+        if known == key && slot != NOBODY {
+            return Some(slot);
+        }
         self.slots.get(&key).copied()
     }
 
@@ -181,6 +209,7 @@ impl World {
     }
 
     /// The stream hears what the host knows.
+    #[inline]
     pub(super) fn hear(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
         if self.number == 0 && self.streams[slot as usize].news != host.news {
             self.join(slot, &host.clock.stamp(), now)?;
@@ -192,12 +221,13 @@ impl World {
     /// The stream is about to do something: it comes after the streams that the driver orders before
     /// it.
     pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
-        let who = self.streams[slot as usize].who;
+        let who = &self.streams[slot as usize].who;
         if self.number != 0 || who.kind == Kind::Free {
             return Ok(());
         }
+        let who = *who;
         for index in 0.. {
-            match self.before(who, index) {
+            match self.before(&who, index) {
                 Some(other) => self.follow(slot, other, now)?,
                 None => break,
             }
@@ -206,13 +236,21 @@ impl World {
     }
 
     /// The streams that the driver orders before the next work of a stream.
-    fn before(&self, who: Who, index: usize) -> Option<u32> {
+    fn before(&self, who: &Who, index: usize) -> Option<u32> {
         let ordered = self.ordered.iter().find(|ordered| ordered.device == who.device)?;
         match who.kind {
             Kind::Legacy => ordered.blocking.get(index).copied(),
             Kind::Blocking => ordered.legacy.filter(|_| index == 0),
             Kind::Free => None,
         }
+    }
+
+    /// The streams besides whose work a wait for a stream waits for: of the legacy one those that its
+    /// next work would come after.
+    pub(super) fn implied_by(&self, slot: u32, index: usize) -> Option<u32> {
+        let who = &self.streams[slot as usize].who;
+        let is_legacy = self.number == 0 && who.kind == Kind::Legacy;
+        if is_legacy { self.before(who, index) } else { None }
     }
 
     /// The stream does something: when that is.
@@ -225,14 +263,13 @@ impl World {
     /// What a wait for a stream waits for: of the legacy one also what its next work would come
     /// after.
     pub(super) fn point(&self, slot: u32) -> Result<Stamp> {
-        let known = &self.streams[slot as usize];
-        if self.number != 0 || known.who.kind != Kind::Legacy {
+        if self.implied_by(slot, 0).is_none() {
             return Ok(self.stamp(slot));
         }
         let mut clock = Clock::new();
         clock.join(&self.stamp(slot))?;
         for index in 0.. {
-            match self.before(known.who, index) {
+            match self.implied_by(slot, index) {
                 Some(other) => clock.join(&self.stamp(other))?,
                 None => break,
             };

@@ -210,3 +210,62 @@ fn what_has_no_address_or_too_many_is_left_out() {
     state.rows(1, BASE, (8, u64::MAX, u64::MAX), Mode::Write);
     assert_eq!((state.reports.count, state.unwatched), (0, 5));
 }
+
+#[test]
+fn blocks_that_are_gone_are_not_found_and_take_little_room() {
+    let mut state = state();
+    let block = |index: u64| (BASE + index * 1024, 512);
+    for index in 0..5_000 {
+        state.allocated(0, block(index), Some(stream(1)), 0).unwrap();
+    }
+    for index in (0..5_000).rev() {
+        assert_eq!(state.rest_of_block(block(index).0 + 12), 500);
+        state.freed(block(index).0).unwrap();
+        assert_eq!(state.rest_of_block(block(index).0 + 12), 0);
+        state.used_on(block(index).0, 2).unwrap();
+        if index % 100 == 0 {
+            state.check();
+        }
+    }
+    // One that takes the place of many, parts of one, and one whose end is not told.
+    state.allocated(0, (BASE, 64 * 1024), Some(stream(1)), 0).unwrap();
+    state.freed(BASE).unwrap();
+    state.freed(BASE).unwrap();
+    state.allocated(0, (BASE + 256, 256), Some(stream(2)), 0).unwrap();
+    assert_eq!((state.rest_of_block(BASE), state.rest_of_block(BASE + 256)), (0, 256));
+    state.allocated(0, (BASE, 4096), Some(stream(3)), 0).unwrap();
+    state.freed(BASE + 256).unwrap();
+    assert_eq!(state.rest_of_block(BASE + 256), 4096 - 256);
+    state.check();
+}
+
+#[test]
+fn a_row_like_the_one_before_it_may_race_where_that_does_not() {
+    let mut state = state();
+    // Four bytes of each KiB: too many to remember one by one.
+    state.rows(1, BASE, (4, 300, 1024), Mode::Write);
+    // Parts that know the same of it, and only the last has bytes of it.
+    for (start, bytes) in [(124, 100), (324, 300), (724, 300), (1124, 100)] {
+        state.plain(2, BASE + start, bytes, Mode::Read);
+    }
+    assert_eq!(state.reports.count, 0);
+    state.rows(2, BASE + 224, (100, 3, 400), Mode::Write);
+    assert_eq!(state.reports.count, 1);
+    let report = state.reports.get(0).unwrap();
+    assert_eq!((report.start, report.bytes), (BASE + 1024, 4));
+}
+
+#[test]
+fn memory_of_a_legacy_stream_that_did_nothing_waits_for_the_blocking_ones() {
+    let mut state = state();
+    let of = |key, kind| Who { kind, ..stream(key) };
+    let (legacy, blocking) = (of(1, Kind::Legacy), of(2, Kind::Blocking));
+    state.allocated(0, (BASE, 64), Some(legacy), 0).unwrap();
+    state.operation(0, blocking, named(), &[Touch::write(BASE, 64)]).unwrap();
+    state.freed(BASE).unwrap();
+    state.allocated(0, (BASE, 64), Some(legacy), 0).unwrap();
+    state.plain(3, BASE, 64, Mode::Write);
+    assert_eq!(state.reports.count, 1);
+    let text = state.reports.text(0, &state.texts).unwrap().unwrap().0;
+    assert!(!text.contains("tcuda_record_stream"), "{text}");
+}

@@ -19,7 +19,7 @@ impl Random {
 }
 
 const BASE: u64 = 4096;
-/// Blocks of so many bytes, then as many that are nobody's.
+/// Blocks of up to so many bytes, each anywhere in as many, then as many that are nobody's.
 const BLOCK: u64 = 48;
 const BLOCKS: u64 = 4;
 
@@ -29,7 +29,8 @@ struct Run {
     state: State,
     model: Model,
     streams: Vec<Who>,
-    is_live: [bool; BLOCKS as usize],
+    /// Where a block begins, and its bytes.
+    live: [Option<(u64, u64)>; BLOCKS as usize],
     /// In a capture, on these of the streams.
     capture: u64,
     captures: u64,
@@ -75,7 +76,7 @@ impl Run {
             state,
             model: Model::default(),
             streams,
-            is_live: [false; BLOCKS as usize],
+            live: [None; BLOCKS as usize],
             capture: 0,
             captures: 0,
             joined: Vec::new(),
@@ -99,10 +100,10 @@ impl Run {
     /// A place in live memory, and how much is left there.
     fn place(&mut self) -> (u64, u64) {
         let region = self.random.below(BLOCKS + 1);
-        let is_live = self.is_live.get(region as usize).copied().unwrap_or(true);
-        let region = if is_live { region } else { BLOCKS };
-        let offset = self.random.below(BLOCK);
-        (BASE + region * BLOCK + offset, BLOCK - offset)
+        let live = self.live.get(region as usize).copied().flatten();
+        let (start, bytes) = live.unwrap_or((BASE + BLOCKS * BLOCK, BLOCK));
+        let offset = self.random.below(bytes);
+        (start + offset, bytes - offset)
     }
 
     fn some(&mut self) -> Some_ {
@@ -233,21 +234,29 @@ impl Run {
     fn block(&mut self) {
         let index = self.random.below(BLOCKS);
         let owner = (index + 1 < BLOCKS).then(|| self.streams[index as usize % self.streams.len()]);
-        let start = BASE + index * BLOCK;
-        if !self.is_live[index as usize] {
-            self.state.allocated(0, (start, BLOCK), owner, 0).unwrap();
-            self.model.allocated(0, (start..start + BLOCK).collect(), owner);
-            self.is_live[index as usize] = true;
-        } else if self.random.below(2) == 0 {
+        let region = BASE + index * BLOCK;
+        let Some((start, bytes)) = self.live[index as usize] else {
+            // The same as before, or some other.
+            let (mut start, mut bytes) = (region, BLOCK);
+            if self.random.below(2) == 0 {
+                let offset = self.random.below(BLOCK);
+                (start, bytes) = (region + offset, 1 + self.random.below(BLOCK - offset));
+            }
+            self.state.allocated(0, (start, bytes), owner, 0).unwrap();
+            self.model.allocated(0, (start..start + bytes).collect(), owner);
+            self.live[index as usize] = Some((start, bytes));
+            return;
+        };
+        if self.random.below(2) == 0 {
             let who = self.stream();
-            self.state.used_on(start + self.random.below(BLOCK), who.key).unwrap();
+            self.state.used_on(start + self.random.below(bytes), who.key).unwrap();
             if owner != Some(who) {
                 self.model.used(start, who);
             }
         } else {
             self.state.freed(start).unwrap();
             self.model.freed(start);
-            self.is_live[index as usize] = false;
+            self.live[index as usize] = None;
         }
     }
 
@@ -305,7 +314,8 @@ impl Run {
         let (recorded, bytes) = &self.recorded[index];
         // What is not there any more is not touched.
         let is_there = |byte: &u64| {
-            self.is_live.get(((byte - BASE) / BLOCK) as usize).copied().unwrap_or(true)
+            let Some(live) = self.live.get(((byte - BASE) / BLOCK) as usize) else { return true };
+            live.is_some_and(|(start, bytes)| (start..start + bytes).contains(byte))
         };
         if !bytes.keys().all(is_there) {
             return;
