@@ -272,29 +272,27 @@ impl Account {
         true
     }
 
-    /// All increases of a lane since the last reset.
-    fn increase(&self, lane: usize) -> i64 {
-        let came = match lane {
-            ALLOCATION | ACTIVE => self.came,
-            ALLOCATED_BYTES | ACTIVE_BYTES => self.came_bytes,
-            _ => 0,
-        };
-        self.increased[lane] + came
-    }
-
     /// All increases since the last reset.
+    #[inline]
     pub fn increased(&self) -> Lanes {
-        std::array::from_fn(|lane| self.increase(lane))
+        let mut increased = self.increased;
+        increased[ALLOCATION] += self.came;
+        increased[ACTIVE] += self.came;
+        increased[ALLOCATED_BYTES] += self.came_bytes;
+        increased[ACTIVE_BYTES] += self.came_bytes;
+        increased
     }
 
     /// All decreases since the last reset.
+    #[inline]
     pub fn decreased(&self) -> Lanes {
-        std::array::from_fn(|lane| self.increase(lane) + self.base[lane] - self.now(lane))
+        let (increased, current) = (self.increased(), self.current());
+        std::array::from_fn(|lane| increased[lane] + self.base[lane] - current[lane])
     }
 
     /// Blocks that ever became free: pending ones when they no longer were.
     pub fn freed_ever(&self) -> u64 {
-        let freed = self.increase(ACTIVE) + self.base[ACTIVE] - self.now(ACTIVE);
+        let freed = self.increased()[ACTIVE] + self.base[ACTIVE] - self.now(ACTIVE);
         (self.freed_before + freed).cast_unsigned()
     }
 
