@@ -13,6 +13,7 @@ use crate::driver::{Driver, code};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use std::ffi::c_void;
+use std::time::Duration;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the one flag that there is.
 const LAZY_PEERS: u32 = 1;
@@ -174,10 +175,11 @@ impl Imports {
         self.peers.retain(|peer| peer.name != *name || peer.imports > 0);
     }
 
-    /// Has the process of this name ended, or shut the library down?
-    pub fn is_gone(&self, name: &[u8; 16]) -> bool {
+    /// Has the process of this name ended, or shut the library down? One that is about to end may take a
+    /// moment.
+    pub fn is_gone(&self, name: &[u8; 16], patience: Duration) -> bool {
         let peer = self.peers.iter().find(|peer| peer.name == *name);
-        peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket))
+        peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket, patience))
     }
 
     fn range(&self, words: &Words) -> Option<usize> {

@@ -181,9 +181,9 @@ fn wait(socket: &Descriptor, events: i16, patience: Duration) -> bool {
     }
 }
 
-/// Is nobody at the other end any more? A process that is about to end may take a moment.
-pub fn is_hung_up(socket: &Descriptor) -> bool {
-    wait(socket, 0, Duration::from_millis(100))
+/// Is nobody at the other end any more?
+pub fn is_hung_up(socket: &Descriptor, patience: Duration) -> bool {
+    wait(socket, 0, patience)
 }
 
 /// Sends plain data, with descriptors; false: the other end is gone, or takes nothing.
