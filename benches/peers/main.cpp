@@ -38,7 +38,10 @@ void run_group(const std::string &group, const std::vector<Trace> &all)
     else if (group == "latency") latency<P>();
     else if (group == "random") rmm_random<P>();
     else if (group == "step") step<P>();
-    else if (group == "recorded") recorded<P>();
+    else if (group == "recorded") {
+        recorded<P>("two_other_streams", MIB);
+        recorded<P>("two_others_64_KiB", 64 * KIB);
+    }
     else if (group == "threads") threads<P>();
     else if (group == "handoff") handoff<P>();
     else if (group == "traces") traces<P>(all);

@@ -265,7 +265,9 @@ template <Peer P> void step()
 
 /// Allocate, two other streams use the block, free; 64 times between two waits for the device,
 /// which are not counted.
-template <Peer P> void recorded()
+/* An arena of a few MiB has room for many blocks of 64 KiB, and for two of a MiB: each second of those asks
+   whether the streams are done. */
+template <Peer P> void recorded(const char *name, std::size_t bytes)
 {
     constexpr int BLOCKS = 64;
     const int batches = quick ? 500 : 3000;
@@ -276,10 +278,10 @@ template <Peer P> void recorded()
         for (int batch = 0; batch < batches; batch++) {
             const auto start = Clock::now();
             for (int i = 0; i < BLOCKS; i++) {
-                void *block = must_allocate<P>(MIB, stream);
+                void *block = must_allocate<P>(bytes, stream);
                 P::record(block, stream, first);
                 P::record(block, stream, second);
-                P::release(block, MIB, stream);
+                P::release(block, bytes, stream);
             }
             ns += ns_since(start);
             P::synchronize();
@@ -287,7 +289,7 @@ template <Peer P> void recorded()
         ns /= batches * BLOCKS;
         best = round < 2 ? ns : std::min(best, ns);
     }
-    Row("recorded", "two_other_streams").figure("ns", best);
+    Row("recorded", name).figure("ns", best);
 }
 
 } // namespace bench

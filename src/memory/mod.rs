@@ -30,7 +30,6 @@ mod json;
 mod keys;
 mod ladder;
 mod launches;
-mod leeway;
 mod limbo;
 mod limit;
 pub mod observers;

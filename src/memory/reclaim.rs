@@ -34,14 +34,6 @@ impl DeviceMemory {
         if goes_by && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
             return Ok(Some(address));
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let is_pressed = unsafe { arena.state() }.limbo.rest.is_pressed(goes_by);
-        if is_pressed
-            && !is_simulated
-            && let Some(address) = self.grow_a_little(runtime, arena, request)?
-        {
-            return Ok(Some(address));
-        }
         let settled = self.settle(runtime, arena, false);
         match self.take::<true>(arena, request, SHORT_WALK)? {
             // What other streams do wrong is not this allocation's fault.

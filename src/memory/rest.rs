@@ -9,9 +9,6 @@
 //! before it grows, lends or fails. Where large blocks wait, or more than a little memory, it is but that
 //! moment: what is taken meanwhile in their place may be a piece of something larger.
 //!
-//! An arena that has to ask again and again before its rest is over, because it has hardly more memory than
-//! what waits, may grow a little instead (`leeway.rs`).
-//!
 //! The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
 //! at each allocation, and more and more rarely where they have been busy several times.
 
@@ -29,11 +26,6 @@ const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
 const LONGEST_BUSY: u64 = 16 * MOMENT;
 
-/// Questions before the rest was over, in excess of others, that say that an arena has too little room.
-const MANY_EARLY: u32 = 64;
-/// So many of them another one makes up for.
-const MADE_UP: u32 = 2;
-
 /// When streams are asked again.
 #[derive(Default)]
 pub(super) struct Rest {
@@ -47,8 +39,6 @@ pub(super) struct Rest {
     length: u32,
     /// How often in a row all streams were busy.
     refusals: u32,
-    /// How often they were asked too early, less what others have made up for.
-    early: u32,
 }
 
 /// What asking takes, by the clock.
@@ -78,20 +68,6 @@ impl Rest {
     pub(super) fn ask(&mut self) -> Asking {
         self.news = progress::listen();
         Asking { since: progress::now() }
-    }
-
-    /// They are to be asked although the rest is not over, or (`false`) because it is; was that once more
-    /// so often the case that the arena has too little room?
-    pub(super) fn is_pressed(&mut self, is_early: bool) -> bool {
-        self.early = match is_early {
-            true => self.early + 1,
-            false => self.early.saturating_sub(MADE_UP),
-        };
-        let is_pressed = self.early > MANY_EARLY;
-        if is_pressed {
-            self.early = 0;
-        }
-        is_pressed
     }
 
     /// Streams were asked; are all that blocks still wait for busy?
@@ -189,17 +165,6 @@ mod tests {
         assert!(rest.lasts >= MOMENT);
         std::thread::sleep(LONG);
         assert!(!goes_by(&mut rest), "a host that comes back finds what is over");
-    }
-
-    #[test]
-    fn who_asks_early_again_and_again_is_pressed() {
-        let mut rest = Rest::default();
-        assert!((0..MANY_EARLY).all(|_| !rest.is_pressed(true)));
-        assert!(rest.is_pressed(true) && !rest.is_pressed(true));
-        let made_up = |rest: &mut Rest| {
-            !(0..MADE_UP).any(|_| rest.is_pressed(true)) && !rest.is_pressed(false)
-        };
-        assert!((0..1000).all(|_| made_up(&mut rest)));
     }
 
     #[test]

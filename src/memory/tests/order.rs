@@ -1,10 +1,7 @@
 //! When memory is used again: at once in its own stream, after the others for `record_stream`.
 
-use super::super::arena::Request;
-use super::super::block::UNIT;
 use super::super::record_stream;
 use super::super::stats::{ACTIVE, ALLOCATION, REQUESTED_BYTES};
-use super::super::virtual_memory::arena_of;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::callback::{self, Callback};
 use crate::driver::Call;
@@ -238,43 +235,6 @@ fn an_arena_asks_before_it_grows() {
         assert_eq!((bench.reserved(), current(bench).1), (reserved, 1));
         bench.check();
     });
-}
-
-/// An arena that has hardly more memory than what waits in it may grow, but only a little.
-#[test]
-fn an_arena_grows_a_little_rather_than_ask_too_often() {
-    let room = |bench: Bench| {
-        let own = bench.stream();
-        let kept = [(); 2].map(|()| bench.malloc(own, MIB));
-        let (reserved, mut blocks) = (bench.reserved(), Vec::new());
-        let arena = arena_of(kept[0]).unwrap().0;
-        let request = Request { units: (MIB / UNIT) as u32, bytes: MIB, oversize: false };
-        let grow = || {
-            let _guard = arena.lock.guard();
-            bench.memory().grow_a_little(bench.runtime, arena, request).unwrap()
-        };
-        while let Some(block) = grow() {
-            blocks.push(block);
-            record_stream(block, bench.stream()).unwrap();
-            bench.check();
-            bench.free(block);
-        }
-        bench.check();
-        let grown = bench.reserved() - reserved;
-        assert_eq!(grown == 0, blocks.is_empty());
-        bench.malloc(own, MIB);
-        assert_eq!(current(bench), (3, 3, 3 * MIB as i64));
-        grown
-    };
-    // The 8192th part, beyond the block itself.
-    let grown = on_machine("memory=64GiB", room);
-    assert!((4 * MIB..=8 * MIB).contains(&grown), "{grown}");
-    assert_eq!(on_machine("memory=1GiB", room), 0, "that is too little");
-    let limited = |bench: Bench| {
-        bench.memory().set_fraction(0.5).unwrap();
-        room(bench)
-    };
-    assert_eq!(on_machine("memory=64GiB", limited), 0, "memory is not short");
 }
 
 #[test]
