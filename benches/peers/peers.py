@@ -156,10 +156,12 @@ def present(options, results):
 
 def run_peer(options, results, peer, wanted):
     program, configuration, without, _ = PEERS[peer]
-    groups = ",".join(group for group in wanted if group not in without)
-    if groups:
+    groups = [group for group in wanted if group not in without]
+    # What ran before may have used all of the memory, after which an allocator may act otherwise.
+    together, alone = [g for g in groups if g != "regrow"], [g for g in groups if g == "regrow"]
+    for some in filter(None, (together, alone)):
         run(options, results, peer,
-            [os.path.join(options.programs, f"peers_{program}"), peer, groups,
+            [os.path.join(options.programs, f"peers_{program}"), peer, ",".join(some),
              *(["--quick"] if options.quick else []), *options.traces],
             {"PYTORCH_CUDA_ALLOC_CONF": configuration})
 
