@@ -175,11 +175,20 @@ impl Imports {
         self.peers.retain(|peer| peer.name != *name || peer.imports > 0);
     }
 
-    /// Has the process of this name ended, or shut the library down? One that is about to end may take a
-    /// moment.
-    pub fn is_gone(&self, name: &[u8; 16], patience: Duration) -> bool {
+    /// What a wait for an event of the process of this name has come to; an error if that has ended, or shut
+    /// the library down: then its event is none to some drivers, and to others it still is one.
+    pub fn unless_gone(&self, name: &[u8; 16], waited: Result<()>) -> Result<()> {
+        // One that is about to end may take a moment.
+        let patience = match waited {
+            Ok(()) => Duration::ZERO,
+            Err(Error::Cuda(_)) => Duration::from_millis(100),
+            other => return other,
+        };
         let peer = self.peers.iter().find(|peer| peer.name == *name);
-        peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket, patience))
+        match peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket, patience)) {
+            true => Err(socket::GONE),
+            false => waited,
+        }
     }
 
     fn range(&self, words: &Words) -> Option<usize> {

@@ -36,7 +36,6 @@ use imports::Imports;
 use server::{Desk, Server};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// So many handles name an event at a time; the exporter waits for its stream instead, as PyTorch.
 const MOST_EVENTS: usize = 1000;
@@ -281,14 +280,7 @@ impl Ipc {
             0 => Ok(()),
             _ => wait_for_other(runtime, device, stream, &words.event),
         };
-        // The event of a process that has ended is none to some drivers, and to others it still is one.
-        let is_gone = match &waited {
-            Ok(()) => imports.is_gone(&words.socket, Duration::ZERO),
-            Err(Error::Cuda(_)) => imports.is_gone(&words.socket, Duration::from_millis(100)),
-            Err(_) => false,
-        };
-        let waited = if is_gone { Err(socket::GONE) } else { waited };
-        if let Err(error) = waited {
+        if let Err(error) = imports.unless_gone(&words.socket, waited) {
             // Nothing has used it.
             let _ = imports.close(runtime, address);
             return Err(error);

@@ -3,9 +3,9 @@
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
 //! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
-//! Whoever is watching (`watch.rs`) was asked about before. What may be seen by other threads at the same time is in `epoch.rs` (being
-//! inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all else here is plain
-//! memory under that lock.
+//! Whoever is watching (`watch.rs`) was asked about before. What may be seen by other threads at the same time
+//! is in `epoch.rs` (being inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all
+//! else here is plain memory under that lock.
 
 use super::arena::Arena;
 use super::block::UNIT;
