@@ -194,7 +194,7 @@ pub fn enter() -> Result<Inside> {
 
 /// The same for a thread that was inside before, if nobody keeps turns and a fence costs nothing.
 #[inline(always)]
-pub fn enter_quickly() -> Option<Inside> {
+fn enter_quickly() -> Option<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 || watch::is_watched_by(watch::ENTRIES) {
         return None;
