@@ -100,6 +100,12 @@ done
 
 compile tcuda -DPEER_TCUDA -I"$root/include" -isystem "$include" "$build/libtcuda.so"
 g++ -std=c++20 -O2 -isystem "$include" "$here/peers/start.cpp" -o "$build/peers_start" -ldl
+# Only where there is a driver to take the time of.
+driver=$(ldconfig -p | sed -n 's/.*libcuda\.so\.1 .*x86-64.* => //p' | head -1)
+[ "$backend" = sim ] || [ -z "$driver" ] ||
+    gcc -O2 -Wall -Wextra -shared -fPIC -isystem "$include" "$here/peers/driver_clock.c" \
+        -Wl,--no-as-needed "$driver" -ldl -o "$build/libdriver_clock.so" ||
+        absent "the time in the driver" "driver_clock.c could not be built"
 if [ -n "$torch" ] && [ -e "$runtime" ]; then
     compile torch -DPEER_TORCH "${stub[@]}" -isystem "$torch/include" -isystem "$include" \
         "$runtime" -L"$torch/lib" -lc10 -lc10_cuda -Wl,--allow-shlib-undefined \

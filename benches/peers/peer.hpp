@@ -47,6 +47,10 @@ concept Limits = requires(double fraction) { P::limit(fraction); };
 template <class P>
 concept Counts = requires { P::driver_calls(); };
 
+/// The peer knows how long the driver took for memory.
+template <class P>
+concept Times = requires { P::driver_ns(); };
+
 [[noreturn, gnu::cold, gnu::noinline]] inline void out_of_memory() { fail("out of memory"); }
 
 template <Peer P> void *must_allocate(size_t bytes, typename P::Stream stream)

@@ -4,6 +4,8 @@
 #include "measure.hpp"
 #include "peer.hpp"
 
+#include <cstdlib>
+#include <dlfcn.h>
 #include <string>
 #include <tcuda.h>
 
@@ -112,6 +114,19 @@ struct Tcuda {
         uint64_t count = 0;
         check(tcuda_backend_call_count(nullptr, &count), "tcuda_backend_call_count");
         return count;
+    }
+
+    /// What the driver took for memory so far, if driver_clock.c is between it and us; else 0.
+    static uint64_t driver_ns()
+    {
+        static const auto read = [] {
+            const char *clock = std::getenv("TCUDA_CUDA_DRIVER_PATH");
+            void *library = clock == nullptr ? nullptr : dlopen(clock, RTLD_NOW | RTLD_NOLOAD);
+            return library == nullptr
+                ? nullptr
+                : reinterpret_cast<uint64_t (*)()>(dlsym(library, "driver_clock_ns"));
+        }();
+        return read == nullptr ? 0 : read();
     }
 
     // ---- Streams and events ----

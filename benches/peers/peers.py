@@ -25,6 +25,8 @@ import tables
 
 GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", "handoff", "traces",
           "rotation", "regrow", "events", "driver")
+# They have a process each.
+ALONE = ("traces", "regrow")
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything
 # over a stub of the CUDA runtime.
@@ -158,12 +160,15 @@ def run_peer(options, results, peer, wanted):
     program, configuration, without, _ = PEERS[peer]
     groups = [group for group in wanted if group not in without]
     # What ran before may have used all of the memory, after which an allocator may act otherwise.
-    together, alone = [g for g in groups if g != "regrow"], [g for g in groups if g == "regrow"]
-    for some in filter(None, (together, alone)):
+    alone = [[group] for group in groups if group in ALONE]
+    for some in filter(None, ([group for group in groups if group not in ALONE], *alone)):
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": configuration}
+        clock = os.path.join(options.programs, "libdriver_clock.so")
+        if some == ["traces"] and os.path.exists(clock):
+            environment["TCUDA_CUDA_DRIVER_PATH"] = clock
         run(options, results, peer,
             [os.path.join(options.programs, f"peers_{program}"), peer, ",".join(some),
-             *(["--quick"] if options.quick else []), *options.traces],
-            {"PYTORCH_CUDA_ALLOC_CONF": configuration})
+             *(["--quick"] if options.quick else []), *options.traces], environment)
 
 
 def run_starts(options, results):

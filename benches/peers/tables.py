@@ -24,7 +24,8 @@ TITLES = {
 }
 FIGURES = {
     "ns": "ns", "us": "us", "ms": "ms", "again_ms": "ms, once more",
-    "cold_ns": "ns an event, cold", "warm_ns": "ns an event, warm",
+    "cold_ns": "ns an event, cold", "cold_driver_ns": "of them in the driver's calls for memory",
+    "warm_ns": "ns an event, warm",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
     "calls_cold": "calls of the driver, cold", "calls_warm": "calls of the driver, warm",

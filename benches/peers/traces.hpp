@@ -140,6 +140,12 @@ template <Peer P> uint64_t calls()
     return 0;
 }
 
+template <Peer P> uint64_t driver_ns()
+{
+    if constexpr (Times<P>) return P::driver_ns();
+    return 0;
+}
+
 /// What is reserved and allocated, looked at 400 times in a cold pass and a warm one; gives the
 /// peak of what was reserved, for peers that keep none.
 template <Peer P> uint64_t memory_over_time(const Trace &trace)
@@ -171,8 +177,8 @@ template <Peer P> uint64_t memory_over_time(const Trace &trace)
 
 template <Peer P> void replay(const Trace &trace)
 {
-    const int warm_passes = quick ? 3 : 5;
-    double cold = 0, warm = 0;
+    constexpr int warm_passes = 8;
+    double cold = 0, cold_driver = 0, warm = 0;
     uint64_t cold_calls = 0, warm_calls = 0;
     Usage usage;
     {
@@ -181,7 +187,7 @@ template <Peer P> void replay(const Trace &trace)
         P::empty_cache();
         P::reset_peaks();
         for (int i = 0; i <= warm_passes; i++) {
-            const uint64_t calls_before = calls<P>();
+            const uint64_t calls_before = calls<P>(), driver_before = driver_ns<P>();
             const auto start = Clock::now();
             const bool fits = player.pass();
             const double ns = ns_since(start) / double(trace.events.size());
@@ -189,6 +195,8 @@ template <Peer P> void replay(const Trace &trace)
             warm_calls = calls<P>() - calls_before;
             if (i == 0) {
                 cold = ns;
+                cold_driver
+                    = double(driver_ns<P>() - driver_before) / double(trace.events.size());
                 cold_calls = warm_calls;
             } else {
                 warm = i == 1 ? ns : std::min(warm, ns);
@@ -201,6 +209,7 @@ template <Peer P> void replay(const Trace &trace)
     if (usage.reserved != 0 || peak != 0) peak = std::max(peak, memory_over_time<P>(trace));
     Row row("traces", trace.name);
     row.figure("cold_ns", cold).figure("warm_ns", warm);
+    if (cold_driver != 0) row.figure("cold_driver_ns", cold_driver);
     if (peak != 0)
         row.figure("reserved_over_allocated", double(peak) / double(trace.peak_allocated));
     if (usage.peak_requested != 0)

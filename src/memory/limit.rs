@@ -1,7 +1,7 @@
 //! How much memory of a device the cache may have at a time. Memory is claimed before the driver is
 //! asked for it, so that threads which grow at once do not pass the limit together.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The limit, and what was claimed.
 pub struct Limit {
@@ -10,8 +10,8 @@ pub struct Limit {
     claimed: AtomicU64,
     /// The share of the device's memory that was asked for, its bits.
     fraction: AtomicU64,
-    /// Was there ever less than was asked for?
-    was_short: AtomicBool,
+    /// What was claimed when there was less than was asked for, the last time; `u64::MAX`: that never was.
+    short_at: AtomicU64,
 }
 
 impl Limit {
@@ -21,7 +21,7 @@ impl Limit {
             most: AtomicU64::new(u64::MAX),
             claimed: AtomicU64::new(0),
             fraction: AtomicU64::new(1f64.to_bits()),
-            was_short: AtomicBool::new(false),
+            short_at: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -30,7 +30,7 @@ impl Limit {
         let most = if fraction == 1.0 { u64::MAX } else { (fraction * total as f64) as u64 };
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
         self.most.store(most, Ordering::Relaxed);
-        self.was_short.store(false, Ordering::Relaxed);
+        self.short_at.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Is there one?
@@ -40,12 +40,13 @@ impl Limit {
 
     /// Memory ran out, the driver's or what the limit allows.
     pub fn runs_short(&self) {
-        self.was_short.store(true, Ordering::Relaxed);
+        self.short_at.store(self.claimed().max(1), Ordering::Relaxed);
     }
 
-    /// Did memory run out since the limit was set?
+    /// Did memory run out since the limit was set, and is half as much claimed as was then? A host that
+    /// gave most of it back is not short any more.
     pub fn was_short(&self) -> bool {
-        self.was_short.load(Ordering::Relaxed)
+        self.claimed() >= self.short_at.load(Ordering::Relaxed).div_ceil(2)
     }
 
     /// The share, as it was set.
@@ -97,6 +98,24 @@ mod tests {
         assert!(!limit.claim(1));
         limit.set(1.0, 1001);
         assert_eq!(limit.most(), u64::MAX);
+    }
+
+    #[test]
+    fn memory_is_short_until_half_of_it_went_back() {
+        let limit = Limit::new();
+        assert!(!limit.was_short());
+        limit.set(0.5, 2000);
+        assert!(limit.claim(900) && !limit.was_short());
+        assert!(!limit.claim(101) && limit.was_short());
+        limit.let_go(450);
+        assert!(limit.was_short());
+        limit.let_go(1);
+        assert!(!limit.was_short());
+        // Others may have the memory by now.
+        limit.runs_short();
+        assert!(limit.was_short());
+        limit.set(0.5, 2000);
+        assert!(!limit.was_short());
     }
 
     #[test]

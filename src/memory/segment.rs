@@ -37,6 +37,8 @@ const AGAIN: u32 = 6;
 /// Its handles are as large as those of an arena of so many times its size: what lies low is in use for
 /// long, and large handles there are seldom idle.
 const SOONER: u64 = 2;
+/// The same where it grows by `LARGE` or more: what is mostly one block is idle, or not, as a whole.
+const SOONER_BY_MUCH: u64 = 16;
 /// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
 const OF_ROOM: u32 = 4;
 
@@ -45,7 +47,7 @@ const OF_ROOM: u32 = 4;
 struct Growth {
     /// What the arena grows by.
     bytes: u64,
-    /// What it has then; or had, if it only grows again, up to twice as much.
+    /// What it has then; or had, if it only grows again, up to some times as much.
     total: u64,
     /// Does much of it lie idle in pieces?
     is_scattered: bool,
@@ -217,7 +219,8 @@ impl Segment {
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
         let now = self.bytes + bytes;
-        let had = if pieces == 0 { self.most.min(now.saturating_mul(SOONER)) } else { 0 };
+        let sooner = if bytes >= LARGE { SOONER_BY_MUCH } else { SOONER };
+        let had = if pieces == 0 { self.most.min(now.saturating_mul(sooner)) } else { 0 };
         let total = now.max(had);
         let is_scattered = pieces > self.bytes / 64;
         let growth = Growth { bytes, total, is_scattered, granularity };
