@@ -77,6 +77,13 @@ pub fn nap() {
     }
 }
 
+/// Lets some microseconds pass without sleep.
+pub fn pause() {
+    if !give_way() {
+        (0..400).for_each(|_| spin_loop());
+    }
+}
+
 /// Orders what this thread does, for those who use [`heavy_fence`] alone.
 #[inline]
 pub fn light_fence() {

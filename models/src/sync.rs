@@ -211,6 +211,11 @@ pub fn yield_now() {
     loom::thread::yield_now();
 }
 
+/// Lets others go on.
+pub fn pause() {
+    loom::thread::yield_now();
+}
+
 /// As long as another needs.
 pub fn nap() {
     yield_now();

@@ -35,6 +35,8 @@ pub struct Account {
     pub most: Lanes,
     /// Number of the last time that it asked the ledger; 0: never.
     pub asked: u64,
+    /// What each had then, with what it asked for.
+    had: Lanes,
     /// Blocks that became free before the last reset.
     freed_before: i64,
     /// What it has left below the peaks of its class beyond the slack, which ends with those of all.
@@ -101,6 +103,18 @@ impl Account {
         std::array::from_fn(|lane| self.now(lane))
     }
 
+    /// It asks the ledger for the `number`th time of all, with what it asks for counted already.
+    pub fn asks(&mut self, number: u64) {
+        self.asked = number;
+        self.had = self.current();
+    }
+
+    /// What each lacks to what it had when it asked the last time.
+    #[inline]
+    pub fn lacking(&self) -> Lanes {
+        std::array::from_fn(|lane| (self.had[lane] - self.now(lane)).max(0))
+    }
+
     /// Sets how much each may grow from now on: as far as the peaks of all classes go, and those of its
     /// own.
     pub fn set_slack(&mut self, left: [Lanes; 2]) {
@@ -111,6 +125,13 @@ impl Account {
         (self.slack, self.blocks, self.bytes) = (slack, 0, 0);
         self.most = std::array::from_fn(|lane| current[lane] + slack[lane]);
         self.share();
+    }
+
+    /// Adds to that, where it was the same for all classes and its own.
+    pub fn add_slack(&mut self, more: [Lanes; 2]) {
+        let slack: Lanes = std::array::from_fn(|lane| self.slack(lane));
+        let sum = |more: Lanes| std::array::from_fn(|lane| slack[lane] + more[lane]);
+        self.set_slack(more.map(sum));
     }
 
     /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack

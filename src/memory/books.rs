@@ -4,7 +4,7 @@ use super::arena_lock::ArenaLock;
 use super::stats::{ALL, Account, Class, LANES, Lanes, Ledger, Statistics, Sums};
 use crate::lock::Lock;
 use crate::rank::Rank;
-use crate::sync::UnsafeCell;
+use crate::sync::{self, AtomicBool, Ordering, UnsafeCell};
 
 /// What has an account in the books: an arena.
 pub trait Member {
@@ -37,6 +37,9 @@ pub struct Books<M> {
 pub struct GuardedBooks<M> {
     /// Taken after a member's lock, never before one that it waits for.
     lock: Lock,
+    /// Did some get nothing when slack was shared out the last time? Whoever reads something else waits in
+    /// vain, or takes what others need.
+    is_scarce: AtomicBool,
     books: UnsafeCell<Books<M>>,
 }
 
@@ -47,7 +50,8 @@ impl<M: Member> GuardedBooks<M> {
     /// Books without members.
     pub fn new() -> GuardedBooks<M> {
         let books = Books { ledger: Ledger::default(), members: Vec::new() };
-        GuardedBooks { lock: Lock::new(Rank::LEDGER), books: UnsafeCell::new(books) }
+        let is_scarce = AtomicBool::new(false);
+        GuardedBooks { lock: Lock::new(Rank::LEDGER), is_scarce, books: UnsafeCell::new(books) }
     }
 
     /// Runs `body` with the lock alone: accounts change meanwhile.
@@ -121,13 +125,23 @@ impl<M: Member> GuardedBooks<M> {
         unsafe { own.with_account(with_both) }
     }
 
+    /// Where there is not enough below the peaks for all that ask, and each takes it from another, threads
+    /// would do little else: so each waits a moment, while the others go on, and may be given something.
     #[cold]
     fn count_in_ledger(&self, own: &M, change: &Lanes) {
-        self.with(Some(own), |books| {
+        if self.is_scarce.load(Ordering::Relaxed) {
+            self.wait_parked(own, sync::pause);
+            // SAFETY: the lock is held and we are not parked.
+            if unsafe { own.with_account(|account| account.apply(change)) } {
+                return;
+            }
+        }
+        let is_enough = self.with(Some(own), |books| {
             // SAFETY: all accounts are held still.
             unsafe { own.with_account(|account| account.add(change)) };
-            books.share_out(Some(own));
+            books.share_out(Some(own))
         });
+        self.is_scarce.store(!is_enough, Ordering::Relaxed);
     }
 }
 
@@ -199,34 +213,45 @@ impl<M: Member> Books<M> {
     }
 
     /// Raises the peaks to what is, and shares out anew what is left below them: among the members that
-    /// asked lately, since what others hold is missing where it is needed.
-    pub fn share_out(&mut self, asked: Option<&M>) {
+    /// asked lately, since what others hold is missing where it is needed. Each first gets what it lacks to
+    /// what it had when it asked, as long as there is enough for one more: where the peak is low, equal parts
+    /// would be too little for anybody. What is left then they share. Was there enough for all?
+    pub fn share_out(&mut self, asked: Option<&M>) -> bool {
         let sums = self.sums(Account::current);
         self.ledger.raise(&sums);
         if let Some(asked) = asked {
             self.ledger.asks += 1;
             // SAFETY: the books hold all accounts still.
-            unsafe { asked.with_account(|account| account.asked = self.ledger.asks) };
+            unsafe { asked.with_account(|account| account.asks(self.ledger.asks)) };
         }
         // So many asked in the meantime that it would have been among them.
         let lately = 16 + 4 * self.members.len() as u64;
         let asks = self.ledger.asks;
         let takes_part = |account: &Account| account.asked != 0 && asks - account.asked < lately;
-        let mut members = [0; 3];
+        let mut left = self.ledger.left(&sums);
+        let (mut members, mut is_enough) = ([0; 3], true);
         self.each(|class, account| {
-            let count = i64::from(takes_part(account));
+            let takes_part = takes_part(account);
+            let count = i64::from(takes_part);
             members[ALL] += count;
             members[class.row()] += count;
+            let lacking = if takes_part { account.lacking() } else { [0; LANES] };
+            let is_there = left.take(class, &lacking);
+            is_enough &= is_there;
+            account.set_slack([if is_there { lacking } else { [0; LANES] }; 2]);
         });
         for member in &self.members {
             let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
-            let slack = self.ledger.share(&sums, &members, member.class(), asked);
-            let set = |account: &mut Account| {
-                account.set_slack(if takes_part(account) { slack } else { [[0; LANES]; 2] });
+            let part = left.part(&members, member.class(), asked);
+            let add = |account: &mut Account| {
+                if takes_part(account) {
+                    account.add_slack(part);
+                }
             };
             // SAFETY: the books hold all accounts still.
-            unsafe { member.with_account(set) };
+            unsafe { member.with_account(add) };
         }
+        is_enough
     }
 
     /// Every peak becomes its current value.

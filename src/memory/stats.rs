@@ -172,6 +172,40 @@ pub struct Ledger {
 /// Sums over the accounts of a device: all, small, large.
 pub type Sums = [Lanes; 3];
 
+/// What is left below the peaks: of all, and of each class.
+pub struct Left(Sums);
+
+impl Left {
+    /// Takes what an arena of a class lacks, all of it or nothing; was there enough?
+    #[inline]
+    pub fn take(&mut self, class: Class, lacking: &Lanes) -> bool {
+        let rows = [ALL, class.row()];
+        let is_enough =
+            |row: &Lanes| lacking.iter().zip(row).all(|(lacking, left)| lacking <= left);
+        let is_there = rows.iter().all(|row| is_enough(&self.0[*row]));
+        if is_there {
+            for row in rows {
+                self.0[row].iter_mut().zip(lacking).for_each(|(left, lacking)| *left -= lacking);
+            }
+        }
+        is_there
+    }
+
+    /// What one arena of a class gets of it, when it is shared among `members` (all, small, large); the one
+    /// that asked gets what the others' equal parts leave.
+    #[inline]
+    pub fn part(&self, members: &[i64; 3], class: Class, asked: bool) -> [Lanes; 2] {
+        // Shifts: a division for each lane would cost more than all the rest.
+        let shifts = members.map(|count| count.max(1).cast_unsigned().next_power_of_two().ilog2());
+        [ALL, class.row()].map(|row| {
+            self.0[row].map(|left| {
+                let part = left >> shifts[row];
+                if asked { left - part * (members[row] - 1) } else { part }
+            })
+        })
+    }
+}
+
 impl Ledger {
     /// Raises the peaks to these sums.
     pub fn raise(&mut self, sums: &Sums) {
@@ -238,20 +272,12 @@ impl Ledger {
         counted.num_oom_rejections = 0;
     }
 
-    /// What one arena of a class gets of what is left below the lowest peaks, of all and of its class,
-    /// when that is shared among `members` (all, small, large); the one that asked gets what the others'
-    /// equal parts leave.
+    /// What is left below the lowest peaks.
     #[inline]
-    pub fn share(&self, sums: &Sums, members: &[i64; 3], class: Class, asked: bool) -> [Lanes; 2] {
-        // Shifts: a division for each lane would cost more than all the rest.
-        let shifts = members.map(|count| count.max(1).cast_unsigned().next_power_of_two().ilog2());
-        [ALL, class.row()].map(|row| {
-            std::array::from_fn(|lane| {
-                let left = self.lowest[row][lane] - sums[row][lane];
-                let part = left >> shifts[row];
-                if asked { left - part * (members[row] - 1) } else { part }
-            })
-        })
+    pub fn left(&self, sums: &Sums) -> Left {
+        Left(std::array::from_fn(|row| {
+            std::array::from_fn(|lane| self.lowest[row][lane] - sums[row][lane])
+        }))
     }
 
     /// Counts memory that came from the driver, or went back to it if negative (never 0), and how the
@@ -316,8 +342,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    #[test]
-    fn slack_never_lets_the_sum_pass_the_peak() {
+    /// A ledger with a peak of 100 blocks in its first lane, of which 93 are there: all of them small.
+    fn left_of_seven() -> Left {
         let mut ledger = Ledger::default();
         let mut sums = [[0; LANES]; 3];
         sums[ALL][0] = 100;
@@ -325,10 +351,34 @@ mod tests {
         ledger.raise(&sums);
         sums[ALL][0] = 93;
         sums[Class::Small.row()][0] = 93;
+        ledger.left(&sums)
+    }
+
+    #[test]
+    fn slack_never_lets_the_sum_pass_the_peak() {
+        let left = left_of_seven();
         let members = [3, 3, 0];
-        let asked = ledger.share(&sums, &members, Class::Small, true).map(|row| row[0]);
-        let other = ledger.share(&sums, &members, Class::Small, false).map(|row| row[0]);
+        let asked = left.part(&members, Class::Small, true).map(|row| row[0]);
+        let other = left.part(&members, Class::Small, false).map(|row| row[0]);
         assert_eq!((asked, other), ([5; 2], [1; 2]));
         assert_eq!(asked[ALL] + 2 * other[ALL], 7);
+    }
+
+    #[test]
+    fn what_is_lacking_is_there_in_every_lane_or_not_at_all() {
+        let mut left = left_of_seven();
+        let lacking = |first, second| {
+            let mut lacking = [0; LANES];
+            (lacking[0], lacking[1]) = (first, second);
+            lacking
+        };
+        assert!(left.take(Class::Small, &lacking(4, 0)));
+        assert!(!left.take(Class::Small, &lacking(4, 0)), "three are left");
+        assert!(!left.take(Class::Small, &lacking(1, 1)), "none of the second lane");
+        assert!(!left.take(Class::Large, &lacking(1, 0)), "nor of the other class");
+        assert!(left.take(Class::Large, &lacking(0, 0)));
+        assert!(left.take(Class::Small, &lacking(3, 0)));
+        assert!(!left.take(Class::Small, &lacking(1, 0)));
+        assert_eq!(left.part(&[1, 1, 0], Class::Small, true).map(|row| row[0]), [0; 2]);
     }
 }
