@@ -141,7 +141,7 @@ impl Arena {
                 blocks: Blocks::new(capacity)?,
                 bins: Bins::new(),
                 quick: Quick::new(),
-                starts: Starts::new(class, (slot_bytes / UNIT) as usize)?,
+                starts: Starts::new()?,
                 first: NONE,
                 last: NONE,
                 wilderness: NONE,
@@ -321,7 +321,7 @@ impl ArenaState {
         let (id, start) = self.take_quick(request.units)?;
         let block = self.blocks.get_mut(id)?;
         block.hand_out(request);
-        // Its window still says where it starts: nothing else can start there.
+        // It is noted still where it starts: nothing else can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         self.free_blocks -= 1;
         self.active_blocks += 1;
@@ -371,7 +371,7 @@ impl ArenaState {
                 return Ok(None);
             }
         }
-        self.starts.prepare(self.blocks[id].start)?;
+        self.prepare_start()?;
         // From here on nothing fails.
         if id != self.wilderness {
             self.bins.remove(&mut self.blocks, id);
@@ -399,7 +399,7 @@ impl ArenaState {
         let block = &mut self.blocks[id];
         block.uses = 0;
         block.waits = 0;
-        self.starts.note(start, id);
+        self.note_start(id);
         Ok(Some(id))
     }
 

@@ -33,8 +33,17 @@ pub enum State {
     Guest = 7,
 }
 
-/// A block.
+impl State {
+    /// Does `starts.rs` know where such a block starts?
+    #[inline]
+    pub fn is_noted(self) -> bool {
+        matches!(self, State::Allocated | State::Pending | State::Quick)
+    }
+}
+
+/// A block. No field but one is longer than 4 bytes: so aligned, it has 44.
 #[derive(Clone, Copy)]
+#[repr(C, packed(4))]
 pub struct Block {
     /// Bytes that were asked for.
     pub requested: u64,
@@ -50,6 +59,8 @@ pub struct Block {
     pub bin_previous: u32,
     /// Neighbour in its bin.
     pub bin_next: u32,
+    /// The next in its list of `starts.rs`, while it is noted there.
+    pub later: u32,
     /// First of the other streams that use it; 0: none.
     pub uses: u32,
     /// Streams that it still waits for.
@@ -75,6 +86,7 @@ impl Block {
             next: NONE,
             bin_previous: NONE,
             bin_next: NONE,
+            later: NONE,
             uses: 0,
             waits: 0,
             state,
@@ -144,6 +156,17 @@ impl Blocks {
     #[inline(always)]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Block> {
         self.region.as_mut_slice().get_mut(id as usize)
+    }
+
+    /// One past the highest index that `get` finds.
+    #[inline(always)]
+    pub fn indices(&self) -> usize {
+        self.region.as_slice().len()
+    }
+
+    /// Every index that was in use, vacant or not.
+    pub fn all(&self) -> std::ops::Range<u32> {
+        1..self.used
     }
 
     /// Bytes of host memory that they have.

@@ -10,6 +10,7 @@
 use super::arena::Arena;
 use super::block::UNIT;
 use super::policy::{self, Policy};
+use super::starts::unit_of;
 use super::stats::change_of;
 use super::{round_size, virtual_memory};
 use crate::device::CURRENT;
@@ -113,7 +114,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     let Some((units, requested)) = state.plain(id) else {
         return free_used(inside, arena, id);
     };
-    state.free(id, units, (offset / UNIT) as u32);
+    state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
     if !unsafe { arena.account() }.fall(bytes, requested, split) {

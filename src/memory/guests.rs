@@ -245,7 +245,7 @@ impl ArenaState {
         if id == NONE {
             return Ok(None);
         }
-        self.prepare_window(self.blocks[id].start)?;
+        self.prepare_start()?;
         // From here on nothing fails.
         let Block { start, units: whole, next, .. } = self.blocks[id];
         self.unshelve_of_guest(index, id);
@@ -261,6 +261,7 @@ impl ArenaState {
         } else {
             self.free_blocks -= 1;
         }
+        self.note_start(id);
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
         block.requested = request.bytes;
@@ -269,7 +270,6 @@ impl ArenaState {
         block.waits = 0;
         self.active_blocks += 1;
         self.guests.list[index].held += 1;
-        self.note_start(id);
         Ok(Some(id))
     }
 
@@ -285,6 +285,7 @@ impl ArenaState {
     /// A block of a guest that nobody uses any more is free in the guest's order.
     pub(super) fn free_of_guest(&mut self, index: usize, id: u32) {
         self.guests.freed += 1;
+        self.forget_start(id);
         let guest = &mut self.guests.list[index];
         guest.held -= 1;
         guest.frees += 1;

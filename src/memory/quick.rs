@@ -193,6 +193,7 @@ impl ArenaState {
     }
 
     fn join(&mut self, id: u32) {
+        self.forget_start(id);
         // Counted as free already, which `release` does.
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();

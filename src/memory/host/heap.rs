@@ -409,6 +409,7 @@ fn free_block(start: u32, units: u32) -> Block {
         next: NONE,
         bin_previous: NONE,
         bin_next: NONE,
+        later: NONE,
         uses: 0,
         waits: 0,
         oversize: false,

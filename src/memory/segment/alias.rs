@@ -85,6 +85,11 @@ impl Aliases {
         self.of(id).is_some()
     }
 
+    /// The first block of the alias that holds a unit, or none.
+    pub(in crate::memory) fn holding(&self, unit: u32) -> u32 {
+        self.live().find(|alias| alias.holds(unit)).map_or(NONE, |alias| alias.block)
+    }
+
     /// Those that are in use.
     pub(in crate::memory) fn live(&self) -> impl Iterator<Item = &Alias> + Clone {
         self.list.iter().filter(|alias| alias.block != NONE)
@@ -322,7 +327,7 @@ impl ArenaState {
         let alias = &self.segment.aliases.list[index];
         let (start, units, parts) = (alias.start, alias.units, alias.homes.len());
         self.blocks.prepare(2 * parts as u32 + 2)?;
-        self.prepare_window(start)?;
+        self.prepare_start()?;
         // From here on nothing fails.
         let mut at = self.first;
         let mut part = 0;
@@ -344,6 +349,7 @@ impl ArenaState {
             history::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
         }
         let id = self.new_block(start, request.units, State::Allocated);
+        self.note_start(id);
         let block = &mut self.blocks[id];
         block.requested = request.bytes;
         block.oversize = request.oversize;
@@ -355,7 +361,6 @@ impl ArenaState {
             self.free_blocks += 1;
             self.free_bytes += self.blocks[rest].bytes();
         }
-        self.note_start(id);
         self.active_blocks += 1;
         self.segment.aliases.list[index].block = id;
         let address = base + u64::from(start) * UNIT;
@@ -392,6 +397,7 @@ impl ArenaState {
             self.free_bytes -= self.blocks[rest].bytes();
             self.blocks.give(rest);
         }
+        self.forget_start(id);
         self.blocks.give(id);
         while let Some(lent) = self.segment.aliases.list[index].lent.pop() {
             let block = &self.blocks[lent];

@@ -140,7 +140,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some(id) = state.best_fit(request, &rules) else { return Ok(None) };
-        state.prepare_occupy(id)?;
+        state.prepare_occupy()?;
         state.unshelve(id);
         Ok(Some(self.hand_out(arena, id, request, &rules)))
     }

@@ -239,7 +239,7 @@ impl ArenaState {
         const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments");
         self.blocks.prepare(4)?;
         let (hole, start) = self.place(units, limit).ok_or(NO_ROOM)?;
-        self.prepare_window(start)?;
+        self.prepare_start()?;
         let Some(segments) = &mut self.segments else { return Err(NO_ROOM) };
         segments.fits.prepare(segments.blocks + 2)?;
         segments.list.try_reserve(1).map_err(|_| NO_ROOM)?;
@@ -314,9 +314,9 @@ impl ArenaState {
     }
 
     /// Makes sure that taking a block cannot fail.
-    pub(super) fn prepare_occupy(&mut self, id: u32) -> Result<()> {
+    pub(super) fn prepare_occupy(&mut self) -> Result<()> {
         self.blocks.prepare(1)?;
-        self.prepare_window(self.blocks[id].start)?;
+        self.prepare_start()?;
         let Some(segments) = &mut self.segments else { return Ok(()) };
         segments.fits.prepare(segments.blocks + 1)
     }
@@ -346,6 +346,7 @@ impl ArenaState {
             }
             self.shelve(rest, now);
         }
+        self.note_start(id);
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
         block.requested = requested;
@@ -355,7 +356,6 @@ impl ArenaState {
         block.oversize = rules.is_oversize(block.bytes() as u64);
         let (bytes, oversize) = (block.bytes(), block.oversize);
         self.active_blocks += 1;
-        self.note_start(id);
         change_of(1, bytes, requested as i64, oversize)
     }
 
@@ -373,6 +373,7 @@ impl ArenaState {
         let Block { previous, next, .. } = self.blocks[id];
         let is_free = |state: &ArenaState, id| id != NONE && state.blocks[id].state == State::Free;
         let mut id = id;
+        self.forget_start(id);
         if is_free(self, next) {
             self.swallow(id, next, next);
         }

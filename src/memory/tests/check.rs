@@ -105,11 +105,10 @@ impl ArenaState {
         if mapped != self.segment.bytes() as i64 {
             return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
         }
-        if sums == account.current() {
-            Ok(())
-        } else {
-            Err(format!("the account has {:?}, the blocks {sums:?}", account.current()))
+        if sums != account.current() {
+            return Err(format!("the account has {:?}, the blocks {sums:?}", account.current()));
         }
+        self.check_starts()
     }
 }
 

@@ -404,26 +404,3 @@ fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
         assert_eq!(crate::driver::sim::live_objects().mappings, 0);
     });
 }
-
-/// A live block costs the host 40 bytes, and 4 for each window of addresses that it has: 512 bytes
-/// where blocks are small, 1 MiB where they are large.
-#[test]
-fn a_live_block_costs_the_host_little() {
-    let costs =
-        [(512, 48), (4 * KIB, 80), (64 * KIB, 560), (MIB, 4200), (2 * MIB, 56), (8 * MIB, 80)];
-    for (bytes, most) in costs {
-        on_machine("memory=32GiB", |bench| {
-            let stream = bench.stream();
-            let count = (16 << 10).min(16 * 1024 * MIB / bytes);
-            let blocks: Vec<u64> = (0..count).map(|_| bench.malloc(stream, bytes)).collect();
-            let arena = arena_of(blocks[0]).unwrap().0;
-            let guard = arena.lock.guard();
-            // SAFETY: the lock is held, and this is the only reference.
-            let cost = unsafe { arena.state() }.host_bytes() as u64;
-            drop(guard);
-            // Pages that are used in part, and the free rest of the last handle.
-            let pages = 3 * 4 * KIB;
-            assert!(cost <= count * most + pages, "{bytes} bytes: {} a block", cost / count);
-        });
-    }
-}

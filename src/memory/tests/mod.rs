@@ -21,6 +21,7 @@ mod scopes;
 mod segments;
 mod settings;
 mod sharing;
+mod starts;
 mod threads;
 mod threshold;
 

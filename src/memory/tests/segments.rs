@@ -85,11 +85,10 @@ impl ArenaState {
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {
             return Err("the last block, the wilderness or the bytes are wrong".into());
         }
-        if sums == account.current() {
-            Ok(())
-        } else {
-            Err(format!("the account has {:?}, the blocks {sums:?}", account.current()))
+        if sums != account.current() {
+            return Err(format!("the account has {:?}, the blocks {sums:?}", account.current()));
         }
+        self.check_starts()
     }
 }
 
