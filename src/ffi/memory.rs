@@ -138,12 +138,6 @@ pub unsafe extern "C" fn tcuda_malloc(
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
     #[cold]
     #[inline(never)]
-    fn as_other(ptr: *mut c_void) -> tcuda_status {
-        let short = |inside: &Inside| memory::fast::free::<OTHER>(inside, ptr as u64);
-        boundary_with_short_way(watch::ALL, short, || long(ptr))
-    }
-    #[cold]
-    #[inline(never)]
     fn long(ptr: *mut c_void) -> tcuda_status {
         boundary(|call| {
             if ptr.is_null() {
@@ -156,8 +150,8 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
             }
         })
     }
-    let short = |inside: &Inside| memory::fast::free::<OWNER>(inside, ptr as u64);
-    boundary_with_short_way(watch::ALL, short, || as_other(ptr))
+    let short = |inside: &Inside| memory::fast::free(inside, ptr as u64);
+    boundary_with_short_way(watch::ALL, short, || long(ptr))
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued

@@ -1,6 +1,7 @@
 //! The way that nearly every call takes, on one page: a block of memory that the current stream's arena
 //! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased. On any
-//! other thread the first two are the same under the real lock, in functions of their own.
+//! other thread the first two are the same under the real lock, in functions of their own: a thread that
+//! allocates finds out by a door of its own that it is not the owner, because the way would keep something for it.
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
 //! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
@@ -9,6 +10,7 @@
 //! else here is plain memory under that lock.
 
 use super::arena::Arena;
+use super::arena_lock::ArenaGuard;
 use super::block::UNIT;
 use super::policy::{self, Policy};
 use super::stats::change_of;
@@ -123,10 +125,28 @@ fn count_risen(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
 
 /// Gives a block back; none: take the long way.
 #[inline(always)]
-pub fn free<const WHO: bool>(inside: &Inside, address: u64) -> Option<()> {
+pub fn free(inside: &Inside, address: u64) -> Option<()> {
     runtime::existing(inside)?;
     let (arena, offset) = virtual_memory::arena_of(address)?;
-    let _guard = arena.lock.guard_of::<WHO>()?;
+    match arena.lock.guard_of::<OWNER>() {
+        Some(guard) => free_under::<OWNER>(guard, inside, arena, offset),
+        None => free_as_other(inside, arena, offset),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
+    free_under::<OTHER>(arena.lock.guard_of::<OTHER>()?, inside, arena, offset)
+}
+
+#[inline(always)]
+fn free_under<const WHO: bool>(
+    _guard: ArenaGuard<'_>,
+    inside: &Inside,
+    arena: &Arena,
+    offset: u64,
+) -> Option<()> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;

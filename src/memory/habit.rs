@@ -5,7 +5,8 @@
 //! of which finds the lock free, all of these go to and fro with nearly every call, which takes far longer
 //! than the call. So there each lets the other go on for a *side* of some calls before it takes the lock: as
 //! soon as the other makes no call for a moment, and in any case after some microseconds. Where threads do
-//! not meet, nobody waits.
+//! not meet, nobody waits. Where there are more than two, those who wait for the lock leave whoever has it
+//! alone for long enough as it is (`lock.rs`).
 
 use super::arena_lock::NOBODY;
 use crate::epoch::Visit;
@@ -103,6 +104,11 @@ impl Habit {
             if now == before && !is_held() {
                 break;
             }
+            // A third thread has had its turn: where there are so many, each waits long enough.
+            if now.0 != before.0 {
+                self.trouble.store(0, Ordering::Relaxed);
+                return;
+            }
             is_vain = false;
             if now.1 >= SIDE {
                 break;
@@ -180,6 +186,15 @@ mod tests {
             assert_eq!(looks(&habit, 0), 1, "one look shows that there is nothing to wait for");
         }
         assert_eq!(looks(&habit, 0), 0);
+    }
+
+    #[test]
+    fn among_three_nobody_stands_back() {
+        let habit = troubled();
+        assert!(!habit.is_streak_of(OTHER));
+        let third = |_| assert!(!habit.is_streak_of(24));
+        habit.stand_back(ME, third, || true);
+        assert_eq!(looks(&habit, 1), 0);
     }
 
     #[test]
