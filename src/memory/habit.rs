@@ -25,8 +25,10 @@ const MOST_PAUSES: u32 = 64;
 const MOST_TROUBLE: u32 = 16;
 /// What it counts when a thread finds the lock held.
 const MEETING: u32 = 2;
+/// So often threads find it held before they stand back again where a third one was seen.
+const CROWD: u32 = 256;
 
-/// The habits of those who take a lock. The lock guards them; the first three are also read without it,
+/// The habits of those who take a lock. The lock guards them; the first four are also read without it,
 /// by those who decide when to take it, and whatever they find is right.
 #[repr(C)]
 pub struct Habit {
@@ -36,6 +38,8 @@ pub struct Habit {
     streak: Count,
     /// Threads get in each other's way, if it is not 0.
     trouble: Count,
+    /// There are more than two of them, if it is not 0.
+    crowd: Count,
     /// The streak that makes an owner. The first comer is one; each loss makes it longer.
     patience: Cell<u32>,
     /// How often the ledger has suspended the present bias.
@@ -51,6 +55,7 @@ impl Habit {
             last: Name::new(NOBODY),
             streak: Count::new(0),
             trouble: Count::new(0),
+            crowd: Count::new(0),
             patience: Cell::new(0),
             suspensions: Cell::new(0),
             former: Cell::new(None),
@@ -77,6 +82,11 @@ impl Habit {
 
     /// A thread found the lock held.
     pub fn met(&self) {
+        let crowd = self.crowd.load(Ordering::Relaxed);
+        if crowd > 0 {
+            self.crowd.store(crowd - 1, Ordering::Relaxed);
+            return;
+        }
         let trouble = self.trouble.load(Ordering::Relaxed) + MEETING;
         self.trouble.store(trouble.min(MOST_TROUBLE), Ordering::Relaxed);
     }
@@ -105,8 +115,9 @@ impl Habit {
                 break;
             }
             // A third thread has had its turn: where there are so many, each waits long enough.
-            if now.0 != before.0 {
+            if now.0 != before.0 && before.0 != NOBODY {
                 self.trouble.store(0, Ordering::Relaxed);
+                self.crowd.store(CROWD, Ordering::Relaxed);
                 return;
             }
             is_vain = false;
@@ -194,7 +205,11 @@ mod tests {
         assert!(!habit.is_streak_of(OTHER));
         let third = |_| assert!(!habit.is_streak_of(24));
         habit.stand_back(ME, third, || true);
+        (0..CROWD).for_each(|_| habit.met());
         assert_eq!(looks(&habit, 1), 0);
+        habit.met();
+        assert!(!habit.is_streak_of(OTHER));
+        assert_eq!(looks(&habit, 1), sync::LOOKS_BACK, "it is tried again");
     }
 
     #[test]
