@@ -63,6 +63,11 @@ impl Lock {
         taken
     }
 
+    /// Is it held just now?
+    pub fn is_held(&self) -> bool {
+        self.word.load(Ordering::Relaxed) != FREE
+    }
+
     #[inline]
     fn try_word(&self, taken: u32) -> bool {
         self.word.compare_exchange(FREE, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -59,6 +59,9 @@ pub(crate) use repeat;
 /// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
 pub const LOOKS: u32 = 120;
 
+/// Looks of a thread that lets another go on with an arena's lock.
+pub const LOOKS_BACK: u32 = 12;
+
 /// How often in a row a thread takes an arena's lock before the lock is biased to it, once another has
 /// lost the bias; twice as often after each further loss, up to the most.
 pub const PATIENCE: u32 = 64;

@@ -6,6 +6,8 @@ pub mod account;
 pub mod arena_lock;
 #[path = "../../src/memory/books.rs"]
 pub mod books;
+#[path = "../../src/memory/habit.rs"]
+pub mod habit;
 #[path = "../../src/memory/registry.rs"]
 pub mod registry;
 #[path = "../../src/memory/scopes.rs"]

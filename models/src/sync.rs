@@ -226,6 +226,8 @@ pub const LOOKS: u32 = 1;
 
 /// Biases go to and fro at once.
 pub const PATIENCE: u32 = 1;
+/// Who stands back takes its time, and nothing else.
+pub const LOOKS_BACK: u32 = 1;
 pub const MOST_PATIENCE: u32 = 2;
 /// One is put back, the next one is not.
 pub const SUSPENSIONS: u32 = 2;

@@ -7,7 +7,7 @@ use super::stream::{borrow, known, optional, tcuda_stream};
 use crate::copy;
 use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::memory::{self, fast::OTHER, fast::OWNER};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::Inside;
@@ -81,18 +81,36 @@ pub unsafe extern "C" fn tcuda_malloc(
     stream: *mut tcuda_stream,
     ptr: *mut *mut c_void,
 ) -> tcuda_status {
-    let short = move |inside: &Inside| {
+    #[inline(always)]
+    fn short<const WHO: bool>(
+        inside: &Inside,
+        bytes: u64,
+        device: i32,
+        stream: *mut tcuda_stream,
+        ptr: *mut *mut c_void,
+    ) -> Option<()> {
         let ptr = known_out(ptr)?;
         let address = match stream.is_null() {
-            true => memory::fast::allocate_on_current(inside, device, bytes as u64)?,
+            true => memory::fast::allocate_on_current::<WHO>(inside, device, bytes)?,
             false => {
                 let stream = known(stream, inside)?;
-                memory::fast::allocate(inside, device, stream, bytes as u64)?
+                memory::fast::allocate::<WHO>(inside, device, stream, bytes)?
             }
         };
         ptr.set(address as *mut c_void);
         Some(())
-    };
+    }
+    #[cold]
+    #[inline(never)]
+    fn as_other(
+        bytes: usize,
+        device: i32,
+        stream: *mut tcuda_stream,
+        ptr: *mut *mut c_void,
+    ) -> tcuda_status {
+        let short = |inside: &Inside| short::<OTHER>(inside, bytes as u64, device, stream, ptr);
+        boundary_with_short_way(watch::ALL, short, || long(bytes, device, stream, ptr))
+    }
     #[cold]
     #[inline(never)]
     fn long(
@@ -108,7 +126,8 @@ pub unsafe extern "C" fn tcuda_malloc(
             Ok(())
         })
     }
-    boundary_with_short_way(watch::ALL, short, || long(bytes, device, stream, ptr))
+    let short = |inside: &Inside| short::<OWNER>(inside, bytes as u64, device, stream, ptr);
+    boundary_with_short_way(watch::ALL, short, || as_other(bytes, device, stream, ptr))
 }
 
 /// Gives a block back to the cache, in the order of its stream; the host does not wait.
@@ -117,7 +136,6 @@ pub unsafe extern "C" fn tcuda_malloc(
 /// @param ptr  what tcuda_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
-    let short = move |inside: &Inside| memory::fast::free(inside, ptr as u64);
     #[cold]
     #[inline(never)]
     fn long(ptr: *mut c_void) -> tcuda_status {
@@ -132,6 +150,7 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
             }
         })
     }
+    let short = |inside: &Inside| memory::fast::free(inside, ptr as u64);
     boundary_with_short_way(watch::ALL, short, || long(ptr))
 }
 

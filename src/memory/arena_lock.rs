@@ -21,7 +21,7 @@
 //! trying only, and counts a parked arena's as its own. It suspends biases meanwhile, all of them with
 //! one heavy fence, and puts them back.
 
-use crate::epoch::Visit;
+use super::habit::Habit;
 use crate::lock::Lock;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// Nobody, as an owner.
-const NOBODY: usize = 0;
+pub(super) const NOBODY: usize = 0;
 /// Looks at what soon changes before the looking thread sleeps between them.
 const YIELDS: u32 = 10 * sync::LOOKS;
 
@@ -58,20 +58,6 @@ struct Bias {
     inside: AtomicBool,
 }
 
-/// Who takes the lock, and who took it.
-#[repr(C)]
-struct Habit {
-    last: Cell<usize>,
-    /// How often in a row the last one took it.
-    streak: Cell<u32>,
-    /// The streak that makes an owner. The first comer is one; each loss makes it longer.
-    patience: Cell<u32>,
-    /// How often the ledger has suspended the present bias.
-    suspensions: Cell<u32>,
-    /// The call in which the last owner may be about to raise or take down the flag.
-    former: Cell<Option<Visit>>,
-}
-
 /// What the ledger holds of a lock.
 struct Hold {
     /// Did it take the lock itself?
@@ -91,13 +77,7 @@ impl ArenaLock {
         ArenaLock {
             bias: Bias { owner: AtomicUsize::new(NOBODY), inside: AtomicBool::new(false) },
             lock: Lock::new_brief(Rank::ARENA),
-            habit: Habit {
-                last: Cell::new(NOBODY),
-                streak: Cell::new(0),
-                patience: Cell::new(0),
-                suspensions: Cell::new(0),
-                former: Cell::new(None),
-            },
+            habit: Habit::new(),
             parked: AtomicBool::new(false),
             hold: Hold {
                 taken: Cell::new(false),
@@ -125,6 +105,17 @@ impl ArenaLock {
         }
         Rank::ARENA.before();
         self.guard_as_owner(me)
+    }
+
+    /// Takes it if this thread is the owner; or if it is not, the real way.
+    #[inline(always)]
+    pub fn guard_of<const OWNER: bool>(&self) -> Option<ArenaGuard<'_>> {
+        if OWNER {
+            return self.guard_quickly();
+        }
+        let me = thread::address();
+        let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
+        (!is_owner).then(|| self.guard_slowly(me))
     }
 
     /// Takes it beside another arena's, which this thread holds, if it is the owner and does not hold
@@ -156,7 +147,13 @@ impl ArenaLock {
     /// The real way.
     #[inline(never)]
     fn guard_slowly(&self, me: usize) -> ArenaGuard<'_> {
-        self.lock.lock();
+        Rank::ARENA.before();
+        let pause = |pauses| (0..pauses).for_each(|_| sync::spin_loop());
+        self.habit.stand_back(me, pause, || self.lock.is_held());
+        if !self.lock.try_lock() {
+            self.habit.met();
+            self.lock.lock();
+        }
         let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
         let owner = self.bias.owner.load(Ordering::Relaxed);
         if owner == NOBODY {
@@ -278,38 +275,6 @@ impl ArenaLock {
             }
         }
         self.lock.unlock();
-    }
-}
-
-impl Habit {
-    /// A thread, which is not the owner, has the lock once more: often enough in a row to be it? Where it
-    /// may not be, it is asked again after another streak.
-    #[inline]
-    fn is_streak_of(&self, me: usize) -> bool {
-        let streak = if self.last.replace(me) == me { self.streak.get() + 1 } else { 1 };
-        let is_long = streak >= self.patience.get();
-        self.streak.set(if is_long { 0 } else { streak });
-        is_long
-    }
-
-    /// Is nobody else about to raise or take down the flag?
-    fn lets_be_owner(&self, me: usize) -> bool {
-        self.former.get().is_none_or(|former| former.is_by(me) || thread::is_over(&former))
-    }
-
-    /// The owner has lost the bias, and what it does from now on sees that.
-    fn is_lost_by(&self, owner: usize) {
-        self.former.set(thread::visit_of(owner));
-        self.last.set(NOBODY);
-        self.suspensions.set(0);
-        self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));
-    }
-
-    /// The bias was suspended; is it put back? Each time costs the ledger a system call, at most.
-    fn is_kept(&self) -> bool {
-        let suspensions = self.suspensions.get() + 1;
-        self.suspensions.set(suspensions);
-        suspensions < sync::SUSPENSIONS && thread::has_heavy_fences()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The way that nearly every call takes, on one page: a block of memory that the current stream's arena
-//! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased.
+//! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased. On any
+//! other thread the first two are the same under the real lock, in functions of their own: a thread that
+//! allocates finds out by a door of its own that it is not the owner, because the way would keep something for it.
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
 //! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
@@ -8,6 +10,7 @@
 //! else here is plain memory under that lock.
 
 use super::arena::Arena;
+use super::arena_lock::ArenaGuard;
 use super::block::UNIT;
 use super::policy::{self, Policy};
 use super::starts::unit_of;
@@ -20,26 +23,45 @@ use crate::stream::Stream;
 use crate::thread::Inside;
 use std::sync::atomic::Ordering;
 
-/// A block for a stream; none: take the long way.
+/// The thread to which the arena is biased.
+pub const OWNER: bool = true;
+/// Any other.
+pub const OTHER: bool = false;
+
+/// A block for a stream; none: take the long way. Of [`OWNER`] and [`OTHER`] one is right.
 #[inline(always)]
-pub fn allocate(inside: &Inside, device: i32, stream: &Stream, bytes: u64) -> Option<u64> {
+pub fn allocate<const WHO: bool>(
+    inside: &Inside,
+    device: i32,
+    stream: &Stream,
+    bytes: u64,
+) -> Option<u64> {
     if device != CURRENT && device != stream.device() {
         return None;
     }
     let device = runtime::existing(inside)?.devices.get(stream.device() as usize)?;
-    allocate_plain(inside, &device.memory.policy, stream, bytes)
+    allocate_plain::<WHO>(inside, &device.memory.policy, stream, bytes)
 }
 
 /// The same for the current stream of a device.
 #[inline(always)]
-pub fn allocate_on_current(inside: &Inside, device: i32, bytes: u64) -> Option<u64> {
+pub fn allocate_on_current<const WHO: bool>(
+    inside: &Inside,
+    device: i32,
+    bytes: u64,
+) -> Option<u64> {
     let device = runtime::existing(inside)?.device_at_hand(device)?;
-    allocate_plain(inside, &device.memory.policy, device.streams.current(), bytes)
+    allocate_plain::<WHO>(inside, &device.memory.policy, device.streams.current(), bytes)
 }
 
 /// What is rarely needed is looked up again in functions of its own, so that the way keeps nothing for it.
 #[inline(always)]
-fn allocate_plain(inside: &Inside, policy: &Policy, stream: &Stream, bytes: u64) -> Option<u64> {
+fn allocate_plain<const WHO: bool>(
+    inside: &Inside,
+    policy: &Policy,
+    stream: &Stream,
+    bytes: u64,
+) -> Option<u64> {
     // Of nothing there is no block either.
     let is_plain = bytes.wrapping_sub(1) < policy.plain();
     if !is_plain || stream.is_per_thread() {
@@ -50,7 +72,7 @@ fn allocate_plain(inside: &Inside, policy: &Policy, stream: &Stream, bytes: u64)
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
     let arena = unsafe { arena.as_ref() }?;
-    let _guard = arena.lock.guard_quickly()?;
+    let _guard = arena.lock.guard_of::<WHO>()?;
     // SAFETY: the lock is held, and this is the only reference.
     let waits = !unsafe { arena.state() }.limbo.is_empty();
     if waits && !goes_by(inside, arena) {
@@ -107,13 +129,34 @@ fn count_risen(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     runtime::existing(inside)?;
     let (arena, offset) = virtual_memory::arena_of(address)?;
-    let _guard = arena.lock.guard_quickly()?;
+    match arena.lock.guard_of::<OWNER>() {
+        Some(guard) => free_under::<OWNER>(guard, inside, arena, offset),
+        None => free_as_other(inside, arena, offset),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
+    free_under::<OTHER>(arena.lock.guard_of::<OTHER>()?, inside, arena, offset)
+}
+
+#[inline(always)]
+fn free_under<const WHO: bool>(
+    _guard: ArenaGuard<'_>,
+    inside: &Inside,
+    arena: &Arena,
+    offset: u64,
+) -> Option<()> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;
     let Some((units, requested)) = state.plain(id) else {
         return free_used(inside, arena, id);
     };
+    if WHO == OTHER {
+        state.fetch_next(id);
+    }
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.

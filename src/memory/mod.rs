@@ -22,6 +22,7 @@ mod follow;
 pub mod frames;
 mod grammar;
 mod guests;
+pub mod habit;
 pub mod history;
 mod holes;
 pub mod host;

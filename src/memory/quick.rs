@@ -91,25 +91,31 @@ impl Quick {
             return false;
         }
         self.heads[place] = id;
+        let next_but_one = blocks.get(head).map_or(NONE, |block| block.bin_next);
         let block = &mut blocks[id];
         block.bin_next = head;
+        block.bin_previous = next_but_one;
         block.state = State::Quick;
         true
     }
 
     /// Takes the newest block of a length.
     #[inline(always)]
-    pub fn pop(&mut self, blocks: &Blocks, units: u32) -> Option<u32> {
+    pub fn pop(&mut self, blocks: &mut Blocks, units: u32) -> Option<u32> {
         let place = place_of(units);
         let head = self.heads[place];
         if head == NONE || head == EMPTY {
             return None;
         }
-        let block = blocks.get(head)?;
+        let block = blocks.get_mut(head)?;
         if block.units != units {
             return None;
         }
         self.heads[place] = block.bin_next;
+        // Another thread may have freed these: what is wanted after the next comes meanwhile.
+        let later = block.bin_previous;
+        block.bin_next = later;
+        blocks.fetch(later);
         Some(head)
     }
 
@@ -209,7 +215,7 @@ impl ArenaState {
         if self.blocks.get(id).is_none_or(|block| block.units != units) {
             // Where there are none, their lines stay where they are.
             let listed =
-                if self.quick.has_lists() { self.quick.pop(&self.blocks, units) } else { None };
+                if self.quick.has_lists() { self.quick.pop(&mut self.blocks, units) } else { None };
             return Some((listed?, self.blocks.get(listed?)?.start));
         }
         if self.class == Class::Large && !self.is_best_fit(id) {
@@ -218,6 +224,12 @@ impl ArenaState {
         debug_assert!(self.quick.resting_start == self.blocks[id].start, "it stays where it is");
         self.quick.resting = NONE;
         Some((id, self.quick.resting_start))
+    }
+
+    /// A block is freed where another thread allocated it: those that came with it may follow.
+    #[inline(always)]
+    pub(super) fn fetch_next(&self, id: u32) {
+        self.blocks.fetch(self.blocks[id].bin_next);
     }
 
     /// Would a search have found the place of this resting block, had it been joined?
