@@ -382,7 +382,8 @@ impl DeviceMemory {
             Standing::Lost => return Ok(None),
             Standing::Alive(_named) => {
                 // One that another stands for does not answer for itself.
-                if std::ptr::eq(ordering_stream(device, stream), stream) {
+                let answers = std::ptr::eq(ordering_stream(device, stream), stream);
+                if answers {
                     match stream.unless_captured(runtime, || stream.is_done(runtime))? {
                         None => return Ok(None),
                         Some(true) => return Ok(Some(true)),
@@ -391,6 +392,10 @@ impl DeviceMemory {
                 }
                 let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
                 closed(event);
+                // An event that is not over costs the most to ask, and the stream was busy just now.
+                if answers && !wait {
+                    return Ok(Some(false));
+                }
                 event
             }
         };
