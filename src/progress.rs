@@ -51,20 +51,65 @@ pub fn news() -> u64 {
 pub const MOMENT: u64 = 2500;
 
 /// A clock that costs little to read.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn now() -> u64 {
+    #[cfg(test)]
+    if let Some(now) = by_reading::now() {
+        return now;
+    }
+    clock()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn clock() -> u64 {
     // SAFETY: every processor of this kind has it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// A clock that costs little to read.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn now() -> u64 {
+fn clock() -> u64 {
     use std::sync::OnceLock;
     use std::time::Instant;
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// A clock of one thread that goes on by being read, so that a test of what takes how long repeats.
+#[cfg(test)]
+pub mod by_reading {
+    use std::cell::Cell;
+
+    /// What it goes on by: 10 ns.
+    const STEP: u64 = super::MOMENT / 100;
+
+    thread_local! {
+        static NOW: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn now() -> Option<u64> {
+        let now = NOW.get().map(|now| now + STEP);
+        NOW.set(now);
+        now
+    }
+
+    /// Lets time pass.
+    pub fn pass(time: u64) {
+        NOW.set(NOW.get().map(|now| now + time));
+    }
+
+    /// Has this thread such a clock while `body` runs.
+    pub fn during<R>(body: impl FnOnce() -> R) -> R {
+        struct Off;
+        impl Drop for Off {
+            fn drop(&mut self) {
+                NOW.set(None);
+            }
+        }
+        NOW.set(Some(0));
+        let _off = Off;
+        body()
+    }
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ void run_group(const std::string &group, const std::vector<Trace> &all)
     else if (group == "recorded") {
         recorded<P>("two_other_streams", MIB);
         recorded<P>("two_others_64_KiB", 64 * KIB);
+        recorded<P>("two_others_2_MiB", 2 * MIB);
+        recorded<P>("two_others_20_MiB", 20 * MIB);
     }
     else if (group == "threads") threads<P>();
     else if (group == "handoff") handoff<P>();

@@ -127,6 +127,7 @@ pub struct Driver {
     pub(crate) table: Table,
     name: &'static str,
     is_simulated: bool,
+    repeats: bool,
     counts: [AtomicU64; NAMES.len()],
 }
 
@@ -134,7 +135,9 @@ impl Driver {
     /// Wraps a filled table; `name` is "cuda" or "sim".
     pub fn new(name: &'static str, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
-        Driver { table, name, is_simulated: name == "sim", counts }
+        let is_simulated = name == "sim";
+        let repeats = is_simulated && !sim::goes_by_time();
+        Driver { table, name, is_simulated, repeats, counts }
     }
 
     /// "cuda" or "sim".
@@ -145,6 +148,11 @@ impl Driver {
     /// Is it the simulated machine?
     pub fn is_simulated(&self) -> bool {
         self.is_simulated
+    }
+
+    /// Are runs to repeat, so that nothing may depend on time?
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// The address of a call of the table, of an index of [`NAMES`].

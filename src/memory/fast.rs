@@ -101,8 +101,8 @@ fn allocate_plain<const WHO: bool>(
 fn goes_by(inside: &Inside, arena: &Arena) -> bool {
     let Some(runtime) = runtime::existing(inside) else { return false };
     // Where runs are to repeat, who is asked depends on how often it was looked at.
-    let is_simulated = runtime.driver().is_simulated();
-    let device = runtime.device(arena.device).ok().filter(|_| !is_simulated);
+    let repeats = runtime.driver().repeats();
+    let device = runtime.device(arena.device).ok().filter(|_| !repeats);
     device.is_some_and(|device| device.memory.goes_by(arena, false))
 }
 

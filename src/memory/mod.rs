@@ -31,6 +31,7 @@ mod json;
 mod keys;
 mod ladder;
 mod launches;
+mod leeway;
 mod limbo;
 mod limit;
 pub mod observers;

@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
 /// Up to this part of a device's memory is little.
-const LITTLE: u64 = 4096;
+const LITTLE: u64 = 2048;
 
 impl DeviceMemory {
     /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
@@ -29,10 +29,14 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        let is_simulated = self.driver.is_simulated();
-        let goes_by = self.goes_by(arena, is_simulated);
-        if goes_by && let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
-            return Ok(Some(address));
+        let repeats = self.driver.repeats();
+        if self.goes_by(arena, repeats) {
+            if let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
+                return Ok(Some(address));
+            }
+            if !repeats && let Some(address) = self.take_with_leeway(runtime, arena, request)? {
+                return Ok(Some(address));
+            }
         }
         let settled = self.settle(runtime, arena, false);
         match self.take::<true>(arena, request, SHORT_WALK)? {
@@ -44,14 +48,10 @@ impl DeviceMemory {
 
     /// May an allocation go by without asking other streams? The caller holds the arena's lock.
     #[inline]
-    pub(super) fn goes_by(&self, arena: &Arena, is_simulated: bool) -> bool {
-        let is_little = || {
-            // SAFETY: the lock is held and we are not parked.
-            let waiting = unsafe { arena.account() }.waiting_bytes();
-            arena.class == Class::Small && waiting as u64 <= self.little()
-        };
+    pub(super) fn goes_by(&self, arena: &Arena, repeats: bool) -> bool {
+        let is_little = || arena.class == Class::Small && waiting_bytes(arena) <= self.little();
         // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.limbo.rest.goes_by(is_simulated, is_little)
+        unsafe { arena.state() }.limbo.rest.goes_by(repeats, is_little)
     }
 
     /// Bytes that are little for this device.
@@ -382,7 +382,8 @@ impl DeviceMemory {
             Standing::Lost => return Ok(None),
             Standing::Alive(_named) => {
                 // One that another stands for does not answer for itself.
-                if std::ptr::eq(ordering_stream(device, stream), stream) {
+                let answers = std::ptr::eq(ordering_stream(device, stream), stream);
+                if answers {
                     match stream.unless_captured(runtime, || stream.is_done(runtime))? {
                         None => return Ok(None),
                         Some(true) => return Ok(Some(true)),
@@ -391,6 +392,10 @@ impl DeviceMemory {
                 }
                 let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
                 closed(event);
+                // An event that is not over costs the most to ask, and the stream was busy just now.
+                if answers && !wait {
+                    return Ok(Some(false));
+                }
                 event
             }
         };
@@ -408,6 +413,12 @@ impl DeviceMemory {
         // SAFETY: our event, recorded.
         finished(unsafe { self.driver.cuEventQuery(event) })
     }
+}
+
+/// Bytes of freed blocks that wait in an arena. The caller holds its lock.
+pub(super) fn waiting_bytes(arena: &Arena) -> u64 {
+    // SAFETY: the lock is held and we are not parked.
+    unsafe { arena.account() }.waiting_bytes() as u64
 }
 
 /// An event recorded at the present end of a stream; none while it is captured: an event recorded in

@@ -9,6 +9,11 @@
 //! before it grows, lends or fails. Where large blocks wait, or more than a little memory, it is but that
 //! moment: what is taken meanwhile in their place may be a piece of something larger.
 //!
+//! Where an arena has hardly more memory than what waits, questions come before the time again and again. What
+//! they take beyond their part of the time is a *debt*; when it is as much as a handle costs the driver,
+//! the arena is *pressed*, and gets leeway (`leeway.rs`): so what is asked too much never costs much more
+//! than what would have spared it.
+//!
 //! The simulated machine's runs are to repeat, and do not depend on time: there streams are asked
 //! at each allocation, and more and more rarely where they have been busy several times.
 
@@ -26,6 +31,9 @@ const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
 const LONGEST_BUSY: u64 = 16 * MOMENT;
 
+/// The debt with which an arena is pressed: what the driver takes for a handle.
+const PRICE: u64 = 40 * MOMENT;
+
 /// When streams are asked again.
 #[derive(Default)]
 pub(super) struct Rest {
@@ -39,6 +47,11 @@ pub(super) struct Rest {
     length: u32,
     /// How often in a row all streams were busy.
     refusals: u32,
+    /// Is the next question one before the time?
+    is_early: bool,
+    /// What such questions took beyond their part of the time, and when streams were asked last.
+    debt: u64,
+    asked: u64,
 }
 
 /// What asking takes, by the clock.
@@ -82,15 +95,32 @@ impl Rest {
         self.began = progress::now();
         let took = self.began.wrapping_sub(asking.since);
         self.lasts = took.saturating_mul(SHARE).max(patient).min(LONGEST);
+        let passed = self.began.wrapping_sub(std::mem::replace(&mut self.asked, self.began));
+        if std::mem::take(&mut self.is_early) {
+            self.debt += took.min(LONGEST / SHARE);
+        }
+        if self.debt > 0 {
+            self.debt = self.debt.saturating_sub(passed / SHARE);
+        }
+    }
+
+    /// An allocation might have gone by, but nothing fits, so that the question comes before the time. True:
+    /// not this time, the arena is pressed and gets leeway.
+    pub(super) fn is_pressed(&mut self) -> bool {
+        self.is_early = self.debt < PRICE;
+        if !self.is_early {
+            self.debt = 0;
+        }
+        !self.is_early
     }
 
     /// May an allocation go by without asking, where little memory waits, or not?
     #[inline]
-    pub(super) fn goes_by(&mut self, is_simulated: bool, is_little: impl FnOnce() -> bool) -> bool {
+    pub(super) fn goes_by(&mut self, repeats: bool, is_little: impl FnOnce() -> bool) -> bool {
         if self.news != progress::news() {
             return false;
         }
-        if !is_simulated {
+        if !repeats {
             let passed = progress::now().wrapping_sub(self.began);
             return passed <= MOMENT || passed <= self.lasts && is_little();
         }
@@ -103,6 +133,7 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::by_reading;
     use std::time::Duration;
 
     /// The longest rest, and what the system may add to a test.
@@ -165,6 +196,50 @@ mod tests {
         assert!(rest.lasts >= MOMENT);
         std::thread::sleep(LONG);
         assert!(!goes_by(&mut rest), "a host that comes back finds what is over");
+    }
+
+    /// Early questions, of so much each, so long one after the other: how many until the arena is pressed.
+    fn until_pressed(rest: &mut Rest, took: u64, pause: u64) -> Option<u64> {
+        (0..10_000).find(|_| {
+            rest.begin();
+            let is_pressed = rest.is_pressed();
+            if !is_pressed {
+                ask(rest, took, false);
+            }
+            by_reading::pass(pause);
+            is_pressed
+        })
+    }
+
+    #[test]
+    fn who_asks_too_much_is_pressed_when_that_has_cost_a_handle() {
+        let _alone = crate::driver::sim::test_lock();
+        by_reading::during(|| {
+            let mut rest = Rest::default();
+            for _ in 0..3 {
+                let questions = until_pressed(&mut rest, MOMENT, 0);
+                assert!(questions.is_some_and(|count| (36..=48).contains(&count)), "{questions:?}");
+            }
+            let longer = until_pressed(&mut rest, MOMENT, SHARE * MOMENT / 2);
+            assert!(longer.is_some_and(|count| (72..=96).contains(&count)), "{longer:?}");
+            assert_eq!(until_pressed(&mut rest, MOMENT, 2 * SHARE * MOMENT), None, "a small part");
+            // A thread that was held up says nothing of what questions take.
+            assert!(until_pressed(&mut rest, 1000 * MOMENT, 0) > Some(10));
+        });
+    }
+
+    #[test]
+    fn questions_in_time_make_no_debt() {
+        let _alone = crate::driver::sim::test_lock();
+        by_reading::during(|| {
+            let mut rest = Rest::default();
+            for _ in 0..1000 {
+                rest.begin();
+                ask(&mut rest, MOMENT, false);
+            }
+            assert!(!rest.is_pressed());
+            assert_eq!(rest.debt, 0);
+        });
     }
 
     #[test]

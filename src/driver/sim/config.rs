@@ -75,6 +75,9 @@ pub struct Config {
     pub compute_capability: (i32, i32),
     /// Do devices have virtual memory (`cuMemMap`), which old drivers lack?
     pub virtual_memory: bool,
+    /// Nanoseconds that asking a stream or an event takes. Streams are then asked by the clock, as on a
+    /// GPU, so that runs do not repeat.
+    pub question: Option<u64>,
 }
 
 impl Default for Config {
@@ -92,6 +95,7 @@ impl Default for Config {
             name: Cow::Borrowed("Simulated GPU"),
             compute_capability: (9, 0),
             virtual_memory: true,
+            question: None,
         }
     }
 }
@@ -136,8 +140,8 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, peers, virtual_memory, multiprocessors, threads_per_multiprocessor, \
-         compute_capability and name"
+         late, trace, leaks, peers, virtual_memory, question, multiprocessors, \
+         threads_per_multiprocessor, compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
@@ -251,6 +255,11 @@ impl Config {
                     _ => return Err(bad("virtual_memory", "full, none")),
                 };
             }
+            "question" => {
+                let accepted = "a number of nanoseconds from 0 to 1000000";
+                let value = number(value, 0, 1_000_000).ok_or(bad("question", accepted))?;
+                self.question = Some(value);
+            }
             "multiprocessors" => {
                 self.multiprocessors = number(value, 1, 1024)
                     .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
@@ -332,7 +341,8 @@ mod tests {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
             " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
-             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,name=Test GPU,",
+             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,question=200,\
+             name=Test GPU,",
         )
         .unwrap();
         assert_eq!(config.devices, 4);
@@ -344,6 +354,7 @@ mod tests {
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
         assert!(!config.virtual_memory && Config::default().virtual_memory);
+        assert_eq!((config.question, Config::default().question), (Some(200), None));
         assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
     }
 
@@ -377,6 +388,7 @@ mod tests {
         assert!(message("late=0").contains("3+17+42"));
         assert!(message("trace=").contains("path"));
         assert!(message("virtual_memory=off").contains("full, none"));
+        assert!(message("question=long").contains("nanoseconds"));
         assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
         assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(EXCERPT - 1));

@@ -183,6 +183,7 @@ pub(super) unsafe extern "C" fn record_with_flags(
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
     entry_checked(given(event), |machine| {
+        machine.take_time();
         let event = get(machine, event)?;
         let waiting = event.asked(machine)?.filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;

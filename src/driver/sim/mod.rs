@@ -60,6 +60,7 @@ pub use table::{function, table};
 
 use super::telemetry::Rates;
 use super::{Table, code};
+use crate::progress;
 use crate::reserve;
 use crate::turn;
 use address_space::{AddressSpace, PeerMasks};
@@ -276,6 +277,15 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Takes the time of a question.
+    fn take_time(&self) {
+        let Some(nanoseconds) = self.config.question else { return };
+        let began = progress::now();
+        while progress::now().wrapping_sub(began) < nanoseconds * progress::MOMENT / 1000 {}
+    }
+}
+
 impl Drop for Machine {
     fn drop(&mut self) {
         write(&self.host).clear(|_| true);
@@ -314,6 +324,11 @@ pub fn power_off() {
     machine.adversary.close();
     let workers = std::mem::take(&mut *lock(&machine.workers));
     workers.into_iter().for_each(Worker::join);
+}
+
+/// Does the machine that is on want streams to be asked by the clock?
+pub fn goes_by_time() -> bool {
+    read(&MACHINE).as_ref().is_some_and(|machine| machine.config.question.is_some())
 }
 
 /// What is alive; all zero when the machine is off.

@@ -75,6 +75,7 @@ fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
 
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
+        machine.take_time();
         let stream = get(machine, stream)?;
         capture::refuse_wait(machine, &stream)?;
         let mut before = ordered_before(machine, &stream);

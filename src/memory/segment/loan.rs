@@ -188,7 +188,7 @@ impl DeviceMemory {
     }
 
     /// The granularity in units.
-    fn step(&self) -> u32 {
+    pub(in crate::memory) fn step(&self) -> u32 {
         (self.virtual_memory.granularity() / UNIT) as u32
     }
 }

@@ -10,6 +10,7 @@ mod growth;
 mod guarantee;
 mod identity;
 mod ladder;
+mod leeway;
 mod model;
 mod order;
 mod pinned;

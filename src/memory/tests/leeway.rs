@@ -1,0 +1,152 @@
+//! Arenas that are pressed by questions, on a machine where those take time: the thread's clock goes on by
+//! being read, so that runs repeat.
+
+use super::super::record_stream;
+use super::{Bench, KIB, MIB, on_machine};
+use crate::driver::{Call, inject};
+use crate::progress::{MOMENT, by_reading};
+use crate::stream::Stream;
+
+/// A device of which 32 MiB are little, and whose streams take 400 ns to answer.
+const TIMED: &str = "memory=64GiB,question=400";
+const LITTLE: u64 = 32 * MIB;
+
+/// Blocks that come, are used on two other streams, and go, so many nanoseconds one after the other; how
+/// often streams were asked.
+fn rounds(bench: Bench, own: &Stream, bytes: u64, count: usize, pause: u64) -> u64 {
+    let others = [bench.stream(), bench.stream()];
+    let asked = bench.calls(Call::cuStreamQuery);
+    for _ in 0..count {
+        let block = bench.malloc(own, bytes);
+        others.iter().for_each(|other| record_stream(block, other).unwrap());
+        bench.free(block);
+        by_reading::pass(pause * MOMENT / 1000);
+    }
+    bench.check();
+    bench.calls(Call::cuStreamQuery) - asked
+}
+
+/// The same with questions that take time.
+fn timed<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+    by_reading::during(|| on_machine(options, body))
+}
+
+#[test]
+fn an_arena_that_is_pressed_grows_until_it_asks_rarely() {
+    // Large blocks wait for a moment only: that is some ten of them.
+    for (bytes, together, least) in [(MIB, 16, 16 * MIB), (2 * MIB, 5, 8 * MIB)] {
+        timed(TIMED, |bench| {
+            let own = bench.stream();
+            let before = rounds(bench, own, bytes, 40, 50);
+            let reserved = bench.reserved();
+            assert!(before >= 36, "{before} questions");
+            assert_eq!(reserved, 2 * MIB, "a few questions are no reason");
+            rounds(bench, own, bytes, 20_000, 50);
+            let (asked, grown) = (rounds(bench, own, bytes, 6400, 50), bench.reserved() - reserved);
+            assert!(asked <= 2 * 6400 / together, "{asked} questions");
+            assert!((least..=LITTLE).contains(&grown), "{grown}");
+            // Steady state.
+            rounds(bench, own, bytes, 20_000, 50);
+            assert_eq!(bench.reserved() - reserved, grown);
+        });
+    }
+}
+
+#[test]
+fn who_has_time_between_questions_is_not_pressed() {
+    timed(TIMED, |bench| {
+        let own = bench.stream();
+        rounds(bench, own, MIB, 2000, 12_000);
+        assert_eq!(bench.reserved(), 2 * MIB);
+        // Each second question is before the time, but they take a twentieth of it.
+        for _ in 0..1000 {
+            rounds(bench, own, 2 * MIB, 2, 100);
+            by_reading::pass(20 * MOMENT);
+        }
+        assert_eq!(bench.reserved(), 4 * MIB);
+    });
+}
+
+/// What waits is never more than little and a block.
+#[test]
+fn leeway_is_little() {
+    timed(TIMED, |bench| {
+        rounds(bench, bench.stream(), 20 * MIB, 20_000, 50);
+        assert_eq!(bench.reserved(), 40 * MIB);
+        rounds(bench, bench.stream(), 40 * MIB, 2000, 50);
+        assert_eq!(bench.reserved(), 80 * MIB);
+    });
+    timed("memory=1GiB,question=400", |bench| {
+        rounds(bench, bench.stream(), MIB, 2000, 50);
+        assert_eq!(bench.reserved(), 2 * MIB, "512 KiB are little");
+        rounds(bench, bench.stream(), 128 * KIB, 2000, 50);
+        assert_eq!(bench.reserved(), 4 * MIB);
+    });
+}
+
+#[test]
+fn memory_that_is_half_reserved_is_dearer_than_time() {
+    timed("memory=64GiB,question=400", |bench| {
+        let own = bench.stream();
+        let most = bench.malloc(own, (32 << 30) - 6 * MIB);
+        rounds(bench, own, MIB, 20_000, 50);
+        assert_eq!(bench.reserved(), 32 << 30);
+        bench.free(most);
+    });
+    timed(TIMED, |bench| {
+        bench.memory().set_fraction(1.0 / 4096.0).unwrap();
+        rounds(bench, bench.stream(), MIB, 20_000, 50);
+        assert_eq!(bench.reserved(), 8 * MIB, "of the 16 MiB that it may have");
+    });
+}
+
+/// Small blocks of three streams, which others use.
+#[test]
+fn random_operations_leave_every_invariant() {
+    for seed in 1..=4 {
+        timed("memory=64GiB,question=3000", |bench| {
+            let streams = [bench.stream(), bench.stream(), bench.stream()];
+            let (mut state, mut live) = (seed * 0x9e37_79b9_u64, Vec::new());
+            let mut random = |most: usize| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 11) as usize % most
+            };
+            for step in 0..6000 {
+                if live.len() > random(20) {
+                    let index = random(live.len());
+                    bench.free(live.swap_remove(index));
+                } else {
+                    let magnitude = 9 + random(12);
+                    let bytes = 1 + random(1 << magnitude) as u64;
+                    let block = bench.malloc(streams[random(3)], bytes);
+                    streams.iter().for_each(|other| record_stream(block, other).unwrap());
+                    live.push(block);
+                }
+                if step % 500 == 0 {
+                    bench.check();
+                }
+            }
+            live.into_iter().for_each(|block| bench.free(block));
+            bench.empty_cache();
+            bench.check();
+            assert_eq!((bench.reserved(), bench.in_use()), (0, 0));
+        });
+    }
+}
+
+#[test]
+fn a_driver_that_has_no_memory_is_asked_for_answers() {
+    timed(TIMED, |bench| {
+        let own = bench.stream();
+        rounds(bench, own, MIB, 40, 50);
+        inject::set(Some(Call::cuMemCreate as usize), 1, 2, true);
+        let asked = rounds(bench, own, MIB, 1000, 50);
+        assert!(asked >= 1000 - 50, "{asked} questions");
+        assert_eq!(bench.reserved(), 2 * MIB);
+        inject::clear();
+        rounds(bench, own, MIB, 1000, 50);
+        assert!(bench.reserved() > 2 * MIB);
+    });
+}
