@@ -26,12 +26,13 @@ FIGURES = {
     "ns": "ns", "us": "us", "ms": "ms", "again_ms": "ms, once more",
     "cold_ns": "ns an event, cold", "cold_driver_ns": "of them in the driver's calls for memory",
     "warm_ns": "ns an event, warm",
+    "loop_ns": "ns an event that are the bench's own: the same loop, and nothing is allocated",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
     "calls_cold": "calls of the driver, cold", "calls_warm": "calls of the driver, warm",
 }
 # Of these, which peer needs least says nothing, or it is no peer's at all.
-NOT_COMPARED = ("calls_cold", "calls_warm")
+NOT_COMPARED = ("calls_cold", "calls_warm", "loop_ns")
 NO_RATIO = ("queue_alone", "clock_subtracted")
 
 

@@ -173,6 +173,18 @@ impl Account {
         (bytes, requested): (i64, i64),
         split: Split,
     ) -> bool {
+        // Nearly always a block of the other went, and nothing else is missing.
+        let spare = self.spare[ALLOCATION].min(self.spare[ACTIVE]).min(other.blocks);
+        if self.blocks == 0 && spare > 0 {
+            let given = (other.blocks / 2).max(1).min(spare);
+            self.gain(0, given);
+            other.gain(0, -given);
+            if self.rise(bytes, requested, split) {
+                return true;
+            }
+            self.gain(0, -given);
+            other.gain(0, given);
+        }
         let (own, others) = (self.parts(), other.parts());
         let wanted = [1, bytes, requested, split.blocks, split.bytes];
         // Those of the free blocks are all of them.

@@ -426,11 +426,40 @@ impl ArenaState {
     /// Makes a block free and merges it with free neighbours.
     pub(super) fn release(&mut self, id: u32) {
         let Block { units, previous, next, .. } = self.blocks[id];
+        let end = self.wilderness;
+        if id == self.last || next == end || previous == end {
+            return self.release_at_end(id);
+        }
+        // Whether a neighbour is free is as random as the program is, so that no branch asks: one that is
+        // not is the block of index 0, which has no length and is in no bin.
+        let below = self.blocks.if_free(previous);
+        let above = self.blocks.if_free(next);
+        self.bins.remove(&mut self.blocks, above);
+        self.bins.remove(&mut self.blocks, below);
+        let after = if above == NONE { next } else { self.blocks[above].next };
+        let whole = units + self.blocks[above].units + self.blocks[below].units;
+        let (kept, other) = if below == NONE { (id, NONE) } else { (below, id) };
+        let block = &mut self.blocks[kept];
+        block.state = State::Free;
+        block.units = whole;
+        block.next = after;
+        self.blocks[after].previous = kept;
+        self.blocks.give(above);
+        self.blocks.give(other);
+        self.free_blocks += 1 - i64::from(above != NONE) - i64::from(below != NONE);
+        self.free_bytes += i64::from(units) * UNIT as i64;
+        self.bins.insert(&mut self.blocks, kept);
+    }
+
+    /// The same beside the mapped end.
+    #[inline(never)]
+    fn release_at_end(&mut self, id: u32) {
+        let Block { units, previous, next, .. } = self.blocks[id];
         self.free_blocks += 1;
         self.free_bytes += i64::from(units) * UNIT as i64;
         let mut id = id;
         self.blocks[id].state = State::Free;
-        if next != NONE && self.blocks[next].state == State::Free {
+        if self.blocks.if_free(next) != NONE {
             let is_wilderness = next == self.wilderness;
             if !is_wilderness {
                 self.bins.remove(&mut self.blocks, next);
@@ -440,7 +469,7 @@ impl ArenaState {
                 self.wilderness = id;
             }
         }
-        if previous != NONE && self.blocks[previous].state == State::Free {
+        if self.blocks.if_free(previous) != NONE {
             // Memory that is added at the end meets the wilderness, which is in no bin.
             let is_wilderness = id == self.wilderness || previous == self.wilderness;
             if previous != self.wilderness {

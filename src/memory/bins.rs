@@ -2,20 +2,25 @@
 //! however many blocks are free.
 //!
 //! A bin holds sizes that agree in their top eight bits: up to 255 units each size has its own, above
-//! that bins are 0.8 % wide, so that most have one block at most. A list is ordered by size, then
-//! address; a walk along one gives up after [`SHORT_WALK`] blocks, which bounds the time. It may miss
-//! what fits: before memory is mapped instead, the [`WHOLE_WALK`] is due.
+//! that bins are 0.8 % wide, so that most have one block at most. A list has the newest block first; a
+//! search takes the smallest that fits, of equals the lowest, and gives up after [`SHORT_WALK`] blocks,
+//! which bounds the time. It may miss what fits: before memory is mapped instead, the [`WHOLE_WALK`] is
+//! due.
+//!
+//! Which way a branch goes here is as random as the sizes are, so that there are few. What has no
+//! neighbour in its list writes into the block of index 0, whose links nobody reads.
 
-use super::block::{Blocks, NONE};
+use super::block::{Block, Blocks, NONE};
 
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
-const BINS: usize = (32 - SUB_BITS as usize + 1) << SUB_BITS;
+/// More than there are, so that none is looked for beyond them.
+const BINS: usize = 1 << 12;
 /// Bins whose bits are in one word.
 const WORD_BITS: u32 = 6;
 const WORDS: usize = BINS >> WORD_BITS;
 /// Blocks of one list that are looked at in steady state.
-pub const SHORT_WALK: usize = 24;
+pub const SHORT_WALK: usize = 64;
 /// All blocks of the list.
 pub const WHOLE_WALK: usize = usize::MAX;
 
@@ -28,12 +33,12 @@ pub struct Bins {
     heads: [u32; BINS],
 }
 
-/// The bin of a size.
-#[inline]
+/// The bin of a size; of 0, which no block has, one that is always empty.
+#[inline(always)]
 fn bin_of(units: u32) -> usize {
     // Sizes below SUBS lie as if they had its top bit: no branch decides.
     let width = 31 - (units | SUBS as u32).leading_zeros() - SUB_BITS;
-    ((width << SUB_BITS) + (units >> width)) as usize
+    ((width << SUB_BITS) + (units >> width)) as usize % BINS
 }
 
 impl Bins {
@@ -45,52 +50,31 @@ impl Bins {
     /// Adds a free block.
     #[inline]
     pub fn insert(&mut self, blocks: &mut Blocks, id: u32) {
-        let key = (blocks[id].units, blocks[id].start);
-        let bin = bin_of(key.0);
-        let (mut below, mut above) = (NONE, self.heads[bin]);
-        if above == NONE {
-            self.bits[bin >> WORD_BITS] |= 1 << (bin % 64);
-            self.words |= 1 << (bin >> WORD_BITS);
-        }
-        for _ in 0..SHORT_WALK {
-            if above == NONE || (blocks[above].units, blocks[above].start) >= key {
-                break;
-            }
-            below = above;
-            above = blocks[above].bin_next;
-        }
-        blocks[id].bin_previous = below;
-        blocks[id].bin_next = above;
-        if above != NONE {
-            blocks[above].bin_previous = id;
-        }
-        if below != NONE {
-            blocks[below].bin_next = id;
-        } else {
-            self.heads[bin] = id;
-        }
+        let bin = bin_of(blocks[id].units);
+        self.bits[bin >> WORD_BITS] |= 1 << (bin % 64);
+        self.words |= 1 << (bin >> WORD_BITS);
+        let head = std::mem::replace(&mut self.heads[bin], id);
+        let block = &mut blocks[id];
+        block.bin_previous = NONE;
+        block.bin_next = head;
+        blocks[head].bin_previous = id;
     }
 
-    /// Takes a block out.
+    /// Takes a block out; of none, nothing.
     #[inline]
     pub fn remove(&mut self, blocks: &mut Blocks, id: u32) {
-        let block = blocks[id];
-        if block.bin_next != NONE {
-            blocks[block.bin_next].bin_previous = block.bin_previous;
-        }
-        if block.bin_previous != NONE {
-            blocks[block.bin_previous].bin_next = block.bin_next;
-            return;
-        }
-        let bin = bin_of(block.units);
-        self.heads[bin] = block.bin_next;
-        if block.bin_next == NONE {
-            let word = &mut self.bits[bin >> WORD_BITS];
-            *word &= !(1 << (bin % 64));
-            if *word == 0 {
-                self.words &= !(1 << (bin >> WORD_BITS));
-            }
-        }
+        let some = u32::from(id != NONE).wrapping_neg();
+        let Block { units, bin_previous, bin_next, .. } = blocks[id];
+        let (below, above) = (bin_previous & some, bin_next & some);
+        blocks[above].bin_previous = below;
+        blocks[below].bin_next = above;
+        let bin = bin_of(units);
+        let head = &mut self.heads[bin];
+        *head = if below == NONE { above } else { *head };
+        let is_empty = u64::from(*head == NONE);
+        let bits = &mut self.bits[bin >> WORD_BITS];
+        *bits &= !(is_empty << (bin % 64));
+        self.words &= !(u64::from(*bits == 0) << (bin >> WORD_BITS));
     }
 
     /// The smallest block of at least `units`, nearly always; none is [`NONE`]. Only after a
@@ -98,31 +82,60 @@ impl Bins {
     #[inline]
     pub fn find(&self, blocks: &Blocks, units: u32, walk: usize) -> u32 {
         let bin = bin_of(units);
-        let word = bin >> WORD_BITS;
-        let bits = self.bits[word] >> (bin % 64);
-        if bits & 1 != 0 {
-            let mut id = self.heads[bin];
+        let id = self.first_from(bin);
+        if blocks.get(id).is_some_and(|block| (block.units >= units) & (block.bin_next == NONE)) {
+            return id;
+        }
+        if id == NONE { NONE } else { self.choose(blocks, bin, units, walk) }
+    }
+
+    /// The same where the first list has several blocks, or none that fits.
+    #[inline(never)]
+    fn choose(&self, blocks: &Blocks, bin: usize, units: u32, walk: usize) -> u32 {
+        // Every block of a later bin is large enough.
+        for bin in [bin, bin + 1] {
+            let mut id = self.first_from(bin);
+            let mut best = (u64::MAX, NONE);
             for _ in 0..walk {
                 if id == NONE {
                     break;
                 }
-                if blocks[id].units >= units {
-                    return id;
+                let block = &blocks[id];
+                if block.units >= units && block.key() < best.0 {
+                    best = (block.key(), id);
                 }
-                id = blocks[id].bin_next;
+                id = block.bin_next;
+            }
+            if best.1 != NONE {
+                return best.1;
             }
         }
-        // Every block of a later bin is large enough; its first is its smallest.
-        let later = bits & !1;
-        if later != 0 {
-            return self.heads[bin + later.trailing_zeros() as usize];
+        NONE
+    }
+
+    /// Runs `body` for each block of at least `units`, and perhaps for some that are smaller.
+    pub fn each(&self, blocks: &Blocks, units: u32, mut body: impl FnMut(&Block)) {
+        let mut id = self.first_from(bin_of(units));
+        while id != NONE {
+            let block = &blocks[id];
+            body(block);
+            let next = block.bin_next;
+            id = if next != NONE { next } else { self.first_from(bin_of(block.units) + 1) };
         }
-        let words = self.words & (!1 << word);
-        if words == 0 {
+    }
+
+    /// The first block of the first bin from this one on that has any.
+    #[inline(always)]
+    fn first_from(&self, bin: usize) -> u32 {
+        let word = bin >> WORD_BITS;
+        let here = self.bits[word % WORDS] & !0 << (bin % 64);
+        let above = self.words & !1 << (word % 64);
+        if here | above == 0 {
             return NONE;
         }
-        let word = words.trailing_zeros() as usize;
-        self.heads[word << WORD_BITS | self.bits[word].trailing_zeros() as usize]
+        let word = if here != 0 { word } else { above.trailing_zeros() as usize };
+        let bits = if here != 0 { here } else { self.bits[word % WORDS] };
+        self.heads[(word << WORD_BITS | bits.trailing_zeros() as usize) % BINS]
     }
 
     /// Is a block in the list where it belongs?
@@ -141,7 +154,7 @@ impl Bins {
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::{Block, State};
+    use super::super::block::State;
     use super::*;
 
     fn block(start: u32, units: u32) -> Block {
@@ -157,7 +170,8 @@ mod tests {
             assert!(bin >= last, "{units}: {bin:?} after {last:?}");
             last = bin;
         }
-        assert_eq!(bin_of(u32::MAX), BINS - 1);
+        assert!(bin_of(u32::MAX) < BINS - 1);
+        assert!(bin_of(0) < bin_of(1));
     }
 
     #[test]

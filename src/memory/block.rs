@@ -122,6 +122,12 @@ impl Block {
         self.oversize = request.oversize;
     }
 
+    /// Which of two free blocks is taken first: the smaller one, of equals the lower.
+    #[inline(always)]
+    pub fn key(&self) -> u64 {
+        u64::from(self.units) << 32 | u64::from(self.start)
+    }
+
     /// Its length in bytes.
     pub fn bytes(&self) -> i64 {
         i64::from(self.units) * UNIT as i64
@@ -224,15 +230,22 @@ impl Blocks {
         id
     }
 
-    /// Gives an index back.
+    /// Gives an index back; of none, nothing.
     #[inline]
     pub fn give(&mut self, id: u32) {
         let vacant = self.vacant;
         let block = &mut self[id];
         block.state = State::Vacant;
         block.next = vacant;
-        self.vacant = id;
-        self.vacant_count += 1;
+        self.vacant = if id == NONE { vacant } else { id };
+        self.vacant_count += u32::from(id != NONE);
+    }
+
+    /// A block if it is free in the arena's own order, else none.
+    #[inline(always)]
+    pub fn if_free(&self, id: u32) -> u32 {
+        // The block of index 0 is vacant.
+        if self[id].state == State::Free { id } else { NONE }
     }
 
     /// Puts `id` above `below` in address order; `below` may be none: then `above` follows it.
@@ -241,24 +254,17 @@ impl Blocks {
         let block = &mut self[id];
         block.previous = below;
         block.next = above;
-        if below != NONE {
-            self[below].next = id;
-        }
-        if above != NONE {
-            self[above].previous = id;
-        }
+        // Without a branch: nobody reads the links of the block of index 0.
+        self[below].next = id;
+        self[above].previous = id;
     }
 
     /// Takes `id` out of address order.
     #[inline]
     pub fn unlink(&mut self, id: u32) {
         let Block { previous, next, .. } = self[id];
-        if previous != NONE {
-            self[previous].next = next;
-        }
-        if next != NONE {
-            self[next].previous = previous;
-        }
+        self[previous].next = next;
+        self[next].previous = previous;
     }
 }
 

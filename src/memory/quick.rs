@@ -153,7 +153,10 @@ impl ArenaState {
     /// twice as long if it grows although the lists were in use.
     pub(super) fn rest_quick(&mut self) {
         let quick = &mut self.quick;
-        if quick.rests == 0 {
+        // What has no memory begins anew: what it was used for before says nothing of what comes.
+        if self.last == NONE {
+            quick.next_rests = REST;
+        } else if quick.rests == 0 {
             quick.next_rests = (quick.next_rests * 2).min(MOST_RESTS);
         }
         quick.rests = quick.next_rests;

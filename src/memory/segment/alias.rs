@@ -12,7 +12,7 @@
 //! graphs may use their addresses at any time.
 
 use super::super::arena::{ArenaState, Request};
-use super::super::block::{NONE, State, UNIT};
+use super::super::block::{Block, NONE, State, UNIT};
 use super::super::history;
 use super::super::ring::Action;
 use super::super::stats::{Lanes, change_of};
@@ -298,20 +298,25 @@ impl ArenaState {
     /// Marks the mappings that are idle, and gives their units.
     pub(in crate::memory) fn mark_idle(&mut self) -> u64 {
         debug_assert!(self.quick.is_empty(), "a search came before");
-        let (mut id, mut idle) = (self.first, 0);
-        for mapping in self.segment.mappings_mut() {
+        let mappings = self.segment.mappings_mut();
+        let mut smallest = u32::MAX;
+        for mapping in &mut *mappings {
             mapping.mark = Mark::Busy;
-            while id != NONE && self.blocks[id].end() < mapping.end() {
-                id = self.blocks[id].next;
-            }
-            if id == NONE {
-                continue;
-            }
-            let block = &self.blocks[id];
-            if block.state == State::Free && block.start <= mapping.start && mapping.handle != 0 {
+            smallest = smallest.min(mapping.units);
+        }
+        let mut idle = 0;
+        // What is free and holds a mapping is little, where memory is short: not all blocks are looked at.
+        let mut mark = |block: &Block| {
+            let first = mappings.partition_point(|mapping| mapping.start < block.start);
+            let inside = mappings[first..].iter_mut().take_while(|m| m.end() <= block.end());
+            for mapping in inside.filter(|mapping| mapping.handle != 0) {
                 mapping.mark = Mark::Idle;
                 idle += u64::from(mapping.units);
             }
+        };
+        self.bins.each(&self.blocks, smallest, &mut mark);
+        if self.wilderness != NONE {
+            mark(&self.blocks[self.wilderness]);
         }
         idle
     }
