@@ -1,0 +1,242 @@
+//! Where the memory is that traces of programs reserve and do not need: a table for whoever works on it.
+//!
+//! ```sh
+//! TCUDA_TRACES="$(echo data/traces/*.xz)" TCUDA_SIZES="1 0.43" TCUDA_PARTS=1 \
+//!     cargo test --release --lib excess -- --ignored --nocapture
+//! ```
+//!
+//! A row for each trace, with its sizes multiplied: peak reserved over peak allocated after each pass
+//! (`TCUDA_PASSES`); the same if every stream and size class had just its own peak; calls of each pass.
+//! `TCUDA_PARTS` adds what each arena had when the most was reserved, in hundredths of what was
+//! allocated at most: in free whole handles, in others at the end, and in others below it.
+
+use super::super::arena::{Arena, ArenaState};
+use super::super::block::{NONE, State, UNIT};
+use super::super::round_size;
+use super::super::stats::{ALLOCATED_BYTES, Class};
+use super::{Bench, MIB, on_machine};
+use std::collections::{BTreeMap, HashMap};
+use std::process::Command;
+
+/// An event of a trace.
+#[derive(Clone, Copy)]
+enum Event {
+    /// Its number, bytes and stream.
+    Malloc(u64, u64, usize),
+    Free(u64),
+}
+
+fn read(path: &str, size: f64) -> Vec<Event> {
+    let text = Command::new("xz").args(["-dc", path]).output().unwrap().stdout;
+    let text = String::from_utf8(text).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let event = |line: &str| {
+        let mut fields = line.split(' ');
+        let kind = fields.next().unwrap();
+        let mut number = || fields.next().unwrap().parse::<u64>().unwrap();
+        match kind {
+            "a" => {
+                let (id, bytes, stream) = (number(), number(), number());
+                Event::Malloc(id, ((bytes as f64 * size) as u64).max(1), stream as usize)
+            }
+            _ => Event::Free(number()),
+        }
+    };
+    lines.map(event).collect()
+}
+
+/// What an arena has, in bytes.
+#[derive(Clone, Default)]
+struct Parts {
+    class: &'static str,
+    mapped: u64,
+    allocated: u64,
+    pending: u64,
+    /// Free: in whole handles; in others at the end; in others below.
+    idle: u64,
+    end: u64,
+    below: u64,
+    handles: usize,
+    lent: u64,
+    aliases: usize,
+}
+
+/// The caller holds the arena's lock.
+fn parts(arena: &Arena) -> Parts {
+    // SAFETY: the caller holds the lock, and this is the only reference.
+    let state: &mut ArenaState = unsafe { arena.state() };
+    let mut parts = Parts { mapped: state.segment.bytes(), ..Parts::default() };
+    parts.class = if arena.class == Class::Small { "small" } else { "large" };
+    let mut free = Vec::new();
+    let starts = std::iter::once(state.first);
+    let starts: Vec<u32> = starts.chain(state.segment.aliases.live().map(|a| a.block)).collect();
+    for (round, first) in starts.into_iter().enumerate() {
+        let mut id = first;
+        while id != NONE {
+            let block = &state.blocks[id];
+            let bytes = block.bytes() as u64;
+            match block.state {
+                State::Allocated => parts.allocated += bytes,
+                State::Pending => parts.pending += bytes,
+                State::Lent => parts.lent += bytes,
+                State::Free | State::Quick | State::Guest if round == 0 => match free.last_mut() {
+                    Some((_, end)) if *end == block.start => *end = block.end(),
+                    _ => free.push((block.start, block.end())),
+                },
+                State::Free | State::Quick | State::Guest => parts.below += bytes,
+                _ => (),
+            }
+            id = block.next;
+        }
+    }
+    for (start, end) in &free {
+        let inside = state.segment.mappings().iter();
+        let inside = inside.filter(|m| m.start >= *start && m.end() <= *end && m.handle != 0);
+        let idle: u64 = inside.clone().map(|m| u64::from(m.units) * UNIT).sum();
+        let rest = u64::from(end - start) * UNIT - idle;
+        parts.idle += idle;
+        match *end == state.end() {
+            true => parts.end += rest,
+            false => parts.below += rest,
+        }
+    }
+    parts.handles = state.segment.mappings().len();
+    parts.aliases = state.segment.aliases.len();
+    parts
+}
+
+/// A block of the trace that is live.
+struct Live {
+    address: u64,
+    bytes: u64,
+    owner: (usize, bool),
+    /// Where its pointer is: blocks that are left go in this order, as in `peers`.
+    slot: usize,
+}
+
+/// What a replay saw.
+#[derive(Default)]
+struct Seen {
+    most: u64,
+    allocated: u64,
+    allocated_peak: u64,
+    /// By stream and whether they are small: what is allocated, and was at most.
+    owners: BTreeMap<(usize, bool), (u64, u64)>,
+    /// When the most was reserved.
+    when: String,
+    table: Vec<Parts>,
+}
+
+impl Seen {
+    fn came(&mut self, owner: (usize, bool), bytes: u64) {
+        let own = self.owners.entry(owner).or_default();
+        own.0 += bytes;
+        own.1 = own.1.max(own.0);
+        self.allocated += bytes;
+        self.allocated_peak = self.allocated_peak.max(self.allocated);
+    }
+
+    fn went(&mut self, live: &Live) {
+        self.owners.get_mut(&live.owner).unwrap().0 -= live.bytes;
+        self.allocated -= live.bytes;
+    }
+}
+
+fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) {
+    let (memory, mut seen) = (bench.memory(), Seen::default());
+    let mut streams = vec![bench.device.streams.default()];
+    let (mut ratios, mut calls) = (Vec::new(), Vec::new());
+    for pass in 0..passes {
+        let mut live: HashMap<u64, Live> = HashMap::new();
+        let (mut slots, mut vacant) = (0, Vec::new());
+        let before = bench.all_calls();
+        for (at, event) in events.iter().enumerate() {
+            let (id, bytes, stream) = match *event {
+                Event::Malloc(id, bytes, stream) => (id, bytes, stream),
+                Event::Free(id) => {
+                    let block = live.remove(&id).unwrap();
+                    bench.free(block.address);
+                    seen.went(&block);
+                    vacant.push(block.slot);
+                    continue;
+                }
+            };
+            while streams.len() <= stream {
+                streams.push(bench.stream());
+            }
+            let address = bench.malloc(streams[stream], bytes);
+            let bytes = round_size(bytes);
+            let owner = (stream, bytes <= MIB);
+            let slot = vacant.pop().unwrap_or_else(|| {
+                slots += 1;
+                slots - 1
+            });
+            live.insert(id, Live { address, bytes, owner, slot });
+            seen.came(owner, bytes);
+            let reserved = memory.virtual_memory.limit.claimed();
+            if reserved > seen.most {
+                seen.most = reserved;
+                seen.when = format!("pass {pass}, event {at}, {bytes} bytes");
+                seen.table.clear();
+                let _ = memory.each_arena(|arena| {
+                    seen.table.push(parts(arena));
+                    Ok(())
+                });
+            }
+        }
+        calls.push(bench.all_calls() - before);
+        ratios.push(format!("{:.4}", seen.most as f64 / seen.allocated_peak as f64));
+        let mut rest: Vec<Live> = live.into_values().collect();
+        rest.sort_by_key(|block| block.slot);
+        for block in rest {
+            bench.free(block.address);
+            seen.went(&block);
+        }
+    }
+    bench.check();
+    let lanes = memory.statistics().lanes;
+    assert_eq!(lanes[ALLOCATED_BYTES][0].peak as u64, seen.allocated_peak);
+    let all = seen.allocated_peak as f64;
+    let floor = seen.owners.values().map(|own| own.1).sum::<u64>() as f64 / all;
+    println!("{name:26} {} floor {floor:.4} calls {calls:?}", ratios.join(" "));
+    if std::env::var("TCUDA_PARTS").is_ok() {
+        println!("    {}", seen.when);
+        let per = |bytes: u64| bytes as f64 / all * 100.0;
+        for (index, p) in seen.table.iter().enumerate() {
+            println!(
+                "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} lent {:6.3}, free: \
+                 handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} aliases",
+                p.class,
+                per(p.mapped),
+                per(p.allocated),
+                per(p.pending),
+                per(p.lent),
+                per(p.idle),
+                per(p.end),
+                per(p.below),
+                p.handles,
+                p.aliases
+            );
+        }
+        for ((stream, is_small), (_, peak)) in &seen.owners {
+            let class = if *is_small { "small" } else { "large" };
+            println!("    stream {stream} {class} at most {:8.3}", per(*peak));
+        }
+    }
+}
+
+#[test]
+#[ignore = "a tool, see above"]
+fn excess() {
+    let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.into());
+    let passes = variable("TCUDA_PASSES", "3").parse().unwrap();
+    for path in variable("TCUDA_TRACES", "").split_whitespace() {
+        for size in variable("TCUDA_SIZES", "1").split_whitespace() {
+            let events = read(path, size.parse().unwrap());
+            let name = path.rsplit('/').next().unwrap().split('.').next().unwrap();
+            on_machine("memory=141GiB", |bench| {
+                replay(bench, &events, passes, &format!("{name} x{size}"));
+            });
+        }
+    }
+}
