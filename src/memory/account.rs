@@ -37,6 +37,8 @@ pub struct Account {
     pub asked: u64,
     /// What each had then, with what it asked for.
     had: Lanes,
+    /// What it got of what it lacked to that, while slack is shared out.
+    pub given: Lanes,
     /// Blocks that became free before the last reset.
     freed_before: i64,
     /// What it has left below the peaks of its class beyond the slack, which ends with those of all.
@@ -127,11 +129,9 @@ impl Account {
         self.share();
     }
 
-    /// Adds to that, where it was the same for all classes and its own.
-    pub fn add_slack(&mut self, more: [Lanes; 2]) {
-        let slack: Lanes = std::array::from_fn(|lane| self.slack(lane));
-        let sum = |more: Lanes| std::array::from_fn(|lane| slack[lane] + more[lane]);
-        self.set_slack(more.map(sum));
+    /// What was given to it, and further slack.
+    pub fn with_given(&self, more: [Lanes; 2]) -> [Lanes; 2] {
+        more.map(|more| std::array::from_fn(|lane| self.given[lane] + more[lane]))
     }
 
     /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack

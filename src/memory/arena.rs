@@ -2,9 +2,9 @@
 //!
 //! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
 //! mapped end; two free blocks of one order (`guests.rs`) are never neighbours, nor are two holes; every
-//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when nothing below it
-//! fits, since it alone can grow; the account equals the sums over the blocks. Blocks of the quick lists
-//! (`quick.rs`) count as free, and are joined with their neighbours later.
+//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when
+//! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
+//! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later.
 
 use super::arena_lock::ArenaLock;
 use super::bins::{Bins, SHORT_WALK};
@@ -69,8 +69,7 @@ unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
 
-/// What the lock guards. What nearly every call uses comes first; the counts of blocks do not lie side by
-/// side, for the reason that `account.rs` gives.
+/// What the lock guards. Nearly every call uses the first; counts lie apart as `account.rs` says.
 #[repr(C)]
 pub struct ArenaState {
     pub(super) blocks: Blocks,
@@ -117,8 +116,7 @@ impl Arena {
         class: Class,
         segments: Option<Box<Segments>>,
     ) -> Result<Arena> {
-        // Blocks in use fill the memory; between two of them is at most one free block or hole, or both
-        // at the edge of a segment.
+        // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
         let smallest = match class {
             Class::Small => UNIT,
             Class::Large => 1 << 20,

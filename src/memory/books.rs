@@ -5,6 +5,7 @@ use super::stats::{ALL, Account, Class, LANES, Lanes, Ledger, Statistics, Sums};
 use crate::lock::Lock;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, Ordering, UnsafeCell};
+use crate::thread;
 
 /// What has an account in the books: an arena.
 pub trait Member {
@@ -213,14 +214,15 @@ impl<M: Member> Books<M> {
     }
 
     /// Raises the peaks to what is, and shares out anew what is left below them: among the members that
-    /// asked lately, since what others hold is missing where it is needed. Each first gets what it lacks to
-    /// what it had when it asked, as long as there is enough for one more: where the peak is low, equal parts
-    /// would be too little for anybody. What is left then they share. Was there enough for all?
+    /// asked lately, since what others hold is missing where it is needed. Where several threads ask, each
+    /// member first gets what it lacks to what it had when it asked, as long as there is enough for one more:
+    /// where the peak is low, equal parts would be too little for anybody. What is left then they share. Was
+    /// there enough for all?
     pub fn share_out(&mut self, asked: Option<&M>) -> bool {
         let sums = self.sums(Account::current);
         self.ledger.raise(&sums);
         if let Some(asked) = asked {
-            self.ledger.asks += 1;
+            self.ledger.hears(thread::address());
             // SAFETY: the books hold all accounts still.
             unsafe { asked.with_account(|account| account.asks(self.ledger.asks)) };
         }
@@ -228,28 +230,34 @@ impl<M: Member> Books<M> {
         let lately = 16 + 4 * self.members.len() as u64;
         let asks = self.ledger.asks;
         let takes_part = |account: &Account| account.asked != 0 && asks - account.asked < lately;
-        let mut left = self.ledger.left(&sums);
-        let (mut members, mut is_enough) = ([0; 3], true);
+        let mut members = [0; 3];
         self.each(|class, account| {
-            let takes_part = takes_part(account);
-            let count = i64::from(takes_part);
+            let count = i64::from(takes_part(account));
             members[ALL] += count;
             members[class.row()] += count;
-            let lacking = if takes_part { account.lacking() } else { [0; LANES] };
-            let is_there = left.take(class, &lacking);
-            is_enough &= is_there;
-            account.set_slack([if is_there { lacking } else { [0; LANES] }; 2]);
         });
+        let (mut left, mut is_enough) = (self.ledger.left(&sums), true);
+        let is_crowded = self.ledger.is_crowded();
+        if is_crowded {
+            self.each(|class, account| {
+                let lacking = if takes_part(account) { account.lacking() } else { [0; LANES] };
+                let is_there = left.take(class, &lacking);
+                account.given = if is_there { lacking } else { [0; LANES] };
+                is_enough &= is_there;
+            });
+        }
         for member in &self.members {
             let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
             let part = left.part(&members, member.class(), asked);
-            let add = |account: &mut Account| {
-                if takes_part(account) {
-                    account.add_slack(part);
+            let set = |account: &mut Account| {
+                let mut slack = if takes_part(account) { part } else { [[0; LANES]; 2] };
+                if is_crowded {
+                    slack = account.with_given(slack);
                 }
+                account.set_slack(slack);
             };
             // SAFETY: the books hold all accounts still.
-            unsafe { member.with_account(add) };
+            unsafe { member.with_account(set) };
         }
         is_enough
     }

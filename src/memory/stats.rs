@@ -34,6 +34,9 @@ pub const INACTIVE_SPLIT_BYTES: usize = 6;
 /// Blocks held by the host that were oversize when they were allocated.
 pub const OVERSIZE: usize = 7;
 
+/// So often a thread asks in a row before it counts as the only one.
+const CROWD: u32 = 64;
+
 /// A value for each quantity.
 pub type Lanes = [i64; LANES];
 
@@ -165,6 +168,9 @@ pub struct Ledger {
     scopes: Scopes,
     /// How often an arena asked.
     pub asks: u64,
+    /// The thread that asked last, and how many times more they count as several.
+    asker: usize,
+    crowd: u32,
     /// Blocks that are in no arena, by their class; they have no slack, and ask each time.
     pub direct: [Account; 2],
 }
@@ -270,6 +276,19 @@ impl Ledger {
         counted.num_device_alloc = 0;
         counted.num_device_free = 0;
         counted.num_oom_rejections = 0;
+    }
+
+    /// A thread asks once more.
+    pub fn hears(&mut self, asker: usize) {
+        self.asks += 1;
+        let is_other = self.asker != asker && self.asker != 0;
+        self.crowd = if is_other { CROWD } else { self.crowd.saturating_sub(1) };
+        self.asker = asker;
+    }
+
+    /// Did several threads ask of late?
+    pub fn is_crowded(&self) -> bool {
+        self.crowd != 0
     }
 
     /// What is left below the lowest peaks.
