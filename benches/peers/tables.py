@@ -29,7 +29,8 @@ FIGURES = {
     "loop_ns": "ns an event that are the bench's own: the same loop, and nothing is allocated",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
-    "calls_cold": "calls of the driver, cold", "calls_warm": "calls of the driver, warm",
+    "calls_cold": "calls of the driver, cold",
+    "calls_warm": "calls of the driver, eight repeated passes together",
 }
 # Of these, which peer needs least says nothing, or it is no peer's at all.
 NOT_COMPARED = ("calls_cold", "calls_warm", "loop_ns")

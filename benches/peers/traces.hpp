@@ -220,14 +220,15 @@ template <Peer P> void replay(const Trace &trace)
             const bool fits = player.pass();
             const double ns = ns_since(start) / double(trace.events.size());
             if (!fits) fail("out of memory");
-            warm_calls = calls<P>() - calls_before;
+            const uint64_t calls_made = calls<P>() - calls_before;
             if (i == 0) {
                 cold = ns;
                 cold_driver
                     = double(driver_ns<P>() - driver_before) / double(trace.events.size());
-                cold_calls = warm_calls;
+                cold_calls = calls_made;
             } else {
                 warm = i == 1 ? ns : std::min(warm, ns);
+                warm_calls += calls_made;
             }
             player.release_all();
         }
