@@ -7,9 +7,9 @@ use super::super::stats::{
 use super::{Bench, MIB, on_machine};
 use crate::stream::Stream;
 use crate::thread;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 6;
@@ -240,5 +240,47 @@ fn peaks_are_exact_across_threads() {
                 assert_eq!(found, expected.map(|bytes| bytes as i64), "step {index}");
             }
         });
+    });
+}
+
+/// Four threads by turns, of which only three ever had a block at a time: who asks takes from the others
+/// what it needs, not all that is left, of which nobody else would have enough.
+#[test]
+fn who_asks_leaves_the_others_what_they_had() {
+    const ROUNDS: usize = 64;
+    on_machine("memory=1GiB", |bench| {
+        let streams: Vec<&Stream> = (0..4).map(|_| bench.stream()).collect();
+        let asks = || bench.memory().with_ledger(None, |books| books.ledger.asks);
+        let blocks: Vec<u64> =
+            streams[..3].iter().map(|stream| bench.malloc(stream, MIB)).collect();
+        blocks.into_iter().for_each(|block| bench.free(block));
+        let (turn, mut before) = (&AtomicUsize::new(0), 0);
+        let half = &Barrier::new(streams.len() + 1);
+        std::thread::scope(|scope| {
+            for (index, stream) in streams.iter().enumerate() {
+                scope.spawn(move || {
+                    let _inside = thread::enter().unwrap();
+                    for round in 0..2 * ROUNDS {
+                        if round == ROUNDS {
+                            half.wait();
+                            half.wait();
+                        }
+                        while turn.load(Ordering::Acquire) != round * 4 + index {
+                            std::thread::yield_now();
+                        }
+                        bench.free(bench.malloc(stream, MIB));
+                        turn.fetch_add(1, Ordering::Release);
+                    }
+                });
+            }
+            half.wait();
+            before = asks();
+            half.wait();
+        });
+        let asked = asks() - before;
+        assert!(asked <= 3 * ROUNDS as u64, "{asked} of {} asked", 4 * ROUNDS);
+        let [all, ..] = bench.memory().statistics().lanes[ALLOCATION];
+        assert_eq!((all.current, all.peak), (0, 3));
+        bench.check();
     });
 }
