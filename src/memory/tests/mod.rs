@@ -78,6 +78,18 @@ fn without_lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     })
 }
 
+/// A xorshift generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
 /// What a test works on.
 #[derive(Clone, Copy)]
 struct Bench<'a> {

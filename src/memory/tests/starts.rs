@@ -4,7 +4,7 @@ use super::super::arena::{Arena, ArenaState};
 use super::super::block::{Block, State};
 use super::super::pointer::{self, cached_extent};
 use super::super::virtual_memory::arena_of;
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use super::{Bench, KIB, MIB, Random, is_invalid_pointer, on_machine};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,17 +30,7 @@ impl ArenaState {
     }
 }
 
-/// A xorshift generator.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-
     /// As often between 512 bytes and 1 KiB as between 8 and 16 MiB.
     fn bytes(&mut self) -> u64 {
         let least = 512 << self.below(15);

@@ -4,7 +4,7 @@ use super::super::round_size;
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat,
 };
-use super::{Bench, MIB, on_machine};
+use super::{Bench, MIB, Random, on_machine};
 use crate::stream::Stream;
 use crate::thread;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,18 +13,6 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 6;
-
-/// A xorshift generator: the interleaving is random anyhow.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 #[derive(Default)]
 struct Totals {
