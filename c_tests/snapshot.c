@@ -60,7 +60,7 @@ static void check_whole(tcuda_memory_snapshot *snapshot)
             CHECK(block.requested_bytes <= block.bytes);
             CHECK_EQ(block.requested_bytes == 0, block.state == TCUDA_BLOCK_INACTIVE);
             if (block.state != TCUDA_BLOCK_INACTIVE)
-                CHECK_EQ(block.bytes <= MIB, segment.is_small);
+                CHECK_EQ(block.bytes <= 64 * KIB, segment.is_small);
             allocated += block.state == TCUDA_BLOCK_ACTIVE_ALLOCATED ? block.bytes : 0;
             active += block.state != TCUDA_BLOCK_INACTIVE ? block.bytes : 0;
             requested += block.requested_bytes;
@@ -115,7 +115,7 @@ static void nothing_is_there_before_initialisation(void)
 
 static void a_block_is_shown_with_its_size_stream_and_device(void)
 {
-    static const size_t sizes[] = { 1, 513, MIB, MIB + 1, 30 * MIB };
+    static const size_t sizes[] = { 1, 513, 64 * KIB, 64 * KIB + 1, MIB, MIB + 1, 30 * MIB };
     const int32_t device = num_devices() - 1;
     tcuda_stream *const stream = create_stream(device);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -130,7 +130,7 @@ static void a_block_is_shown_with_its_size_stream_and_device(void)
         CHECK_EQ(segment.device, device);
         CHECK_EQ(segment.stream_id, id_of(stream));
         CHECK(segment.cu_stream == native_of(stream));
-        CHECK_EQ(segment.is_small, sizes[i] <= MIB);
+        CHECK_EQ(segment.is_small, sizes[i] <= 64 * KIB);
         /* A snapshot is of its moment. */
         CHECK_OK(tcuda_free(ptr));
         CHECK_EQ(find(snapshot, ptr, &segment).state, TCUDA_BLOCK_ACTIVE_ALLOCATED);

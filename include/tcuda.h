@@ -782,7 +782,11 @@ typedef struct tcuda_stat {
     uint64_t freed;     /**< All decreases. */
 } tcuda_stat;
 
-/** A quantity of all blocks, of those up to 1 MiB, and of those above. */
+/**
+ * A quantity of all blocks, of those up to 1 MiB, and of those above. What is of memory (segment,
+ * reserved_bytes, inactive_split) counts by is_small of its tcuda_segment_info instead: so
+ * active_bytes of small_pool may be more than its reserved_bytes.
+ */
 typedef struct tcuda_stat_by_pool {
     tcuda_stat all;        /**< All. */
     tcuda_stat small_pool; /**< Up to 1 MiB. */
@@ -1109,7 +1113,11 @@ typedef struct tcuda_segment_info {
     struct CUstream_st *cu_stream; /**< Native handle of its stream; NULL: the default one. */
     int64_t stream_id;             /**< What tcuda_stream_id gives for it. */
     int32_t device;                /**< Ordinal. */
-    int32_t is_small;              /**< 1: of blocks up to 1 MiB; 0: above. */
+    /**
+     * 1: of blocks up to 64 KiB; 0: of larger ones, those up to 1 MiB among them, which count as
+     * small in statistics. With expandable_segments:False, 1: of blocks up to 1 MiB, as in torch.
+     */
+    int32_t is_small;
     /** What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none. */
     uint64_t pool_id0;
     uint64_t pool_id1; /**< The second number. */

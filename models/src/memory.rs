@@ -8,9 +8,15 @@ pub mod arena_lock;
 pub mod books;
 #[path = "../../src/memory/habit.rs"]
 pub mod habit;
+#[path = "../../src/memory/lend.rs"]
+pub mod lend;
 #[path = "../../src/memory/registry.rs"]
 pub mod registry;
+#[path = "../../src/memory/row.rs"]
+pub mod row;
 #[path = "../../src/memory/scopes.rs"]
 pub mod scopes;
+#[path = "../../src/memory/slack.rs"]
+pub mod slack;
 #[path = "../../src/memory/stats.rs"]
 pub mod stats;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tcuda_models::explore;
 use tcuda_models::memory::arena_lock::ArenaLock;
 use tcuda_models::memory::books::{GuardedBooks, Member};
-use tcuda_models::memory::stats::{ALL, ALLOCATED_BYTES, Account, Class, Lanes, Split, change_of};
+use tcuda_models::memory::stats::{
+    ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, change_of, only,
+};
 use tcuda_models::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
@@ -21,10 +23,16 @@ struct Truth {
     scope: AtomicI64,
 }
 
+/// The class of an arena's memory, and whether its blocks are of that class only.
+type Kind = (Class, bool);
+
+/// Small blocks alone, and blocks of both classes.
+const KINDS: &[Kind] = &[(Class::Small, true), (Class::Large, false)];
+
 /// An arena: an account, and the state whose sum it is.
 struct Arena {
     lock: ArenaLock,
-    class: Class,
+    kind: Kind,
     account: UnsafeCell<Account>,
     state: UnsafeCell<i64>,
     /// Fixed before it is shared.
@@ -35,10 +43,6 @@ struct Arena {
 impl Member for Arena {
     fn lock(&self) -> &ArenaLock {
         &self.lock
-    }
-
-    fn class(&self) -> Class {
-        self.class
     }
 
     fn partner(&self) -> Option<&Arena> {
@@ -72,23 +76,32 @@ unsafe impl Sync for Device {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Device {}
 
-const NO_SPLIT: Split = Split { blocks: 0, bytes: 0 };
+impl Arena {
+    /// The class of a block.
+    fn class_of(&self, bytes: i64) -> Class {
+        match self.kind {
+            (class, true) => class,
+            _ if bytes.abs() <= 2 => Class::Small,
+            _ => Class::Large,
+        }
+    }
 
-/// A block of so many bytes comes, or goes.
-fn bytes(change: i64) -> Lanes {
-    change_of(change.signum(), change, change, false)
+    /// A block of so many bytes comes, or goes.
+    fn bytes(&self, change: i64) -> Changes {
+        only(self.class_of(change), change_of(change.signum(), change, change, false))
+    }
 }
 
 impl Device {
-    fn new(classes: &[Class]) -> Arc<Device> {
+    fn new(kinds: &[Kind]) -> Arc<Device> {
         let truth = std::sync::Arc::new(Truth::default());
         let books = GuardedBooks::new();
         let mut arenas = Vec::new();
-        for class in classes {
+        for kind in kinds {
             let arena = Box::new(Arena {
                 lock: ArenaLock::new(),
-                class: *class,
-                account: UnsafeCell::new(Account::default()),
+                kind: *kind,
+                account: UnsafeCell::new(Account::new(kind.0, kind.1)),
                 state: UnsafeCell::new(0),
                 partner: AtomicPtr::default(),
                 truth: std::sync::Arc::clone(&truth),
@@ -115,14 +128,18 @@ impl Device {
         let _guard = arena.lock.guard();
         // SAFETY: the lock is held.
         arena.state.with_mut(|state| unsafe { *state += change });
-        let rise = |account: &mut Account| account.rise(change, change, NO_SPLIT);
+        let class = arena.class_of(change);
+        let rise = |account: &mut Account| match arena.kind.1 {
+            true => account.rise::<true>(class, change, change, Split::NONE),
+            false => account.rise::<false>(class, change, change, Split::NONE),
+        };
         let rise_with = |account: &mut Account, other: &mut Account| {
-            account.rise_with(other, (change, change), NO_SPLIT)
+            account.rise_with(other, class, (change, change), Split::NONE)
         };
         // SAFETY: the lock is held and we are not parked.
         let has_risen = change > 0 && unsafe { arena.with_account(rise) };
         if !(has_risen || change > 0 && self.books.with_partner(arena, rise_with)) {
-            self.books.count(arena, &bytes(change));
+            self.books.count(arena, &arena.bytes(change));
         }
     }
 
@@ -154,14 +171,14 @@ type Body = fn(&Device);
 
 /// Runs bodies on threads of their own, and the last one here; then everything must add up.
 fn together(bodies: &'static [Body]) {
-    together_of(&[Class::Small, Class::Large], bodies);
+    together_of(KINDS, bodies);
 }
 
 /// The same inside the library, where arenas are biased to the thread that uses them.
 fn inside(bodies: &'static [Body]) {
     let many = if bodies.len() > 2 { 2 } else { 3 };
     explore(2, many, move || {
-        let device = Device::new(&[Class::Small, Class::Large]);
+        let device = Device::new(KINDS);
         let call = |device: &Device, body: Body| {
             tcuda_models::thread::register();
             let inside = tcuda_models::thread::enter();
@@ -184,11 +201,11 @@ fn inside(bodies: &'static [Body]) {
     });
 }
 
-/// The same with arenas of some classes.
-fn together_of(classes: &'static [Class], bodies: &'static [Body]) {
+/// The same with arenas of some kinds.
+fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
     let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
     explore(few, many, move || {
-        let device = Device::new(classes);
+        let device = Device::new(kinds);
         let (last, others) = bodies.split_last().unwrap();
         let others: Vec<_> = others
             .iter()
@@ -241,7 +258,7 @@ fn waits_parked(device: &Device) {
     device.books.wait_parked(arena, loom::thread::yield_now);
     // SAFETY: the lock is held.
     arena.state.with_mut(|state| unsafe { *state += 5 });
-    device.books.count(arena, &bytes(5));
+    device.books.count(arena, &arena.bytes(5));
 }
 
 #[test]
@@ -251,8 +268,8 @@ fn peaks_are_true() {
 
 #[test]
 fn peaks_are_true_of_two_of_a_class() {
-    let classes = &[Class::Small, Class::Small];
-    together_of(classes, &[moves_in_the_first, moves_in_the_second]);
+    let kinds = &[(Class::Small, true), (Class::Small, true)];
+    together_of(kinds, &[moves_in_the_first, moves_in_the_second]);
 }
 
 #[test]
@@ -360,9 +377,9 @@ fn counts_without_asking(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held.
-    unsafe { arena.with_account(|account| account.add(&bytes(4))) };
+    unsafe { arena.with_account(|account| account.add(&arena.bytes(4))) };
     // SAFETY: as above.
-    unsafe { arena.with_account(|account| account.add(&bytes(-4))) };
+    unsafe { arena.with_account(|account| account.add(&arena.bytes(-4))) };
 }
 
 #[test]
@@ -378,7 +395,9 @@ fn takes_slack_unguarded(device: &Device) {
     let _guard = own.lock.guard();
     let rise_with = |account: &mut Account| {
         // SAFETY: none, which is to be found.
-        unsafe { other.with_account(|other| account.rise_with(other, (1, 1), NO_SPLIT)) }
+        unsafe {
+            other.with_account(|other| account.rise_with(other, Class::Large, (1, 1), Split::NONE))
+        }
     };
     // SAFETY: the lock is held.
     let _ = unsafe { own.with_account(rise_with) };

@@ -52,7 +52,8 @@ pub struct tcuda_segment_info {
     pub stream_id: i64,
     /// Ordinal.
     pub device: i32,
-    /// 1: of blocks up to 1 MiB; 0: above.
+    /// 1: of blocks up to 64 KiB; 0: of larger ones, those up to 1 MiB among them, which count as
+    /// small in statistics. With expandable_segments:False, 1: of blocks up to 1 MiB, as in torch.
     pub is_small: i32,
     /// What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none.
     pub pool_id0: u64,

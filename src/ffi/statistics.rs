@@ -28,7 +28,9 @@ pub struct tcuda_stat {
     pub freed: u64,
 }
 
-/// A quantity of all blocks, of those up to 1 MiB, and of those above.
+/// A quantity of all blocks, of those up to 1 MiB, and of those above. What is of memory (segment,
+/// reserved_bytes, inactive_split) counts by is_small of its tcuda_segment_info instead: so
+/// active_bytes of small_pool may be more than its reserved_bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_stat_by_pool {

@@ -6,10 +6,10 @@
 //! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
 //! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later.
 
+use super::SMALL_ARENA;
 use super::arena_lock::ArenaLock;
 use super::bins::{Bins, SHORT_WALK};
 use super::block::{Block, Blocks, NONE, State, UNIT};
-use super::books::Member;
 use super::guests::{Guests, Order};
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
@@ -119,15 +119,16 @@ impl Arena {
         // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
         let smallest = match class {
             Class::Small => UNIT,
-            Class::Large => 1 << 20,
+            Class::Large => SMALL_ARENA,
         };
+        let segmented = segments.is_some();
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
         Ok(Arena {
             device,
             base,
             slot_bytes,
             class,
-            segmented: segments.is_some(),
+            segmented,
             stream: AtomicPtr::new(std::ptr::null_mut()),
             pool: AtomicU64::new(PoolId::DEFAULT.word()),
             counted: AtomicI64::new(0),
@@ -154,7 +155,7 @@ impl Arena {
                 free_bytes: 0,
                 active_blocks: 0,
             }),
-            account: UnsafeCell::new(Account::default()),
+            account: UnsafeCell::new(Account::new(class, class == Class::Small || segmented)),
         })
     }
 
@@ -167,18 +168,6 @@ impl Arena {
     pub(super) unsafe fn state(&self) -> &mut ArenaState {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.state.get() }
-    }
-
-    /// The account.
-    ///
-    /// # Safety
-    /// The caller holds the lock, or the ledger's while the holder of the lock is parked, and has no
-    /// other reference to the account.
-    #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
-    #[inline]
-    pub(super) unsafe fn account(&self) -> &mut Account {
-        // SAFETY: the caller's promise.
-        unsafe { &mut *self.account.get() }
     }
 
     /// Units of addresses that it has.
@@ -242,37 +231,6 @@ impl Arena {
     pub fn stream(&self) -> Option<&Stream> {
         // SAFETY: NULL or a stream of the runtime to which the arena belongs.
         unsafe { self.stream.load(Ordering::Acquire).as_ref() }
-    }
-}
-
-impl Member for Arena {
-    #[inline]
-    fn lock(&self) -> &ArenaLock {
-        &self.lock
-    }
-
-    #[inline]
-    fn class(&self) -> Class {
-        self.class
-    }
-
-    /// The arena of the other class that serves its stream.
-    #[inline]
-    fn partner(&self) -> Option<&Arena> {
-        let class = match self.class {
-            Class::Small => Class::Large,
-            Class::Large => Class::Small,
-        };
-        let place = class as usize + if self.segmented { 2 } else { 0 };
-        let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
-        unsafe { arena.as_ref() }
-    }
-
-    #[inline]
-    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
-        // SAFETY: the caller's promise.
-        body(unsafe { self.account() })
     }
 }
 
@@ -354,6 +312,7 @@ impl ArenaState {
     /// Takes the best fit, or its front.
     #[inline(always)]
     fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
+        self.forget_best();
         if self.joins_at_once() {
             self.join_resting();
         }
@@ -423,6 +382,7 @@ impl ArenaState {
 
     /// Makes a block free and merges it with free neighbours.
     pub(super) fn release(&mut self, id: u32) {
+        self.forget_best();
         let Block { units, previous, next, .. } = self.blocks[id];
         let end = self.wilderness;
         if id == self.last || next == end || previous == end {

@@ -1,7 +1,9 @@
 //! A device's books: the accounts of its arenas, added up while none of them changes.
 
 use super::arena_lock::ArenaLock;
-use super::stats::{ALL, Account, Class, LANES, Lanes, Ledger, Statistics, Sums};
+use super::stats::{
+    ALL, Account, CLASSES, Changes, Class, LANES, Lanes, Ledger, Statistics, Sums, only,
+};
 use crate::lock::Lock;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, Ordering, UnsafeCell};
@@ -11,9 +13,6 @@ use crate::thread;
 pub trait Member {
     /// Its lock.
     fn lock(&self) -> &ArenaLock;
-
-    /// Its size class.
-    fn class(&self) -> Class;
 
     /// Another member, most likely of the same thread, that may have slack when this one has none.
     fn partner(&self) -> Option<&Self>;
@@ -96,14 +95,14 @@ impl<M: Member> GuardedBooks<M> {
         result
     }
 
-    /// Makes a change of a member known. The caller holds the member's lock, and no reference to what
+    /// Makes changes of a member known. The caller holds the member's lock, and no reference to what
     /// it guards.
     #[inline]
-    pub fn count(&self, own: &M, change: &Lanes) {
+    pub fn count(&self, own: &M, changes: &Changes) {
         // SAFETY: the lock is held and we are not parked.
-        let applied = unsafe { own.with_account(|account| account.apply(change)) };
+        let applied = unsafe { own.with_account(|account| account.apply(changes)) };
         if !applied {
-            self.count_in_ledger(own, change);
+            self.count_in_ledger(own, changes);
         }
     }
 
@@ -129,18 +128,18 @@ impl<M: Member> GuardedBooks<M> {
     /// Where there is not enough below the peaks for all that ask, and each takes it from another, threads
     /// would do little else: so each waits a moment, while the others go on, and may be given something.
     #[cold]
-    fn count_in_ledger(&self, own: &M, change: &Lanes) {
+    fn count_in_ledger(&self, own: &M, changes: &Changes) {
         if self.is_scarce.load(Ordering::Relaxed) {
             self.wait_parked(own, sync::pause);
             // SAFETY: the lock is held and we are not parked.
-            if unsafe { own.with_account(|account| account.apply(change)) } {
+            if unsafe { own.with_account(|account| account.apply(changes)) } {
                 return;
             }
         }
         let is_enough = self.with(Some(own), |books| {
             // SAFETY: all accounts are held still.
-            unsafe { own.with_account(|account| account.add(change)) };
-            books.share_out(Some(own))
+            unsafe { own.with_account(|account| account.add(changes)) };
+            books.share_out(Some((own, changes)))
         });
         self.is_scarce.store(!is_enough, Ordering::Relaxed);
     }
@@ -161,34 +160,37 @@ impl<M: Member> Drop for Still<M> {
 
 impl<M: Member> Books<M> {
     /// Runs `body` on each account.
-    pub fn each(&self, mut body: impl FnMut(Class, &mut Account)) {
+    pub fn each(&self, mut body: impl FnMut(&mut Account)) {
         for member in &self.members {
             // SAFETY: the books hold all accounts still.
-            unsafe { member.with_account(|account| body(member.class(), account)) };
+            unsafe { member.with_account(&mut body) };
         }
     }
 
     /// Adds up a value of all accounts, and of the blocks that are in no arena.
-    pub fn sums(&self, value: impl Fn(&Account) -> Lanes) -> Sums {
-        let [sums] = self.all_sums(|account| [value(account)]);
+    pub fn sums(&self, value: impl Fn(&Account, Class) -> Lanes) -> Sums {
+        let [sums] = self.all_sums(|account, class| [value(account, class)]);
         sums
     }
 
     /// The same of several values.
     #[inline]
-    fn all_sums<const N: usize>(&self, values: impl Fn(&Account) -> [Lanes; N]) -> [Sums; N] {
+    fn all_sums<const N: usize>(
+        &self,
+        values: impl Fn(&Account, Class) -> [Lanes; N],
+    ) -> [Sums; N] {
         let mut all = [[[0; LANES]; 3]; N];
-        let mut add = |class: Class, account: &Account| {
-            for (sums, values) in all.iter_mut().zip(values(account)) {
-                for (sum, value) in sums[class.row()].iter_mut().zip(values) {
-                    *sum += value;
+        let mut add = |account: &Account| {
+            for class in CLASSES {
+                for (sums, values) in all.iter_mut().zip(values(account, class)) {
+                    for (sum, value) in sums[class.row()].iter_mut().zip(values) {
+                        *sum += value;
+                    }
                 }
             }
         };
-        self.each(|class, account| add(class, account));
-        for class in [Class::Small, Class::Large] {
-            add(class, &self.ledger.direct[class as usize]);
-        }
+        self.each(|account| add(account));
+        add(&self.ledger.direct);
         for sums in &mut all {
             let [_, small, large] = *sums;
             sums[ALL] = std::array::from_fn(|lane| small[lane] + large[lane]);
@@ -198,18 +200,20 @@ impl<M: Member> Books<M> {
 
     /// The sums of currents, of increases and of decreases.
     fn totals(&self) -> [Sums; 3] {
-        self.all_sums(|account| [account.current(), account.increased(), account.decreased()])
+        self.all_sums(|account, class| {
+            [account.current(class), account.increased(class), account.decreased(class)]
+        })
     }
 
     /// Counts a change of the blocks that are in no arena, and raises the peaks to it.
     pub fn count_direct(&mut self, class: Class, change: &Lanes) {
-        self.ledger.direct[class as usize].add(change);
+        self.ledger.direct.add(&only(class, *change));
         self.share_out(None);
     }
 
     /// Undoes such a change.
     pub fn undo_direct(&mut self, class: Class, change: &Lanes) {
-        self.ledger.direct[class as usize].undo(change);
+        self.ledger.direct.undo(&only(class, *change));
         self.share_out(None);
     }
 
@@ -217,44 +221,53 @@ impl<M: Member> Books<M> {
     /// asked lately, since what others hold is missing where it is needed. Where several threads ask, each
     /// member first gets what it lacks to what it had when it asked, as long as there is enough for one more:
     /// where the peak is low, equal parts would be too little for anybody. What is left then they share. Was
-    /// there enough for all?
-    pub fn share_out(&mut self, asked: Option<&M>) -> bool {
+    /// there enough for all? `asked`: by whom, and for what.
+    pub fn share_out(&mut self, asked: Option<(&M, &Changes)>) -> bool {
         let sums = self.sums(Account::current);
         self.ledger.raise(&sums);
-        if let Some(asked) = asked {
+        if let Some((asked, changes)) = asked {
             self.ledger.hears(thread::address());
             // SAFETY: the books hold all accounts still.
-            unsafe { asked.with_account(|account| account.asks(self.ledger.asks)) };
+            unsafe { asked.with_account(|account| account.asks(self.ledger.asks, changes)) };
         }
         // So many asked in the meantime that it would have been among them.
         let lately = 16 + 4 * self.members.len() as u64;
-        let asks = self.ledger.asks;
-        let takes_part = |account: &Account| account.asked != 0 && asks - account.asked < lately;
-        let mut members = [0; 3];
-        self.each(|class, account| {
-            let count = i64::from(takes_part(account));
-            members[ALL] += count;
-            members[class.row()] += count;
+        let since = (self.ledger.asks + 1).saturating_sub(lately);
+        let mut counts = [0; 3];
+        self.each(|account| {
+            counts[ALL] += i64::from(account.has_asked(None, since));
+            for class in CLASSES {
+                counts[class.row()] += i64::from(account.has_asked(Some(class), since));
+            }
         });
         let (mut left, mut is_enough) = (self.ledger.left(&sums), true);
         let is_crowded = self.ledger.is_crowded();
-        if is_crowded {
-            self.each(|class, account| {
-                let lacking = if takes_part(account) { account.lacking() } else { [0; LANES] };
-                let is_there = left.take(class, &lacking);
-                account.given = if is_there { lacking } else { [0; LANES] };
-                is_enough &= is_there;
-            });
-        }
-        for member in &self.members {
-            let asked = asked.is_some_and(|asked| std::ptr::eq(asked, &**member));
-            let part = left.part(&members, member.class(), asked);
-            let set = |account: &mut Account| {
-                let mut slack = if takes_part(account) { part } else { [[0; LANES]; 2] };
-                if is_crowded {
-                    slack = account.with_given(slack);
+        self.each(|account| {
+            account.give_nothing();
+            for class in CLASSES {
+                if is_crowded && account.has_asked(Some(class), since) {
+                    is_enough &= account.give(class, |lacking| left.take(class, lacking));
                 }
-                account.set_slack(slack);
+            }
+        });
+        for member in &self.members {
+            let asked = asked.filter(|(asked, _)| std::ptr::eq(*asked, &**member));
+            let set = |account: &mut Account| {
+                // What the others' parts leave is for the one that asked.
+                let all = match account.has_asked(None, since) {
+                    true => left.part(ALL, counts[ALL], asked.is_some()),
+                    false => [0; LANES],
+                };
+                let of = CLASSES.map(|class| {
+                    let row = class.row();
+                    let asked =
+                        asked.is_some_and(|(_, changes)| changes[class as usize] != [0; LANES]);
+                    match account.has_asked(Some(class), since) {
+                        true => left.part(row, counts[row], asked),
+                        false => [0; LANES],
+                    }
+                });
+                account.set_slack(all, of);
             };
             // SAFETY: the books hold all accounts still.
             unsafe { member.with_account(set) };
@@ -280,8 +293,8 @@ impl<M: Member> Books<M> {
     pub fn reset_accumulated(&mut self) {
         let [_, increased, decreased] = self.totals();
         self.ledger.reset_accumulated(&increased, &decreased);
-        self.each(|_, account| account.reset_accumulated());
-        self.ledger.direct.iter_mut().for_each(Account::reset_accumulated);
+        self.each(Account::reset_accumulated);
+        self.ledger.direct.reset_accumulated();
     }
 
     /// Opens a scope of a thread; false: no host memory.

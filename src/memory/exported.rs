@@ -181,6 +181,7 @@ impl DeviceMemory {
         state.free(id, units, start);
         let split = state.split();
         let bytes = i64::from(units) * UNIT as i64;
-        self.count_slowly(arena, change_of(-1, -bytes, -(requested as i64), oversize), split);
+        let change = change_of(-1, -bytes, -(requested as i64), oversize);
+        self.count_slowly(arena, arena.class_of(units), change, split);
     }
 }

@@ -68,7 +68,7 @@ fn allocate_plain<const WHO: bool>(
         return None;
     }
     let size = policy::Size { bytes: round_size(bytes), oversize: false };
-    let (class, request) = (size.class(), size.request(bytes));
+    let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
     let arena = unsafe { arena.as_ref() }?;
@@ -90,7 +90,7 @@ fn allocate_plain<const WHO: bool>(
     let (bytes, requested) = (size.bytes as i64, bytes as i64);
     let split = state.split_in_use();
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.account() }.rise(bytes, requested, split) {
+    if !unsafe { arena.rise(bytes, requested, split) } {
         count_risen(inside, arena, bytes, requested);
     }
     Some(arena.base + u64::from(start) * UNIT)
@@ -160,7 +160,7 @@ fn free_under<const WHO: bool>(
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.account() }.fall(bytes, requested, split) {
+    if !unsafe { arena.fall(bytes, requested, split) } {
         count(inside, arena, -bytes, -requested);
     }
     Some(())
@@ -188,7 +188,7 @@ fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     let state = unsafe { arena.state() };
     if let Some((bytes, oversize)) = state.wait_for_uses(id) {
         // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.give_up(bytes, oversize);
+        unsafe { arena.give_up(bytes, oversize) };
         return Some(());
     }
     let is_used = state.blocks[id].uses != 0;
@@ -204,6 +204,7 @@ fn count(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
     if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let split = unsafe { arena.state() }.split();
-        device.memory.count_slowly(arena, change_of(-1, bytes, requested, false), split);
+        let class = arena.class_of((bytes.unsigned_abs() / UNIT) as u32);
+        device.memory.count_slowly(arena, class, change_of(-1, bytes, requested, false), split);
     }
 }

@@ -32,6 +32,7 @@ mod keys;
 mod ladder;
 mod launches;
 mod leeway;
+pub mod lend;
 mod limbo;
 mod limit;
 pub mod observers;
@@ -51,12 +52,14 @@ mod report;
 mod rest;
 pub mod ring;
 pub mod route;
+pub mod row;
 mod scopes;
 pub mod segment;
 pub mod segmented;
 pub mod settings;
 mod share;
 mod shortage;
+pub mod slack;
 mod sleep;
 pub mod snapshot;
 pub mod source;
@@ -64,6 +67,7 @@ mod starts;
 pub mod stats;
 mod suballocations;
 mod summary;
+mod tally;
 #[cfg(test)]
 mod tests;
 pub mod virtual_memory;
@@ -98,12 +102,14 @@ use books::GuardedBooks;
 use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
-use stats::{Account, Class, Lanes, Split, change_of};
+use stats::{Class, change_of};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
 pub const SMALL: u64 = 1 << 20;
+/// Largest block of a small arena of mapped memory (`tally.rs`).
+pub const SMALL_ARENA: u64 = 64 << 10;
 /// Requests from here on are refused at once, as PyTorch does.
 const TOO_LARGE: u64 = 1 << 60;
 
@@ -265,7 +271,7 @@ impl DeviceMemory {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
                 if self.policy.is_segmented() {
-                    let arena = self.routed_arena(runtime, device, stream, size.class())?;
+                    let arena = self.routed_arena(runtime, device, stream, size)?;
                     return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
                 }
                 return self.allocate_block::<true>(runtime, device, stream, bytes, size);
@@ -288,11 +294,11 @@ impl DeviceMemory {
         bytes: u64,
         size: policy::Size,
     ) -> Result<u64> {
-        let (class, request) = (size.class(), size.request(bytes));
+        let request = size.request(bytes);
         let is_routed = || route::is_routed() || runtime.captures.any();
         let arena = match WATCHED && is_routed() {
-            false => self.arena(device, stream, class, false)?,
-            true => match self.routed_arena(runtime, device, stream, class)? {
+            false => self.arena(device, stream, size.arena_class(false), false)?,
+            true => match self.routed_arena(runtime, device, stream, size)? {
                 arena if arena.segmented => {
                     return self.allocate_in_segment(runtime, device, arena, request);
                 }
@@ -334,40 +340,17 @@ impl DeviceMemory {
         let address = arena.base + u64::from(start) * UNIT;
         let (bytes, requested) = ((u64::from(request.units) * UNIT) as i64, request.bytes as i64);
         let split = state.split();
-        // SAFETY: the lock is held and we are not parked.
-        let account = unsafe { arena.account() };
         if WATCHED && request.oversize {
-            self.count_slowly(arena, change_of(1, bytes, requested, true), split);
-        } else if !account.rise(bytes, requested, split) {
+            let (class, change) =
+                (arena.class_of(request.units), change_of(1, bytes, requested, true));
+            self.count_slowly(arena, class, change, split);
+            return Ok(Some(address));
+        }
+        // SAFETY: the lock is held and we are not parked.
+        if !unsafe { arena.rise(bytes, requested, split) } {
             self.count_risen(arena, (bytes, requested), split);
         }
         Ok(Some(address))
-    }
-
-    /// Counts a block that is not oversize where the account alone could not. The caller holds the
-    /// arena's lock, and no reference to its state.
-    #[inline(never)]
-    pub(super) fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
-        let rise =
-            |account: &mut Account, other: &mut Account| account.rise_with(other, bytes, split);
-        if !self.books.with_partner(arena, rise) {
-            self.count_slowly(arena, change_of(1, bytes.0, bytes.1, false), split);
-        }
-    }
-
-    /// Makes a change known where the account alone could not. The caller holds the arena's lock, and
-    /// no reference to its state.
-    #[cold]
-    pub(super) fn count_slowly(&self, arena: &Arena, mut change: Lanes, split: Split) {
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, split);
-        self.count(arena, &change);
-    }
-
-    /// Makes a change known. The caller holds the arena's lock, and no reference to its state.
-    #[inline]
-    fn count(&self, arena: &Arena, change: &Lanes) {
-        self.books.count(arena, change);
     }
 
     /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.

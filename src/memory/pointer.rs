@@ -105,10 +105,9 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     state.free(id, units, start);
     let split = state.split();
     // SAFETY: the lock is held and we are not parked.
-    let account = unsafe { arena.account() };
-    if oversize || !account.fall(bytes, requested, split) {
+    if oversize || !unsafe { arena.fall(bytes, requested, split) } {
         let change = change_of(-1, -bytes, -requested, oversize);
-        memory_of(runtime, arena)?.count_slowly(arena, change, split);
+        memory_of(runtime, arena)?.count_slowly(arena, arena.class_of(units), change, split);
     }
     Ok(())
 }

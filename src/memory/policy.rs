@@ -1,12 +1,12 @@
 //! What the settings mean for the requests of one device, in words that every request can read. The
 //! default needs none but the largest request that is served as it is, which is compared in any case.
 
-use super::SMALL;
 use super::arena::Request;
 use super::block::UNIT;
 use super::segmented::Rules;
 use super::settings::{INTERVALS, Settings};
 use super::stats::Class;
+use super::{SMALL, SMALL_ARENA};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The policy of a device.
@@ -48,10 +48,11 @@ pub struct Size {
 }
 
 impl Size {
-    /// Its size class.
+    /// The class of the arena that has it: PyTorch's where memory comes in segments.
     #[inline(always)]
-    pub fn class(self) -> Class {
-        if self.bytes <= SMALL { Class::Small } else { Class::Large }
+    pub fn arena_class(self, segmented: bool) -> Class {
+        let most = if segmented { SMALL } else { SMALL_ARENA };
+        if self.bytes <= most { Class::Small } else { Class::Large }
     }
 
     /// The block that is asked for, where the host wants so many bytes.

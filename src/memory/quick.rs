@@ -38,6 +38,9 @@ pub struct Quick {
     resting_start: u32,
     /// `rests` at the next growth.
     next_rests: u32,
+    /// The block that was found to rest where a search would have found a place for it, when nothing was
+    /// joined or searched since: it comes and goes.
+    best: u32,
     /// Newest block of each list; [`NONE`]: the place was not used since all were joined.
     heads: [u32; PLACES],
     /// Places that were used since.
@@ -60,6 +63,7 @@ impl Quick {
             rests: REST,
             resting_start: 0,
             next_rests: REST,
+            best: NONE,
             heads: [NONE; PLACES],
             used: [0; PLACES],
             used_count: 0,
@@ -221,8 +225,11 @@ impl ArenaState {
                 if self.quick.has_lists() { self.quick.pop(&mut self.blocks, units) } else { None };
             return Some((listed?, self.blocks.get(listed?)?.start));
         }
-        if self.class == Class::Large && !self.is_best_fit(id) {
-            return None;
+        if self.class == Class::Large && id != self.quick.best {
+            if !self.is_best_fit(id) {
+                return None;
+            }
+            self.quick.best = id;
         }
         debug_assert!(self.quick.resting_start == self.blocks[id].start, "it stays where it is");
         self.quick.resting = NONE;
@@ -233,6 +240,12 @@ impl ArenaState {
     #[inline(always)]
     pub(super) fn fetch_next(&self, id: u32) {
         self.blocks.fetch(self.blocks[id].bin_next);
+    }
+
+    /// Free memory is about to change.
+    #[inline(always)]
+    pub(super) fn forget_best(&mut self) {
+        self.quick.best = NONE;
     }
 
     /// Would a search have found the place of this resting block, had it been joined?

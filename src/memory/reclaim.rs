@@ -59,16 +59,6 @@ impl DeviceMemory {
         self.total / LITTLE
     }
 
-    /// Counts how the free blocks are now. The caller holds the arena's lock.
-    pub(super) fn count_free(&self, arena: &Arena) {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        let mut change = [0; LANES];
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
-        self.count(arena, &change);
-    }
-
     /// Joins what was freed with its neighbours. The caller holds the arena's lock.
     pub(super) fn join_quick(&self, arena: &Arena) {
         // SAFETY: the lock is held, and this is the only reference.
@@ -245,7 +235,7 @@ impl DeviceMemory {
         history::free_requested(arena, state, id);
         let (bytes, oversize) = state.put_in_limbo(id);
         // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.give_up(bytes, oversize);
+        unsafe { arena.give_up(bytes, oversize) };
     }
 
     /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
@@ -335,6 +325,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let block = &state.blocks[id];
         let (bytes, requested) = (block.bytes(), block.requested as i64);
+        let class = arena.class_of(block.units);
         if watch::is_watched() {
             history::free_completed(arena, state, id);
             self.end_block(runtime, arena, id);
@@ -348,12 +339,12 @@ impl DeviceMemory {
         state.free_pending(id, self.now());
         let split = state.split();
         // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.account() }.end_active(bytes, requested, split) {
+        if !unsafe { arena.account() }.end_active(class, bytes, requested, split) {
             let mut change = [0; LANES];
             change[ACTIVE] = -1;
             change[ACTIVE_BYTES] = -bytes;
             change[REQUESTED_BYTES] = -requested;
-            self.count_slowly(arena, change, split);
+            self.count_slowly(arena, class, change, split);
         }
         if let Some(before) = before {
             self.count_segment(arena, before);

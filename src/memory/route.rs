@@ -3,6 +3,7 @@
 
 use super::arena::{Arena, Request};
 use super::bins::WHOLE_WALK;
+use super::policy::Size;
 use super::pool::{Pool, PoolId};
 use super::segmented::Leaving;
 use super::stats::Class;
@@ -247,13 +248,15 @@ impl DeviceMemory {
         runtime: &Runtime,
         device: &Device,
         stream: &Stream,
-        class: Class,
+        size: Size,
     ) -> Result<&'a Arena> {
         let generation = device.streams.generation();
         let (pool, number) = pool(self.ordinal, generation);
-        let kind = (class, self.policy.is_segmented());
+        let kind_of = |segmented: bool| (size.arena_class(segmented), segmented);
+        let kind = kind_of(self.policy.is_segmented());
         if let Some(source) = runtime.captures.source(runtime, stream, kind)? {
             if source.number > number {
+                let kind = kind_of(kind.1 || source.pool.id().wants_segments());
                 return self.captured_arena(runtime, device, source, kind);
             }
             // The graph uses what this allocation gets.
@@ -261,19 +264,19 @@ impl DeviceMemory {
                 runtime.captures.retain(source.number, pool)?;
             }
         }
-        let segmented = self.policy.is_segmented() || pool.wants_segments();
+        let kind = kind_of(self.policy.is_segmented() || pool.wants_segments());
         if pool == PoolId::DEFAULT {
-            return self.arena(device, stream, class, segmented);
+            return self.arena(device, stream, kind.0, kind.1);
         }
         let own = match stream.is_per_thread() {
             true => device.streams.external(device, stream.native())?,
             false => stream,
         };
         pool.require_awake()?;
-        if let Some(arena) = recall(self.ordinal, generation, own, (class, segmented)) {
+        if let Some(arena) = recall(self.ordinal, generation, own, kind) {
             return Ok(arena);
         }
-        let arena = self.arena_of_pool(device, own, (class, segmented), pool)?;
+        let arena = self.arena_of_pool(device, own, kind, pool)?;
         remember(self.ordinal, generation, own, arena);
         Ok(arena)
     }
@@ -284,7 +287,7 @@ impl DeviceMemory {
         runtime: &Runtime,
         device: &Device,
         source: Source,
-        (class, segmented): (Class, bool),
+        kind: (Class, bool),
     ) -> Result<&'a Arena> {
         let id = source.pool.id();
         id.require_awake()?;
@@ -294,7 +297,6 @@ impl DeviceMemory {
         }
         // SAFETY: streams live until shutdown.
         let stream = unsafe { &*source.stream };
-        let kind = (class, segmented || id.wants_segments());
         let arena = self.arena_of_pool(device, stream, kind, id)?;
         runtime.captures.remember(source.number, stream, arena);
         Ok(arena)

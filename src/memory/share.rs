@@ -10,7 +10,7 @@ use super::block::UNIT;
 use super::follow::Asking;
 use super::guests::{Order, Window};
 use super::pool::PoolId;
-use super::stats::{ALL, ALLOCATED_BYTES, Account, Lanes, change_of};
+use super::stats::{ALL, ALLOCATED_BYTES, Account, change_of};
 use super::{DeviceMemory, history};
 use crate::device::Device;
 use crate::error::Result;
@@ -369,7 +369,7 @@ impl DeviceMemory {
         let address = state.address(arena.base, id);
         let bytes = (u64::from(request.units) * UNIT) as i64;
         let change = change_of(1, bytes, request.bytes as i64, request.oversize);
-        self.count_with_split(arena, change);
+        self.count_with_split(arena, arena.class_of(request.units), change);
         Ok(Some(address))
     }
 
@@ -382,20 +382,11 @@ impl DeviceMemory {
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let block = &state.blocks[id];
+        let class = arena.class_of(block.units);
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
         state.free_of_guest(index, id);
-        self.count_with_split(arena, change);
-    }
-
-    /// Makes a change known, with the free blocks as they are. The caller holds the arena's lock, and no
-    /// reference to its state.
-    fn count_with_split(&self, arena: &Arena, mut change: Lanes) {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let split = unsafe { arena.state() }.split();
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, split);
-        self.count(arena, &change);
+        self.count_with_split(arena, class, change);
     }
 
     /// Brings what is free in the orders of guests into the arena's own, where their work is over, and

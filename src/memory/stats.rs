@@ -12,7 +12,7 @@
 //! of the one that went. So an arena first takes what its stream's arena of the other class has left below
 //! the peaks of all, where both are its thread's: what is left below those of its own class it has itself.
 
-pub use super::account::{Account, Split};
+pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;
 
 /// The quantities that change with every block.
@@ -48,6 +48,9 @@ pub enum Class {
     /// Above.
     Large = 1,
 }
+
+/// Both, in their order.
+pub const CLASSES: [Class; 2] = [Class::Small, Class::Large];
 
 /// The rows of a statistic, in the order of PyTorch's StatArray.
 pub const ALL: usize = 0;
@@ -171,8 +174,8 @@ pub struct Ledger {
     /// The thread that asked last, and how many times more they count as several.
     asker: usize,
     crowd: u32,
-    /// Blocks that are in no arena, by their class; they have no slack, and ask each time.
-    pub direct: [Account; 2],
+    /// Blocks that are in no arena; they have no slack, and ask each time.
+    pub direct: Account,
 }
 
 /// Sums over the accounts of a device: all, small, large.
@@ -197,17 +200,15 @@ impl Left {
         is_there
     }
 
-    /// What one arena of a class gets of it, when it is shared among `members` (all, small, large); the one
-    /// that asked gets what the others' equal parts leave.
+    /// What one arena gets of a row, when it is shared among so many; the one that asked gets what the
+    /// others' equal parts leave.
     #[inline]
-    pub fn part(&self, members: &[i64; 3], class: Class, asked: bool) -> [Lanes; 2] {
-        // Shifts: a division for each lane would cost more than all the rest.
-        let shifts = members.map(|count| count.max(1).cast_unsigned().next_power_of_two().ilog2());
-        [ALL, class.row()].map(|row| {
-            self.0[row].map(|left| {
-                let part = left >> shifts[row];
-                if asked { left - part * (members[row] - 1) } else { part }
-            })
+    pub fn part(&self, row: usize, among: i64, asked: bool) -> Lanes {
+        // A shift: a division for each lane would cost more than all the rest.
+        let shift = among.max(1).cast_unsigned().next_power_of_two().ilog2();
+        self.0[row].map(|left| {
+            let part = left >> shift;
+            if asked { left - part * (among - 1) } else { part }
         })
     }
 }
@@ -376,11 +377,11 @@ mod tests {
     #[test]
     fn slack_never_lets_the_sum_pass_the_peak() {
         let left = left_of_seven();
-        let members = [3, 3, 0];
-        let asked = left.part(&members, Class::Small, true).map(|row| row[0]);
-        let other = left.part(&members, Class::Small, false).map(|row| row[0]);
-        assert_eq!((asked, other), ([5; 2], [1; 2]));
-        assert_eq!(asked[ALL] + 2 * other[ALL], 7);
+        for row in [ALL, Class::Small.row()] {
+            let (asked, other) = (left.part(row, 3, true)[0], left.part(row, 3, false)[0]);
+            assert_eq!((asked, other), (5, 1));
+            assert_eq!(asked + 2 * other, 7);
+        }
     }
 
     #[test]
@@ -398,6 +399,6 @@ mod tests {
         assert!(left.take(Class::Large, &lacking(0, 0)));
         assert!(left.take(Class::Small, &lacking(3, 0)));
         assert!(!left.take(Class::Small, &lacking(1, 0)));
-        assert_eq!(left.part(&[1, 1, 0], Class::Small, true).map(|row| row[0]), [0; 2]);
+        assert_eq!([ALL, Class::Small.row()].map(|row| left.part(row, 1, true)[0]), [0; 2]);
     }
 }

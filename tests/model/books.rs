@@ -1,6 +1,6 @@
 //! What the allocator should have: live and pending blocks, and the five exact statistics.
 
-use super::ops::MIB;
+use super::ops::{MIB, SMALL_ARENA};
 use super::order::Point;
 use std::collections::{BTreeMap, BTreeSet};
 use tcuda::ffi::statistics::{tcuda_memory_statistics, tcuda_stat, tcuda_stat_by_pool};
@@ -31,7 +31,12 @@ impl Held {
     }
 
     pub fn is_of_arena(&self, other: &Held) -> bool {
-        self.queue == other.queue && self.is_small() == other.is_small()
+        self.queue == other.queue && self.is_in_small() == other.is_in_small()
+    }
+
+    /// Is it in a small arena?
+    pub fn is_in_small(&self) -> bool {
+        self.bytes() <= SMALL_ARENA
     }
 }
 

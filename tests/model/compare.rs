@@ -71,7 +71,7 @@ impl World {
                 device: held.device,
                 native,
                 stream_id,
-                is_small: held.is_small(),
+                is_small: held.is_in_small(),
             };
             assert_eq!(*shown, wanted, "the block at {address:#x}");
         }
@@ -93,7 +93,7 @@ impl World {
     }
 
     pub fn learn_base(&mut self, address: u64, held: &Held) {
-        let base = self.bases.entry((held.queue, held.is_small())).or_insert(address);
+        let base = self.bases.entry((held.queue, held.is_in_small())).or_insert(address);
         *base = (*base).min(address);
     }
 
@@ -109,7 +109,7 @@ impl World {
         };
         assert!(!view.blocks.values().any(is_pending), "pending blocks were not waited for");
         let size = round_size(held.requested);
-        let arena = (self.names[&held.queue], held.is_small());
+        let arena = (self.names[&held.queue], held.is_in_small());
         let of_arena = |shown: &&Shown| {
             shown.device == held.device
                 && (((shown.native, shown.stream_id), shown.is_small) == arena)
@@ -123,7 +123,7 @@ impl World {
             return;
         }
         let slot = (total / 2 * 3).next_power_of_two();
-        let base = self.bases.get(&(held.queue, held.is_small())).copied().unwrap_or(0);
+        let base = self.bases.get(&(held.queue, held.is_in_small())).copied().unwrap_or(0);
         let ends = view.blocks.iter().filter(|(_, shown)| of_arena(shown));
         let end = ends.map(|(address, shown)| address + shown.bytes).max().unwrap_or(base);
         assert!(

@@ -6,6 +6,8 @@ use std::fmt;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
+/// The largest block of a small arena.
+pub const SMALL_ARENA: u64 = 64 * KIB;
 /// Places for handles of streams, and of events.
 pub const SLOTS: usize = 6;
 /// The most devices of a machine; a device is taken modulo those that there are.
@@ -235,6 +237,7 @@ fn bytes() -> impl Strategy<Value = u64> {
         4 => 1..=2 * KIB,
         3 => around(512, 2),
         3 => 1..=MIB,
+        3 => around(SMALL_ARENA, 520),
         3 => around(MIB, 520),
         2 => around(2 * MIB, 520),
         3 => MIB..=12 * MIB,

@@ -1,7 +1,7 @@
 //! The public snapshot, and what must hold in every one.
 
 use super::api;
-use super::ops::MIB;
+use super::ops::{MIB, SMALL_ARENA};
 use std::collections::BTreeMap;
 use tcuda::ffi::snapshot::*;
 use tcuda::ffi::statistics::tcuda_memory_statistics;
@@ -15,6 +15,7 @@ pub struct Shown {
     pub device: i32,
     pub native: usize,
     pub stream_id: i64,
+    /// Its segment is.
     pub is_small: bool,
 }
 
@@ -55,7 +56,7 @@ impl View {
                 assert_eq!(block.device, segment.device);
                 assert_eq!(block.requested_bytes > 0, is_active);
                 assert!(block.requested_bytes <= block.bytes);
-                assert!(!is_active || (block.bytes <= MIB) == (segment.is_small == 1));
+                assert!(!is_active || (block.bytes <= SMALL_ARENA) == (segment.is_small == 1));
                 let is_allocated = block.state == TCUDA_BLOCK_ACTIVE_ALLOCATED;
                 sums[0] += if is_allocated { block.bytes } else { 0 };
                 sums[1] += if is_active { block.bytes } else { 0 };
@@ -106,14 +107,15 @@ impl View {
         }
         let blocks = || self.blocks.values().filter(|block| block.device == device);
         for block in blocks() {
+            let is_small = block.bytes <= MIB;
             if block.state == TCUDA_BLOCK_ACTIVE_ALLOCATED {
-                add(0, block.is_small, 1);
-                add(1, block.is_small, block.bytes);
+                add(0, is_small, 1);
+                add(1, is_small, block.bytes);
             }
             if block.state != TCUDA_BLOCK_INACTIVE {
-                add(2, block.is_small, 1);
-                add(3, block.is_small, block.bytes);
-                add(4, block.is_small, block.requested);
+                add(2, is_small, 1);
+                add(3, is_small, block.bytes);
+                add(4, is_small, block.requested);
             }
         }
         let told = [

@@ -157,12 +157,10 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
-        let (id, mut change) = state.borrow(arena.base, index, request)?;
+        let (id, change) = state.borrow(arena.base, index, request)?;
         history::allocated(arena, state, id);
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
         let address = state.address(arena.base, id);
-        self.count(arena, &change);
+        self.count_with_split(arena, arena.class_of(request.units), change);
         self.count_segment(arena, before);
         Ok(address)
     }
@@ -178,12 +176,11 @@ impl DeviceMemory {
         let before = state.reserved();
         state.record_return(arena.base, id);
         let block = &state.blocks[id];
-        let mut change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        let class = arena.class_of(block.units);
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
         state.release_or_return(id);
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
-        self.count(arena, &change);
+        self.count_with_split(arena, class, change);
         self.count_segment(arena, before);
     }
 

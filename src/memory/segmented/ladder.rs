@@ -149,13 +149,11 @@ impl DeviceMemory {
     fn hand_out(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let mut change = state.occupy(id, request, rules, self.now());
+        let change = state.occupy(id, request, rules, self.now());
         history::allocated(arena, state, id);
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
         let address = state.address(arena.base, id);
         suballocations::block(state.heap(id), address, request.bytes);
-        self.count(arena, &change);
+        self.count_with_split(arena, arena.class, change);
         address
     }
 

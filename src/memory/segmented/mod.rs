@@ -140,10 +140,8 @@ impl DeviceMemory {
         self.end_block(runtime, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
-        let mut change = state.free_in_segment(id, self.now());
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut change, state.split());
-        self.count(arena, &change);
+        let change = state.free_in_segment(id, self.now());
+        self.count_with_split(arena, arena.class, change);
     }
 }
 

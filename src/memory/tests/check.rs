@@ -5,7 +5,7 @@ use super::super::arena::ArenaState;
 use super::super::block::{Block, NONE, State};
 use super::super::guests::Order;
 use super::super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
 };
 use super::super::virtual_memory::arena_of;
@@ -14,10 +14,11 @@ use super::{MIB, on_machine};
 impl ArenaState {
     /// Checks every invariant; gives the first that does not hold.
     pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
+        let own = self.class as usize;
         if self.segments.is_some() {
             return self.check_segments(account);
         }
-        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
+        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; LANES]; 2]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
         let mut lent = Vec::new();
         let mut guests: Vec<(u32, u32)> = vec![(0, 0); self.guests.all().count()];
@@ -100,19 +101,21 @@ impl ArenaState {
             return Err("the counts of free or active blocks are wrong".into());
         }
         if active > 0 {
-            (sums[INACTIVE_SPLIT], sums[INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
+            (sums[own][INACTIVE_SPLIT], sums[own][INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
         }
         if mapped != self.segment.bytes() as i64 {
             return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
         }
-        if sums != account.current() {
-            return Err(format!("the account has {:?}, the blocks {sums:?}", account.current()));
+        let counted = CLASSES.map(|class| account.current(class));
+        if sums != counted {
+            return Err(format!("the account has {counted:?}, the blocks {sums:?}"));
         }
         self.check_starts()
     }
 }
 
-fn add_active(block: &Block, sums: &mut [i64; LANES]) {
+fn add_active(block: &Block, sums: &mut [[i64; LANES]; 2]) {
+    let sums = &mut sums[usize::from(block.bytes() > MIB as i64)];
     if block.state == State::Allocated {
         sums[ALLOCATION] += 1;
         sums[ALLOCATED_BYTES] += block.bytes();
@@ -220,8 +223,8 @@ fn wrong_counts_are_told() {
         state.blocks[at.hole].state = State::Pending;
         state.active_blocks += 1;
     });
-    for lane in 0..LANES {
-        is_told("the account has", |_, account, _| account.most[lane] += 1);
+    for (lane, class) in (0..LANES).flat_map(|lane| CLASSES.map(|class| (lane, class))) {
+        is_told("the account has", |_, account, _| account.count_wrongly(class, lane));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which stream is which, and who may use whose memory.
 
 use super::super::record_stream;
-use super::{Bench, MIB, on_machine};
+use super::{Bench, KIB, MIB, on_machine};
 use crate::callback::{self, Callback};
 use crate::device::Device;
 use crate::driver::sys::{CUmemLocation, CUmemLocationType, CUstream};
@@ -248,7 +248,8 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
         on_machine("schedule=threads,memory=1GiB", |bench| {
             let (own, handle) = (bench.stream(), native(bench));
             let foreign = wrap(bench, handle);
-            let block = bench.malloc(own, MIB);
+            // Small, so that it is not lent what the other stream has.
+            let block = bench.malloc(own, 64 * KIB);
             let theirs = bench.malloc(foreign, 3 * MIB);
             record_stream(block, foreign).unwrap();
             let done = end_of(bench, foreign);
@@ -257,7 +258,7 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
             inject::clear();
             destroy(bench, handle);
             bench.free(block);
-            while bench.malloc(own, MIB) != block {}
+            while bench.malloc(own, 64 * KIB) != block {}
             assert!(done.load(Ordering::Acquire), "reused while the stream was at work");
             let reserved = bench.reserved();
             bench.free(theirs);

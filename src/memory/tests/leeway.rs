@@ -63,7 +63,7 @@ fn who_has_time_between_questions_is_not_pressed() {
             rounds(bench, own, 2 * MIB, 2, 100);
             by_reading::pass(20 * MOMENT);
         }
-        assert_eq!(bench.reserved(), 4 * MIB);
+        assert_eq!(bench.reserved(), 2 * MIB);
     });
 }
 

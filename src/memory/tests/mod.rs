@@ -174,7 +174,7 @@ impl Books {
             }
         }
         for class in [Class::Small, Class::Large] {
-            let bytes = self.ledger.direct[class as usize].now(stats::ALLOCATED_BYTES);
+            let bytes = self.ledger.direct.current(class)[stats::ALLOCATED_BYTES];
             mapped[stats::ALL] += bytes;
             mapped[class.row()] += bytes;
         }
@@ -183,7 +183,12 @@ impl Books {
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let bounds = self.sums(|account| std::array::from_fn(|lane| account.most[lane]));
+        let mut bounds = self.sums(stats::Account::most);
+        bounds[stats::ALL] = self.ledger.direct.most_of_all();
+        self.each(|account| {
+            let most = account.most_of_all();
+            bounds[stats::ALL].iter_mut().zip(most).for_each(|(sum, most)| *sum += most);
+        });
         for (lane, rows) in statistics.lanes.iter().enumerate() {
             for (row, stat) in rows.iter().enumerate() {
                 if bounds[row][lane] > stat.peak || stat.current > stat.peak {

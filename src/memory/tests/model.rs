@@ -6,7 +6,7 @@ use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
 };
 use super::super::virtual_memory::arena_of;
-use super::super::{record_stream, round_size};
+use super::super::{SMALL_ARENA, record_stream, round_size};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_lending};
 use crate::driver::{Call, inject};
 use crate::error::Error;
@@ -40,6 +40,7 @@ fn bytes() -> impl Strategy<Value = u64> + Clone {
         4 => 1..=2 * KIB,
         3 => around(512, 2),
         3 => 1..=MIB,
+        3 => around(SMALL_ARENA, 520),
         3 => around(MIB, 520),
         3 => around(2 * MIB, 520),
         3 => MIB..=40 * MIB,
@@ -214,7 +215,7 @@ impl Run<'_> {
         }
         let address = *outcome.as_ref().unwrap_or(&0);
         let block = Live { stream, address, requested, is_shared: false };
-        let place = block.class() as usize;
+        let place = usize::from(block.bytes() > SMALL_ARENA);
         let own = self.streams[stream].arenas[place].load(Ordering::Relaxed).cast_const();
         // Its own arena was looked at; others where their memory was wanted.
         self.model.settle(|pending| {

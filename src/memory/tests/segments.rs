@@ -85,8 +85,9 @@ impl ArenaState {
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {
             return Err("the last block, the wilderness or the bytes are wrong".into());
         }
-        if sums != account.current() {
-            return Err(format!("the account has {:?}, the blocks {sums:?}", account.current()));
+        let counted = account.current(self.class);
+        if sums != counted {
+            return Err(format!("the account has {counted:?}, the blocks {sums:?}"));
         }
         self.check_starts()
     }

@@ -4,7 +4,7 @@
 
 use super::super::api::{self, Handle, OUT_OF_MEMORY, Outcome};
 use super::super::books::{WINDOW, round_size};
-use super::super::ops::{KIB, MIB};
+use super::super::ops::{KIB, MIB, SMALL_ARENA};
 use super::super::view::View;
 use super::books::Tally;
 use super::plan::{Choice, Flavour, Plan, Round};
@@ -123,11 +123,12 @@ impl Hand {
         if !sizes.is_empty() {
             return self.choice.of(sizes);
         }
-        match self.choice.below(8) {
+        match self.choice.below(9) {
             0 | 1 => self.choice.between(1, 2 * KIB),
             2 => self.choice.between(510, 514),
             3 | 4 => self.choice.between(1, MIB),
             5 => self.choice.between(MIB - 520, MIB + 520),
+            6 => self.choice.between(SMALL_ARENA - 520, SMALL_ARENA + 520),
             _ => self.choice.between(MIB, *largest),
         }
     }

@@ -9,7 +9,7 @@ mod plan;
 
 use super::api;
 use super::books::round_size;
-use super::ops::MIB;
+use super::ops::{MIB, SMALL_ARENA};
 use super::view::{Shown, View};
 use books::{Amount, Books, Tally};
 use hand::{Hand, Square};
@@ -166,7 +166,7 @@ impl Crowd {
                     device: *device as i32,
                     native,
                     stream_id,
-                    is_small: bytes <= MIB,
+                    is_small: bytes <= SMALL_ARENA,
                 };
                 assert_eq!(*shown, wanted, "the block at {address:#x}");
             } else if shown.state == TCUDA_BLOCK_ACTIVE_PENDING_FREE {
@@ -176,7 +176,7 @@ impl Crowd {
                 assert!(known, "the block at {address:#x} has no reason to wait: {shown:?}");
                 still_waiting.entry(*address).or_default().push(shown.requested);
                 let rows = &mut waiting[shown.device as usize];
-                for row in [0, if shown.is_small { 1 } else { 2 }] {
+                for row in [0, if shown.bytes <= MIB { 1 } else { 2 }] {
                     let amount = [1, shown.bytes as i64, shown.requested as i64];
                     rows[row].iter_mut().zip(amount).for_each(|(sum, amount)| *sum += amount);
                 }

@@ -1,0 +1,143 @@
+//! What arenas count: blocks by their own class, and free memory by the arena's.
+//!
+//! Blocks up to 1 MiB are small in every statistic, as in PyTorch. Memory that is kept apart for some of
+//! them is missing elsewhere, though, and the other way round: programs whose blocks of 64 KiB to 1 MiB came
+//! from small arenas needed up to 4 % more memory. So small arenas of mapped memory have blocks of up to
+//! 64 KiB only, and large arenas count blocks of both classes.
+
+use super::arena::Arena;
+use super::arena_lock::ArenaLock;
+use super::block::UNIT;
+use super::books::Member;
+use super::stats::{Account, Class, LANES, Lanes, Split, change_of, only};
+use super::{DeviceMemory, SMALL, SMALL_ARENA};
+use std::sync::atomic::Ordering;
+
+/// The class of a block of mapped memory.
+#[inline(always)]
+fn class_of_mapped(bytes: i64) -> Class {
+    if bytes <= SMALL as i64 { Class::Small } else { Class::Large }
+}
+
+impl Member for Arena {
+    #[inline]
+    fn lock(&self) -> &ArenaLock {
+        &self.lock
+    }
+
+    /// The arena of the other class that serves its stream.
+    #[inline]
+    fn partner(&self) -> Option<&Arena> {
+        let class = match self.class {
+            Class::Small => Class::Large,
+            Class::Large => Class::Small,
+        };
+        let place = class as usize + if self.segmented { 2 } else { 0 };
+        let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        unsafe { arena.as_ref() }
+    }
+
+    #[inline]
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
+        // SAFETY: the caller's promise.
+        body(unsafe { self.account() })
+    }
+}
+
+impl Arena {
+    /// The account.
+    ///
+    /// # Safety
+    /// The caller holds the lock, or the ledger's while the holder of the lock is parked, and has no
+    /// other reference to the account.
+    #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
+    #[inline(always)]
+    pub(super) unsafe fn account(&self) -> &mut Account {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.account.get() }
+    }
+
+    /// The class of one of its blocks.
+    #[inline]
+    pub(super) fn class_of(&self, units: u32) -> Class {
+        if self.segmented { self.class } else { class_of_mapped(i64::from(units) * UNIT as i64) }
+    }
+
+    /// Counts a block of mapped memory that is not oversize as it comes, if the slack allows; false:
+    /// nothing was done.
+    ///
+    /// # Safety
+    /// The caller holds the lock and is not parked, and has no reference to the account.
+    #[inline(always)]
+    pub(super) unsafe fn rise(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        // SAFETY: the caller's promise.
+        let account = unsafe { self.account() };
+        if bytes <= SMALL_ARENA as i64 {
+            return account.rise::<true>(Class::Small, bytes, requested, split);
+        }
+        account.rise::<false>(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// The same for one that goes.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(always)]
+    pub(super) unsafe fn fall(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        // SAFETY: the caller's promise.
+        let account = unsafe { self.account() };
+        if bytes <= SMALL_ARENA as i64 {
+            return account.fall::<true>(Class::Small, bytes, requested, split);
+        }
+        account.fall::<false>(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// Counts a block that its holder gave up, and that other streams may still use.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline]
+    pub(super) unsafe fn give_up(&self, bytes: i64, oversize: bool) {
+        let class = self.class_of((bytes as u64 / UNIT) as u32);
+        // SAFETY: the caller's promise.
+        unsafe { self.account() }.give_up(class, bytes, oversize);
+    }
+}
+
+impl DeviceMemory {
+    /// Counts a block that is not oversize where the account of its arena could not. The caller holds the
+    /// arena's lock, and no reference to its state.
+    #[inline(never)]
+    pub(super) fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
+        let class = class_of_mapped(bytes.0);
+        let rise = |account: &mut Account, other: &mut Account| {
+            account.rise_with(other, class, bytes, split)
+        };
+        if !self.books.with_partner(arena, rise) {
+            self.count_slowly(arena, class, change_of(1, bytes.0, bytes.1, false), split);
+        }
+    }
+
+    /// Makes a change of a block of a class known, and the free blocks as they are, where the account alone
+    /// could not. The caller holds the arena's lock, and no reference to its state.
+    #[cold]
+    pub(super) fn count_slowly(&self, arena: &Arena, class: Class, change: Lanes, split: Split) {
+        let mut changes = only(class, change);
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut changes, split);
+        self.books.count(arena, &changes);
+    }
+
+    /// The same with the free blocks as the arena's state has them.
+    pub(super) fn count_with_split(&self, arena: &Arena, class: Class, change: Lanes) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let split = unsafe { arena.state() }.split();
+        self.count_slowly(arena, class, change, split);
+    }
+
+    /// Counts how the free blocks are now. The caller holds the arena's lock.
+    pub(super) fn count_free(&self, arena: &Arena) {
+        self.count_with_split(arena, arena.class, [0; LANES]);
+    }
+}
