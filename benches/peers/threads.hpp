@@ -100,13 +100,17 @@ template <Peer P> void threads()
     }
 }
 
-/// A queue of one writer and one reader.
+/// A queue of one writer and one reader, each of which looks at how far the other is only where, by what
+/// it saw last, the queue is full or empty.
 class Ring {
 public:
     bool push(void *block)
     {
         const size_t at = written.load(std::memory_order_relaxed);
-        if (at - read.load(std::memory_order_acquire) == CAPACITY) return false;
+        if (at - seen_read == CAPACITY) {
+            seen_read = read.load(std::memory_order_acquire);
+            if (at - seen_read == CAPACITY) return false;
+        }
         blocks[at % CAPACITY] = block;
         written.store(at + 1, std::memory_order_release);
         return true;
@@ -115,7 +119,10 @@ public:
     void *pop()
     {
         const size_t at = read.load(std::memory_order_relaxed);
-        if (at == written.load(std::memory_order_acquire)) return nullptr;
+        if (at == seen_written) {
+            seen_written = written.load(std::memory_order_acquire);
+            if (at == seen_written) return nullptr;
+        }
         void *block = blocks[at % CAPACITY];
         read.store(at + 1, std::memory_order_release);
         return block;
@@ -124,8 +131,12 @@ public:
 private:
     static constexpr size_t CAPACITY = 1024;
     void *blocks[CAPACITY];
+    /// The writer's: what it wrote, and what it saw read.
     alignas(64) std::atomic<size_t> written{0};
+    size_t seen_read = 0;
+    /// The reader's.
     alignas(64) std::atomic<size_t> read{0};
+    size_t seen_written = 0;
 };
 
 /// One thread allocates, another one frees; and the same without an allocator, for what the queue
