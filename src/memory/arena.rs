@@ -4,7 +4,8 @@
 //! mapped end; two free blocks of one order (`guests.rs`) are never neighbours, nor are two holes; every
 //! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when
 //! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
-//! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later.
+//! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later: when what is
+//! joined does not fit, the wilderness of a small arena included.
 
 use super::SMALL_ARENA;
 use super::arena_lock::ArenaLock;
@@ -318,7 +319,9 @@ impl ArenaState {
         }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
-        if id == NONE && !self.quick.is_empty() {
+        // What small blocks have is little: their lists are worth more than room at the end.
+        let has_room = self.class == Class::Small && self.blocks[self.wilderness].units >= units;
+        if id == NONE && !has_room && !self.quick.is_empty() {
             self.join_quick();
             id = self.bins.find(&self.blocks, units, walk);
         }

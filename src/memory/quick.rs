@@ -1,7 +1,7 @@
 //! Quick lists: blocks that were freed, by their exact size, not yet joined with their neighbours.
 //!
 //! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
-//! is, without a search, a join or a split. What fits neither here nor in the bins joins all of them
+//! is, without a search, a join or a split. What fits neither here nor in what is joined, joins all of them
 //! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
 //!
 //! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
