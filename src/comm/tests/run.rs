@@ -207,7 +207,9 @@ impl<'a> World<'a> {
         let streams: Vec<(i32, Stream)> = (0..).zip(self.currents.iter().copied()).collect();
         for (device, stream) in streams {
             let mut blocks = Vec::new();
-            for bytes in [512, 2 * bytes + 512, bytes.max(1), bytes + 4000] {
+            // Among them what all parts need together: small blocks come again for just their size.
+            let whole = self.case.list.len().max(1) * bytes.max(1);
+            for bytes in [512, 2 * bytes + 512, whole, bytes.max(1), bytes + 4000] {
                 let block = api::malloc(bytes, device, stream)?;
                 api::fill(block, 0x77, bytes, stream)?;
                 blocks.push(block);
