@@ -15,7 +15,7 @@ use super::guests::{Guests, Order};
 use super::limbo::{Limbo, Uses};
 use super::pool::PoolId;
 use super::quick::Quick;
-use super::segment::Segment;
+use super::segment::{Segment, reach};
 use super::segmented::Segments;
 use super::sleep::Backup;
 use super::starts::Starts;
@@ -84,6 +84,8 @@ pub struct ArenaState {
     pub(super) free_bytes: i64,
     /// The free block at the mapped end, or none.
     pub(super) wilderness: u32,
+    /// One past the last unit at the end that is used before an alias is (`segment/reach.rs`).
+    pub(super) reach: u32,
     pub(super) class: Class,
     /// Allocated and pending blocks.
     pub(super) active_blocks: i64,
@@ -145,6 +147,7 @@ impl Arena {
                 first: NONE,
                 last: NONE,
                 wilderness: NONE,
+                reach: reach::ALL,
                 segment: Segment::new(),
                 segments,
                 backups: Vec::new(),
@@ -326,10 +329,10 @@ impl ArenaState {
             id = self.bins.find(&self.blocks, units, walk);
         }
         if id == NONE {
-            id = self.wilderness;
-            if id == NONE || self.blocks[id].units < units {
+            if !self.fits_at_end(units) {
                 return Ok(None);
             }
+            id = self.wilderness;
         }
         self.prepare_start()?;
         // From here on nothing fails.
@@ -445,6 +448,9 @@ impl ArenaState {
         if self.last == id {
             // Holes at the end are trimmed, so the last block ends where the memory does.
             self.wilderness = id;
+            if self.first == id {
+                self.begin_again();
+            }
         } else {
             self.bins.insert(&mut self.blocks, id);
         }

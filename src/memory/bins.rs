@@ -114,11 +114,11 @@ impl Bins {
     }
 
     /// Runs `body` for each block of at least `units`, and perhaps for some that are smaller.
-    pub fn each(&self, blocks: &Blocks, units: u32, mut body: impl FnMut(&Block)) {
+    pub fn each(&self, blocks: &Blocks, units: u32, mut body: impl FnMut(u32, &Block)) {
         let mut id = self.first_from(bin_of(units));
         while id != NONE {
             let block = &blocks[id];
-            body(block);
+            body(id, block);
             let next = block.bin_next;
             id = if next != NONE { next } else { self.first_from(bin_of(block.units) + 1) };
         }

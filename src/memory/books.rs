@@ -63,6 +63,18 @@ impl<M: Member> GuardedBooks<M> {
         })
     }
 
+    /// Runs `body` on what the device itself counts, while accounts change. `own` is a member whose lock the
+    /// caller holds, with no reference to what it guards.
+    pub fn with_ledger<R>(&self, own: &M, body: impl FnOnce(&mut Ledger) -> R) -> R {
+        own.lock().park();
+        let _guard = self.lock.guard();
+        own.lock().unpark();
+        self.books.with_mut(|books| {
+            // SAFETY: the lock is held.
+            body(unsafe { &mut (*books).ledger })
+        })
+    }
+
     /// Runs `body` while no account changes, and nothing else that the members' locks guard but by
     /// `body`. `own` is a member whose lock the caller holds, if it does.
     pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut Books<M>) -> R) -> R {

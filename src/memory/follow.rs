@@ -2,8 +2,9 @@
 //! others where it may not yet. The waits are on the device; the host waits for nothing.
 
 use super::DeviceMemory;
-use super::arena::{Arena, Request};
+use super::arena::{Arena, ArenaState, Request};
 use super::guests::Order;
+use super::segment::reach;
 use crate::device::Device;
 use crate::error::Result;
 use crate::farewell::Standing;
@@ -38,7 +39,8 @@ impl DeviceMemory {
             return Some(Order::Own);
         }
         // SAFETY: as above.
-        let guests = &mut unsafe { other.state() }.guests;
+        let ArenaState { guests, reach, .. } = unsafe { other.state() };
+        *reach = reach::ALL;
         guests.welcome(asking.stream).ok().map(Order::Guest)
     }
 

@@ -3,6 +3,7 @@
 
 use super::arena::ArenaState;
 use super::block::{Block, NONE, State, UNIT};
+use super::segment::reach;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 
@@ -22,6 +23,7 @@ impl ArenaState {
         }
         self.last = id;
         self.release(id);
+        self.reach = reach::ALL;
     }
 
     /// One past the last mapped unit.
@@ -180,6 +182,7 @@ impl ArenaState {
         wanted: u64,
     ) -> Result<()> {
         debug_assert!(self.quick.is_empty(), "they were joined");
+        self.reach = reach::ALL;
         self.segment.aliases.clear(memory, base, false)?;
         let before = self.segment.bytes();
         let mut id = self.first;

@@ -6,6 +6,7 @@ use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use super::observers::{self, Shortage};
 use super::pool::PoolId;
+use super::segment::reach;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
@@ -195,7 +196,10 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let _guard = arena.lock.guard();
         arena.pool().require_awake()?;
-        // Someone may have freed, or grown, in the meantime; and the short walk may miss what fits.
+        // Someone may have freed, or grown, in the meantime; the short walk may miss what fits, and not all
+        // that is there may have been in reach.
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.reach = reach::ALL;
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }

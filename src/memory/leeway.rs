@@ -40,7 +40,8 @@ impl DeviceMemory {
         if growth > little || limit.claimed() + growth > enough {
             return Ok(None);
         }
-        // The short walk may have missed what fits.
+        // The short walk may have missed what fits, or it was out of reach.
+        state.reach_for(request.units);
         match self.take::<true>(arena, request, WHOLE_WALK)? {
             None => self.grow_a_little(runtime, arena, request),
             found => Ok(found),

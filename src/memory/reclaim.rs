@@ -75,10 +75,12 @@ impl DeviceMemory {
         if (bytes, ranges) == (0, 0) {
             return;
         }
+        if bytes == 0 {
+            return self
+                .books
+                .with_ledger(arena, |ledger| ledger.count_ranges(arena.class, ranges));
+        }
         self.with_ledger(Some(arena), |books| {
-            if bytes == 0 {
-                return books.ledger.count_ranges(arena.class, ranges);
-            }
             books.ledger.count_reserved(arena.class, bytes, ranges);
             self.count_of(arena, bytes);
         });

@@ -10,8 +10,9 @@
 
 pub(super) mod alias;
 mod loan;
+pub(super) mod reach;
 
-use super::block::UNIT;
+use super::block::{NONE, UNIT};
 use super::history;
 use super::limit::Limit;
 use super::ring::Action;
@@ -88,6 +89,8 @@ pub struct Mapping {
     pub(super) is_lent: bool,
     /// What a search for idle mappings has found.
     pub(super) mark: Mark,
+    /// The free block around an idle one, as the search has found it.
+    pub(super) block: u32,
 }
 
 /// What a search says of a mapping; it means nothing to the next one.
@@ -103,7 +106,7 @@ pub(super) enum Mark {
 
 impl Mapping {
     fn new(start: u32, units: u32, handle: u64) -> Mapping {
-        Mapping { start, units, handle, is_lent: false, mark: Mark::Busy }
+        Mapping { start, units, handle, is_lent: false, mark: Mark::Busy, block: NONE }
     }
 
     /// One past its last unit.
@@ -122,12 +125,15 @@ pub struct Segment {
     bytes: u64,
     /// The most that it ever was.
     most: u64,
+    /// Contiguous ranges of mappings that serve at home.
+    home_ranges: i64,
 }
 
 impl Segment {
     pub(super) fn new() -> Segment {
         let (mappings, stranded) = (Vec::new(), Vec::new());
-        Segment { mappings, stranded, aliases: Aliases::new(), bytes: 0, most: 0 }
+        let aliases = Aliases::new();
+        Segment { mappings, stranded, aliases, bytes: 0, most: 0, home_ranges: 0 }
     }
 
     /// Bytes that are mapped.
@@ -148,12 +154,30 @@ impl Segment {
 
     /// Contiguous ranges that serve: what statistics and snapshots call segments.
     pub fn ranges(&self) -> i64 {
-        let (mut ranges, mut end) = (self.aliases.live().count() as i64, None);
+        debug_assert_eq!(self.home_ranges, self.count_home_ranges());
+        self.aliases.live().count() as i64 + self.home_ranges
+    }
+
+    fn count_home_ranges(&self) -> i64 {
+        let (mut ranges, mut end) = (0, None);
         for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
             ranges += i64::from(end != Some(mapping.start));
             end = Some(mapping.end());
         }
         ranges
+    }
+
+    /// Says whether the mappings of a range, which has no gaps, serve at other addresses: all of them change.
+    fn set_lent(&mut self, start: u32, end: u32, is_lent: bool) {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let last = first + self.mappings[first..].partition_point(|mapping| mapping.start < end);
+        self.mappings[first..last].iter_mut().for_each(|mapping| mapping.is_lent = is_lent);
+        let serves = |mapping: &&Mapping| !mapping.is_lent;
+        let below = self.mappings[..first].last().filter(serves).is_some_and(|m| m.end() == start);
+        let above = self.mappings.get(last).filter(serves).is_some_and(|m| m.start == end);
+        // What is lent parts what it has joined.
+        let change = i64::from(below) + i64::from(above) - 1;
+        self.home_ranges += if is_lent { change } else { -change };
     }
 
     /// The range, first unit and length, that holds a unit.
@@ -263,6 +287,7 @@ impl Segment {
         }
         self.bytes += bytes;
         self.most = self.most.max(self.bytes);
+        self.home_ranges = self.count_home_ranges();
         history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
@@ -309,6 +334,7 @@ impl Segment {
             last += 1;
         }
         self.mappings.drain(first..last);
+        self.home_ranges = self.count_home_ranges();
         history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
         outcome
     }

@@ -283,6 +283,8 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         let Order::Guest(index) = to else {
             self.gather(other, window, to);
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            unsafe { other.state() }.reach_for(asking.request.units);
             return self.take::<true>(other, asking.request, usize::MAX);
         };
         asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);

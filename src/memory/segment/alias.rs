@@ -48,18 +48,24 @@ pub struct Alias {
     lent: Vec<u32>,
     /// Is all of it mapped and accessible? Else it waits to be unmapped.
     is_whole: bool,
+    /// How far the arena had grown when it was wanted.
+    reach: u32,
+    /// How many were made before it.
+    number: u64,
 }
 
 /// The aliases of an arena, the highest address first.
 pub struct Aliases {
     list: Vec<Alias>,
+    /// How many were ever made.
+    made: u64,
     /// How often all had to be given up to make room for others.
     pub(in crate::memory) given_up: u32,
 }
 
 impl Aliases {
     pub(in crate::memory) fn new() -> Aliases {
-        Aliases { list: Vec::new(), given_up: 0 }
+        Aliases { list: Vec::new(), made: 0, given_up: 0 }
     }
 
     pub(in crate::memory) fn is_empty(&self) -> bool {
@@ -98,6 +104,11 @@ impl Aliases {
     /// One past the last unit that is left to the handles' own addresses.
     pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
         self.list.last().map_or(slot_units, |alias| alias.start.into())
+    }
+
+    /// How far the arena had grown when the first of them was wanted.
+    pub(in crate::memory) fn first_reach(&self) -> u32 {
+        self.list.iter().map(|alias| alias.reach).min().unwrap_or(0)
     }
 
     /// Where so many units are free of aliases in the upper third of the slot, which is more than the
@@ -177,6 +188,16 @@ impl Alias {
         unit.wrapping_sub(self.start) < self.units
     }
 
+    /// May a request of so many units have it, which at the end of the arena would end there?
+    fn may_serve(&self, units: u32, step: u32, end: u32) -> bool {
+        let most = u64::from(units) + u64::from(units / 16) + u64::from(step) * 2;
+        self.is_whole
+            && self.block == NONE
+            && self.units >= units
+            && u64::from(self.units) <= most
+            && self.reach < end
+    }
+
     /// Where its handles begin at home, in the order of its addresses.
     pub(in crate::memory) fn home_starts(&self) -> impl Iterator<Item = u32> {
         self.homes.iter().map(|home| home.start)
@@ -202,18 +223,24 @@ impl Segment {
         })
     }
 
-    /// The smallest alias that nobody uses, of idle handles, and hardly more than is wanted.
-    pub(in crate::memory) fn find_alias(&self, units: u32, step: u32) -> Option<usize> {
-        let most = u64::from(units) + u64::from(units / 16) + u64::from(step) * 2;
-        let fits = |alias: &Alias| {
-            alias.is_whole
-                && alias.block == NONE
-                && alias.units >= units
-                && u64::from(alias.units) <= most
-                && self.is_idle(alias)
-        };
+    /// Is there an alias that nobody uses, hardly larger than is wanted, and made where the arena had not grown as
+    /// far as to the end that a block at its end would have?
+    pub(in crate::memory) fn has_alias(&self, units: u32, step: u32, end: u32) -> bool {
+        self.aliases.list.iter().any(|alias| alias.may_serve(units, step, end))
+    }
+
+    /// The oldest such alias of idle handles: the one that served the last time.
+    pub(in crate::memory) fn find_alias(&self, units: u32, step: u32, end: u32) -> Option<usize> {
+        let fits = |alias: &Alias| alias.may_serve(units, step, end) && self.is_idle(alias);
         let list = self.aliases.list.iter().enumerate();
-        list.filter(|(_, alias)| fits(alias)).min_by_key(|(_, alias)| alias.units).map(|at| at.0)
+        list.filter(|(_, alias)| fits(alias)).min_by_key(|(_, alias)| alias.number).map(|at| at.0)
+    }
+
+    /// The free block around the idle mapping that starts here, as the search has found it.
+    fn block_around(&self, start: u32) -> u32 {
+        let found = self.mappings().binary_search_by_key(&start, |mapping| mapping.start);
+        debug_assert!(found.is_ok(), "an alias has whole mappings");
+        found.map_or(NONE, |index| self.mappings()[index].block)
     }
 
     /// Chooses idle handles, few and hardly more than is wanted; gives their units.
@@ -251,7 +278,7 @@ impl Segment {
         memory: &VirtualMemory,
         base: u64,
         units: u32,
-        (slot_units, end): (u64, u32),
+        (slot_units, end, reach): (u64, u32, u32),
     ) -> Result<Option<usize>> {
         let Some(units) = self.choose(units) else { return Ok(None) };
         let Some((index, start)) = self.aliases.find_room(units, slot_units, end) else {
@@ -264,7 +291,9 @@ impl Segment {
         lent.try_reserve_exact(chosen().count()).map_err(no_memory)?;
         homes.extend(chosen().map(|m| Home { start: m.start, units: m.units }));
         self.aliases.list.try_reserve(1).map_err(no_memory)?;
-        let mut alias = Alias { start, units: 0, block: NONE, homes, lent, is_whole: false };
+        let number = self.aliases.made;
+        let mut alias =
+            Alias { start, units: 0, block: NONE, homes, lent, is_whole: false, reach, number };
         let mut outcome = Ok(());
         for mapping in self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen) {
             let address = base + u64::from(start + alias.units) * UNIT;
@@ -281,16 +310,10 @@ impl Segment {
         alias.is_whole = outcome.is_ok();
         // What cannot be unmapped again keeps its addresses until it can.
         if outcome.is_ok() || alias.unmap(memory, base).is_err() {
+            self.aliases.made += 1;
             self.aliases.list.insert(index, alias);
         }
         outcome.map(|()| Some(index))
-    }
-
-    /// Says whether the mappings of a range are lent.
-    fn set_lent(&mut self, start: u32, end: u32, is_lent: bool) {
-        let first = self.mappings().partition_point(|mapping| mapping.start < start);
-        let from = self.mappings_mut()[first..].iter_mut();
-        from.take_while(|m| m.start < end).for_each(|mapping| mapping.is_lent = is_lent);
     }
 }
 
@@ -306,23 +329,23 @@ impl ArenaState {
         }
         let mut idle = 0;
         // What is free and holds a mapping is little, where memory is short: not all blocks are looked at.
-        let mut mark = |block: &Block| {
+        let mut mark = |id: u32, block: &Block| {
             let first = mappings.partition_point(|mapping| mapping.start < block.start);
             let inside = mappings[first..].iter_mut().take_while(|m| m.end() <= block.end());
             for mapping in inside.filter(|mapping| mapping.handle != 0) {
-                mapping.mark = Mark::Idle;
+                (mapping.mark, mapping.block) = (Mark::Idle, id);
                 idle += u64::from(mapping.units);
             }
         };
         self.bins.each(&self.blocks, smallest, &mut mark);
         if self.wilderness != NONE {
-            mark(&self.blocks[self.wilderness]);
+            mark(self.wilderness, &self.blocks[self.wilderness]);
         }
         idle
     }
 
-    /// Gives a request all of an alias whose handles are idle: the block, and what the account must
-    /// learn. On failure everything is as it was.
+    /// Gives a request all of an alias whose handles the search has found idle: the block, and what the account
+    /// must learn. On failure everything is as it was.
     pub(in crate::memory) fn borrow(
         &mut self,
         base: u64,
@@ -334,7 +357,6 @@ impl ArenaState {
         self.blocks.prepare(2 * parts as u32 + 2)?;
         self.prepare_start()?;
         // From here on nothing fails.
-        let mut at = self.first;
         let mut part = 0;
         while part < parts {
             let homes = &self.segment.aliases.list[index].homes;
@@ -344,6 +366,8 @@ impl ArenaState {
                 to += homes[part].units;
                 part += 1;
             }
+            // Of a block that was cut for the part before, this one is above.
+            let mut at = self.segment.block_around(from);
             while self.blocks[at].end() <= from {
                 at = self.blocks[at].next;
             }
@@ -353,6 +377,9 @@ impl ArenaState {
             let bytes = u64::from(to - from) * UNIT;
             history::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
         }
+        let Alias { homes, reach, .. } = &self.segment.aliases.list[index];
+        let home_end = homes.last().map_or(0, |home| home.start + home.units);
+        self.reach = self.reach.max(*reach).max(home_end);
         let id = self.new_block(start, request.units, State::Allocated);
         self.note_start(id);
         let block = &mut self.blocks[id];

@@ -8,6 +8,7 @@ use super::super::pool::PoolId;
 use super::super::reclaim::ordering_stream;
 use super::super::stats::{Class, change_of};
 use super::super::{DeviceMemory, history};
+use super::reach;
 use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
@@ -39,11 +40,18 @@ impl DeviceMemory {
         let step = self.step();
         // SAFETY: as above.
         let state = unsafe { arena.state() };
-        state.mark_idle();
-        match state.segment.find_alias(request.units.next_multiple_of(step), step) {
-            Some(index) => self.take_alias(arena, index, request).map(Some),
-            None => Ok(None),
+        let units = request.units.next_multiple_of(step);
+        let end = state.end_with(request.units);
+        if state.segment.has_alias(units, step, end) {
+            state.mark_idle();
+            if let Some(index) = state.segment.find_alias(units, step, end) {
+                return self.take_alias(arena, index, request).map(Some);
+            }
         }
+        if state.reach_for(request.units) {
+            return self.take::<true>(arena, request, WHOLE_WALK);
+        }
+        Ok(None)
     }
 
     /// A block in a new alias, where that takes much less memory from the driver than to grow, and the
@@ -110,6 +118,7 @@ impl DeviceMemory {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { arena.state() };
         let (memory, limit, step) = (&self.virtual_memory, arena.slot_units(), self.step());
+        let reach = state.end();
         let wanted = request.units.next_multiple_of(step);
         let Some(stream) = arena.stream() else { return Ok(None) };
         if state.segment.aliases.are_in_the_way(wanted, limit, state.end()) {
@@ -130,7 +139,7 @@ impl DeviceMemory {
         // SAFETY: as above.
         let state = unsafe { arena.state() };
         state.mark_idle();
-        let place = (limit, state.end());
+        let place = (limit, state.end(), reach);
         // Without it there is still what the driver has.
         match state.segment.make_alias(memory, arena.base, wanted, place) {
             Ok(Some(index)) => self.take_alias(arena, index, request).map(Some),
@@ -146,7 +155,9 @@ impl DeviceMemory {
             return;
         }
         // SAFETY: the lock is held, and this is the only reference.
-        let aliases = &mut unsafe { arena.state() }.segment.aliases;
+        let state = unsafe { arena.state() };
+        state.reach = reach::ALL;
+        let aliases = &mut state.segment.aliases;
         aliases.given_up += 1;
         // What the driver refuses stays until the next time.
         let _ = aliases.clear(&self.virtual_memory, arena.base, false);
