@@ -23,10 +23,9 @@ impl ArenaState {
 
     /// Does a block of so many units fit at the end, as far as it reaches?
     pub(in crate::memory) fn fits_at_end(&self, units: u32) -> bool {
+        // The block of index 0 has no length.
         let end = &self.blocks[self.wilderness];
-        self.wilderness != NONE
-            && end.units >= units
-            && u64::from(end.start) + u64::from(units) <= u64::from(self.reach)
+        end.units >= units && end.start + units <= self.reach
     }
 
     /// Where a block of so many units would end that lies at the end.
@@ -38,8 +37,8 @@ impl ArenaState {
 
     /// Reaches as much further as a block of so many units needs; false: there is no such memory.
     pub(in crate::memory) fn reach_for(&mut self, units: u32) -> bool {
-        let end = self.blocks[self.wilderness];
-        if self.wilderness == NONE || end.units < units {
+        let end = &self.blocks[self.wilderness];
+        if end.units < units {
             return false;
         }
         let wanted = end.start + units;

@@ -7,6 +7,8 @@ use super::super::history::{self, FramesFor, Recorder};
 use super::super::pool::MemPool;
 use super::super::record_stream;
 use super::super::ring::Action;
+use super::super::segment::reach;
+use super::super::settings::Settings;
 use super::super::snapshot::Snapshot;
 use super::super::stats::Statistics;
 use super::super::virtual_memory::arena_of;
@@ -53,6 +55,9 @@ impl ArenaState {
                 return Err(format!("block {id} does not fill the alias at {start}"));
             }
             found.push((id, rest));
+        }
+        if self.reach != reach::ALL && self.segment.aliases.is_empty() {
+            return Err(format!("it reaches to {} without an alias", self.reach));
         }
         if !lent.is_empty() {
             return Err(format!("blocks {lent:?} are lent to nobody"));
@@ -244,6 +249,35 @@ fn a_pass_that_is_repeated_is_the_same() {
                 bench.check();
                 assert_eq!((bench.all_calls(), bench.reserved()), before, "seed {seed}");
             }
+        });
+    }
+}
+
+/// An arena that begins again has all of its memory, whoever asks first for how much.
+#[test]
+fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
+    for (size, lends) in [(168, true), (168, false), (120, false), (90, true)] {
+        on_machine("memory=1GiB", |bench| {
+            let stream = bench.stream();
+            let blocks = two_free_ranges(bench, stream);
+            let first = bench.malloc(stream, 120 * MIB);
+            bench.free(first);
+            bench.free(blocks[1]);
+            bench.free(blocks[3]);
+            // What was freed last is joined by a search, and then all is one block.
+            let small = bench.malloc(stream, MIB);
+            assert_eq!((small, aliases(small)), (blocks[0], 1));
+            bench.free(small);
+            if !lends {
+                let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
+                bench.memory().configure(&settings);
+            }
+            let calls = bench.all_calls();
+            let block = bench.malloc(stream, size * MIB);
+            bench.check();
+            assert_eq!((block, bench.all_calls()), (blocks[0], calls), "{size} MiB");
+            bench.free(block);
+            bench.check();
         });
     }
 }
