@@ -325,6 +325,7 @@ impl ArenaState {
         // What small blocks have is little: their lists are worth more than room at the end.
         let has_room = self.class == Class::Small && self.blocks[self.wilderness].units >= units;
         if id == NONE && !has_room && !self.quick.is_empty() {
+            self.quick.is_pressed = true;
             self.join_quick();
             id = self.bins.find(&self.blocks, units, walk);
         }

@@ -38,6 +38,8 @@ pub struct Quick {
     resting_start: u32,
     /// `rests` at the next growth.
     next_rests: u32,
+    /// Had all to be joined for want of memory since the arena was last empty?
+    pub(super) is_pressed: bool,
     /// The block that was found to rest where a search would have found a place for it, when nothing was
     /// joined or searched since: it comes and goes.
     best: u32,
@@ -63,6 +65,7 @@ impl Quick {
             rests: REST,
             resting_start: 0,
             next_rests: REST,
+            is_pressed: false,
             best: NONE,
             heads: [NONE; PLACES],
             used: [0; PLACES],
@@ -279,10 +282,23 @@ impl ArenaState {
         }
     }
 
+    /// An arena of small blocks in which nothing is in use joins all of them, this one too: what it did before
+    /// says little of where the next pass of a program finds room, and each would find less somewhere.
+    #[cold]
+    fn begin_anew(&mut self, id: u32) {
+        self.quick.is_pressed = false;
+        self.join(id);
+        self.join_quick();
+    }
+
     #[inline]
     fn put_away(&mut self, id: u32) {
         if self.class == Class::Large {
             return self.join(id);
+        }
+        if self.active_blocks == 0 && self.quick.is_pressed {
+            self.begin_anew(id);
+            return;
         }
         let units = self.blocks[id].units;
         if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {

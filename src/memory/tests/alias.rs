@@ -1,5 +1,4 @@
-//! Aliases: what is lent to whom, that a repeated pass makes no driver call, and that no address leads
-//! to memory that others use, on the device either.
+//! Aliases: what is lent to whom, and that no address leads to memory that others use, on the device either.
 
 use super::super::arena::ArenaState;
 use super::super::block::{NONE, State};
@@ -8,7 +7,6 @@ use super::super::pool::MemPool;
 use super::super::record_stream;
 use super::super::ring::Action;
 use super::super::segment::reach;
-use super::super::settings::Settings;
 use super::super::snapshot::Snapshot;
 use super::super::stats::Statistics;
 use super::super::virtual_memory::arena_of;
@@ -77,14 +75,15 @@ impl ArenaState {
 }
 
 /// Two free ranges of 80 MiB, each with a block of 4 MiB above, and nothing else.
-fn two_free_ranges(bench: Bench, stream: &Stream) -> [u64; 4] {
+pub fn two_free_ranges(bench: Bench, stream: &Stream) -> [u64; 4] {
     let blocks = [80, 4, 80, 4].map(|mib| bench.malloc(stream, mib * MIB));
     bench.free(blocks[0]);
     bench.free(blocks[2]);
     blocks
 }
 
-fn aliases(address: u64) -> usize {
+/// How many aliases the arena of an address has.
+pub fn aliases(address: u64) -> usize {
     let arena = arena_of(address).unwrap().0;
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
@@ -211,75 +210,6 @@ fn a_handle_is_lent_once() {
         bench.free(second);
         bench.check();
     });
-}
-
-/// Sizes and lifetimes as of a program that does the same again and again; gives the addresses.
-fn pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
-    let mut word = seed;
-    let mut random = |below: u64| {
-        word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (word >> 33) % below
-    };
-    let (mut live, mut all) = (Vec::new(), Vec::new());
-    for _ in 0..400 {
-        if live.len() < 24 && random(5) < 3 {
-            live.push(bench.malloc(stream, (1 + random(80)) * MIB + random(3) * 512));
-            all.extend(live.last());
-        } else if !live.is_empty() {
-            let index = random(live.len() as u64) as usize;
-            bench.free(live.swap_remove(index));
-        }
-    }
-    live.into_iter().for_each(|block| bench.free(block));
-    all
-}
-
-/// Block for block, and without a driver call.
-#[test]
-fn a_pass_that_is_repeated_is_the_same() {
-    let seeds = if cfg!(debug_assertions) { 12 } else { 300 };
-    for seed in 1..=seeds {
-        on_machine("memory=8GiB", |bench| {
-            let stream = bench.stream();
-            let first = pass(bench, stream, seed);
-            bench.check();
-            let before = (bench.all_calls(), bench.reserved());
-            for _ in 0..3 {
-                assert_eq!(pass(bench, stream, seed), first, "seed {seed}");
-                bench.check();
-                assert_eq!((bench.all_calls(), bench.reserved()), before, "seed {seed}");
-            }
-        });
-    }
-}
-
-/// An arena that begins again has all of its memory, whoever asks first for how much.
-#[test]
-fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
-    for (size, lends) in [(168, true), (168, false), (120, false), (90, true)] {
-        on_machine("memory=1GiB", |bench| {
-            let stream = bench.stream();
-            let blocks = two_free_ranges(bench, stream);
-            let first = bench.malloc(stream, 120 * MIB);
-            bench.free(first);
-            bench.free(blocks[1]);
-            bench.free(blocks[3]);
-            // What was freed last is joined by a search, and then all is one block.
-            let small = bench.malloc(stream, MIB);
-            assert_eq!((small, aliases(small)), (blocks[0], 1));
-            bench.free(small);
-            if !lends {
-                let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
-                bench.memory().configure(&settings);
-            }
-            let calls = bench.all_calls();
-            let block = bench.malloc(stream, size * MIB);
-            bench.check();
-            assert_eq!((block, bench.all_calls()), (blocks[0], calls), "{size} MiB");
-            bench.free(block);
-            bench.check();
-        });
-    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod order;
 mod pinned;
 mod pinned_model;
 mod ratio;
+mod reach;
 mod refused;
 mod resting;
 mod scopes;

@@ -1,0 +1,112 @@
+//! Passes of a program that are repeated: they find what they want where it was the first time, and make no
+//! driver call.
+
+use super::super::settings::Settings;
+use super::alias::{aliases, two_free_ranges};
+use super::{Bench, KIB, MIB, Random, on_machine};
+use crate::stream::Stream;
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 12 } else { 300 };
+
+/// Sizes and lifetimes as of a program that does the same again and again; gives the addresses.
+fn pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
+    let mut word = seed;
+    let mut random = |below: u64| {
+        word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (word >> 33) % below
+    };
+    let (mut live, mut all) = (Vec::new(), Vec::new());
+    for _ in 0..400 {
+        if live.len() < 24 && random(5) < 3 {
+            live.push(bench.malloc(stream, (1 + random(80)) * MIB + random(3) * 512));
+            all.extend(live.last());
+        } else if !live.is_empty() {
+            let index = random(live.len() as u64) as usize;
+            bench.free(live.swap_remove(index));
+        }
+    }
+    live.into_iter().for_each(|block| bench.free(block));
+    all
+}
+
+/// Block for block, and without a driver call.
+#[test]
+fn a_pass_that_is_repeated_is_the_same() {
+    for seed in 1..=SEEDS {
+        on_machine("memory=8GiB", |bench| {
+            let stream = bench.stream();
+            let first = pass(bench, stream, seed);
+            bench.check();
+            let before = (bench.all_calls(), bench.reserved());
+            for _ in 0..3 {
+                assert_eq!(pass(bench, stream, seed), first, "seed {seed}");
+                bench.check();
+                assert_eq!((bench.all_calls(), bench.reserved()), before, "seed {seed}");
+            }
+        });
+    }
+}
+
+/// An arena that begins again has all of its memory, whoever asks first for how much.
+#[test]
+fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
+    for (size, lends) in [(168, true), (168, false), (120, false), (90, true)] {
+        on_machine("memory=1GiB", |bench| {
+            let stream = bench.stream();
+            let blocks = two_free_ranges(bench, stream);
+            let first = bench.malloc(stream, 120 * MIB);
+            bench.free(first);
+            bench.free(blocks[1]);
+            bench.free(blocks[3]);
+            // What was freed last is joined by a search, and then all is one block.
+            let small = bench.malloc(stream, MIB);
+            assert_eq!((small, aliases(small)), (blocks[0], 1));
+            bench.free(small);
+            if !lends {
+                let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
+                bench.memory().configure(&settings);
+            }
+            let calls = bench.all_calls();
+            let block = bench.malloc(stream, size * MIB);
+            bench.check();
+            assert_eq!((block, bench.all_calls()), (blocks[0], calls), "{size} MiB");
+            bench.free(block);
+            bench.check();
+        });
+    }
+}
+
+/// The same with many small blocks, which lists keep apart from each other.
+fn small_pass(bench: Bench, stream: &Stream, seed: u64) {
+    let mut random = Random(seed);
+    let mut live = Vec::new();
+    for _ in 0..8000 {
+        if random.below(5) < 3 {
+            live.push(bench.malloc(stream, 1 + random.below(64 * KIB)));
+        } else if !live.is_empty() {
+            let index = random.below(live.len() as u64) as usize;
+            bench.free(live.swap_remove(index));
+        }
+    }
+    live.into_iter().for_each(|block| bench.free(block));
+}
+
+/// What the lists kept apart in the pass before makes a difference to the second one, but to no later one.
+#[test]
+fn small_blocks_need_no_more_from_pass_to_pass() {
+    for seed in 1..=SEEDS / 2 {
+        on_machine("memory=1GiB", |bench| {
+            let stream = bench.stream();
+            for _ in 0..2 {
+                small_pass(bench, stream, seed);
+                bench.check();
+            }
+            let before = (bench.all_calls(), bench.reserved());
+            for _ in 0..8 {
+                small_pass(bench, stream, seed);
+                assert_eq!((bench.all_calls(), bench.reserved()), before, "seed {seed}");
+            }
+            bench.check();
+        });
+    }
+}
