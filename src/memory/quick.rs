@@ -282,11 +282,12 @@ impl ArenaState {
         }
     }
 
-    /// An arena of small blocks in which nothing is in use joins all of them, this one too: what it did before
-    /// says little of where the next pass of a program finds room, and each would find less somewhere.
+    /// An arena of small blocks in which nothing is in use joins all of them, this one too, unless there was
+    /// always room beside them. A pass of a program that began with what the one before had left apart
+    /// would now and then need more than that.
     #[cold]
     fn begin_anew(&mut self, id: u32) {
-        self.quick.is_pressed = false;
+        (self.quick.is_pressed, self.quick.rests) = (false, 0);
         self.join(id);
         self.join_quick();
     }
@@ -296,7 +297,7 @@ impl ArenaState {
         if self.class == Class::Large {
             return self.join(id);
         }
-        if self.active_blocks == 0 && self.quick.is_pressed {
+        if self.active_blocks == 0 && (self.quick.is_pressed || self.quick.rests > 0) {
             self.begin_anew(id);
             return;
         }
