@@ -3,6 +3,7 @@
 
 use super::super::arena::ArenaState;
 use super::super::block::{NONE, State, UNIT};
+use super::super::pool::{MemPool, USE_ON_OOM};
 use super::super::snapshot::{BlockState, Snapshot};
 use super::super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
@@ -176,6 +177,34 @@ fn both_kinds_of_memory_go_on_where_the_setting_changes() {
         bench.empty_cache();
         assert_eq!((bench.reserved(), bench.in_use()), (0, 0));
     });
+}
+
+#[test]
+fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
+    const MAPPED: &str = "expandable_segments:True";
+    for (pools, default) in [(SEGMENTS, MAPPED), (MAPPED, SEGMENTS)] {
+        on_machine("memory=1GiB", |bench| {
+            let stream = bench.stream();
+            let configure = |text| runtime::configure(&thread::enter().unwrap(), text).unwrap();
+            configure(pools);
+            let pool = MemPool::new(USE_ON_OOM, None).unwrap();
+            pool.begin(bench.device).unwrap();
+            let sizes = [30 * KIB, 500 * KIB, 3 * MIB];
+            let lent = sizes.map(|bytes| bench.malloc(stream, bytes));
+            pool.end(bench.device).unwrap();
+            lent.into_iter().for_each(|block| bench.free(block));
+            configure(default);
+            let memory = bench.memory();
+            memory.set_fraction(bench.reserved() as f64 / memory.total() as f64).unwrap();
+            let blocks = sizes.map(|bytes| bench.malloc(stream, bytes));
+            let bytes = memory.statistics().lanes[ALLOCATED_BYTES].map(|stat| stat.current as u64);
+            assert_eq!(bytes[1..], [530 * KIB, 3 * MIB], "{default}");
+            bench.check();
+            blocks.into_iter().for_each(|block| bench.free(block));
+            bench.check();
+            pool.close();
+        });
+    }
 }
 
 #[test]
