@@ -6,8 +6,8 @@ use super::super::block::{NONE, State, UNIT};
 use super::super::pool::{MemPool, USE_ON_OOM};
 use super::super::snapshot::{BlockState, Snapshot};
 use super::super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, only,
 };
 use super::super::{find, record_stream};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
@@ -86,8 +86,8 @@ impl ArenaState {
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {
             return Err("the last block, the wilderness or the bytes are wrong".into());
         }
-        let counted = account.current(self.class);
-        if sums != counted {
+        let counted = CLASSES.map(|class| account.current(class));
+        if only(self.class, sums) != counted {
             return Err(format!("the account has {counted:?}, the blocks {sums:?}"));
         }
         self.check_starts()
