@@ -122,10 +122,10 @@ impl Account {
         std::array::from_fn(|lane| self.own.most[lane] + of_rows(lane) + self.all.of(lane))
     }
 
-    /// The same of a class.
+    /// The same of a class, with what another one's slack below the peaks of all would let come.
     #[cfg(test)]
     pub fn most(&self, class: Class) -> Lanes {
-        self.of(class, |row| row.most)
+        self.of(class, |row| std::array::from_fn(|lane| row.most[lane] + row.spare[lane]))
     }
 
     /// Breaks it.
@@ -316,6 +316,13 @@ impl Account {
     fn changes_apart(&self, changes: &Changes) -> (Lanes, Changes) {
         let [of_own, _] = self.apart(changes[self.memory as usize]);
         let of_rows = changes.map(|change| self.apart(change)[1]);
+        debug_assert!(
+            CLASSES.iter().all(|class| {
+                let other = changes[*class as usize];
+                *class == self.memory || other == of_rows[*class as usize]
+            }),
+            "free memory, and all of a single account, is of the memory's class"
+        );
         (of_own, of_rows)
     }
 

@@ -70,7 +70,7 @@ unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
 
-/// What the lock guards. Nearly every call uses the first; counts lie apart as `account.rs` says.
+/// What the lock guards. Nearly every call uses the first; counts lie apart as `slack.rs` says.
 #[repr(C)]
 pub struct ArenaState {
     pub(super) blocks: Blocks,

@@ -93,7 +93,7 @@ impl DeviceMemory {
         }
         if let Some(stream) = arena.stream()
             && arena.pool() == PoolId::DEFAULT
-            && let Some(address) = self.borrow_block(stream, arena.class, request)?
+            && let Some(address) = self.borrow_block(stream, request)?
         {
             return Ok(address);
         }

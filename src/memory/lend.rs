@@ -141,13 +141,7 @@ mod tests {
     /// What is there and may still come: of all, and of each class. That is what peaks bound.
     fn bounds(accounts: [&Account; 2]) -> [Lanes; 3] {
         let sum = |[one, two]: [Lanes; 2]| std::array::from_fn(|lane| one[lane] + two[lane]);
-        let of_class = |class| {
-            let most = |account: &Account| {
-                let spare = if class == account.memory { account.own.spare } else { [0; LANES] };
-                sum([account.most(class), spare])
-            };
-            sum(accounts.map(most))
-        };
+        let of_class = |class| sum(accounts.map(|account| account.most(class)));
         [sum(accounts.map(Account::most_of_all)), of_class(SMALL), of_class(Class::Large)]
     }
 

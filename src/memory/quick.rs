@@ -26,7 +26,7 @@ const MOST_RESTS: u32 = 1024 * REST;
 const EMPTY: u32 = u32::MAX;
 
 /// The quick lists of an arena. What nearly every call uses comes first, and not side by side, for the reason
-/// that `account.rs` gives.
+/// that `slack.rs` gives.
 #[repr(C)]
 pub struct Quick {
     /// The large block that was freed last; [`NONE`]: it is joined.

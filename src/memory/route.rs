@@ -3,6 +3,7 @@
 
 use super::arena::{Arena, Request};
 use super::bins::WHOLE_WALK;
+use super::block::UNIT;
 use super::policy::Size;
 use super::pool::{Pool, PoolId};
 use super::segmented::Leaving;
@@ -348,15 +349,13 @@ impl DeviceMemory {
     }
 
     /// A block of a pool that lends its own, for a stream that it has served.
-    pub(super) fn borrow_block(
-        &self,
-        stream: &Stream,
-        class: Class,
-        request: Request,
-    ) -> Result<Option<u64>> {
+    pub(super) fn borrow_block(&self, stream: &Stream, request: Request) -> Result<Option<u64>> {
         let mut found = None;
+        let size = Size { bytes: u64::from(request.units) * UNIT, oversize: request.oversize };
         self.each_arena(|arena| {
-            let lends = arena.class == class && arena.pool().lends() && arena.is_of(stream);
+            // The pool's memory may come otherwise than that of the arena that asked.
+            let is_of_class = arena.class == size.arena_class(arena.segmented);
+            let lends = is_of_class && arena.pool().lends() && arena.is_of(stream);
             if found.is_none() && lends {
                 found = self.take_of_any(arena, request, WHOLE_WALK)?;
             }

@@ -14,11 +14,11 @@ pub const OF_MEMORY: [usize; 2] = [INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES];
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Row {
-    /// How much they may grow, as far as the peaks of their own class go.
+    /// How much they may grow, as far as the peaks of their own class go; in `own`, also those of all.
     pub(super) slack: Slack,
     /// Present values at the last reset.
     base: Lanes,
-    /// Blocks that [`Account::rise`] counted since the last reset, and their bytes: each is an increase of two
+    /// Blocks that `Account::rise` counted since the last reset, and their bytes: each is an increase of two
     /// lanes.
     pub(super) came: i64,
     /// All other increases since the last reset.
@@ -27,9 +27,7 @@ pub struct Row {
     /// What each has when its slack is used up: its present value is what is missing from that to
     /// the slack, so that the hot path writes one of the two.
     pub(super) most: Lanes,
-    /// As the account's, when something of this class was wanted.
-    pub(super) asked: u64,
-    /// What each had then, with what it asked for.
+    /// What each had when something of this class was wanted, with what was asked for.
     pub(super) had: Lanes,
     /// What it got of what it lacked to that, while slack is shared out.
     pub(super) given: Lanes,

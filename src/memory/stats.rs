@@ -8,9 +8,9 @@
 //! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
 //! peaks: the invariant holds for the lowest of them, and therefore for all.
 //!
-//! A program that has as many blocks as ever would ask for each one that comes in another class than that
-//! of the one that went. So an arena first takes what its stream's arena of the other class has left below
-//! the peaks of all, where both are its thread's: what is left below those of its own class it has itself.
+//! A program that has as many blocks as ever would ask for each one that comes in another arena than that
+//! of the one that went. So an arena first takes what its stream's arena of the other class has left, where
+//! both are its thread's: below the peaks of all, and below those of a class where both have blocks of it.
 
 pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;
@@ -40,10 +40,11 @@ const CROWD: u32 = 64;
 /// A value for each quantity.
 pub type Lanes = [i64; LANES];
 
-/// The size class of a block, and of the arena it comes from.
+/// The size class of a block, or of an arena: of mapped memory the small ones have their line at 64 KiB
+/// (`tally.rs`), so that the two may differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Up to 1 MiB.
+    /// Blocks up to 1 MiB.
     Small = 0,
     /// Above.
     Large = 1,

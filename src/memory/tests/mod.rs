@@ -27,6 +27,7 @@ mod sharing;
 mod starts;
 mod threads;
 mod threshold;
+mod truth;
 
 use super::settings::Settings;
 use super::stats::{self, Class};

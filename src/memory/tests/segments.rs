@@ -3,10 +3,11 @@
 
 use super::super::arena::ArenaState;
 use super::super::block::{NONE, State, UNIT};
+use super::super::pool::{MemPool, USE_ON_OOM};
 use super::super::snapshot::{BlockState, Snapshot};
 use super::super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, only,
 };
 use super::super::{find, record_stream};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
@@ -85,8 +86,8 @@ impl ArenaState {
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {
             return Err("the last block, the wilderness or the bytes are wrong".into());
         }
-        let counted = account.current(self.class);
-        if sums != counted {
+        let counted = CLASSES.map(|class| account.current(class));
+        if only(self.class, sums) != counted {
             return Err(format!("the account has {counted:?}, the blocks {sums:?}"));
         }
         self.check_starts()
@@ -176,6 +177,34 @@ fn both_kinds_of_memory_go_on_where_the_setting_changes() {
         bench.empty_cache();
         assert_eq!((bench.reserved(), bench.in_use()), (0, 0));
     });
+}
+
+#[test]
+fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
+    const MAPPED: &str = "expandable_segments:True";
+    for (pools, default) in [(SEGMENTS, MAPPED), (MAPPED, SEGMENTS)] {
+        on_machine("memory=1GiB", |bench| {
+            let stream = bench.stream();
+            let configure = |text| runtime::configure(&thread::enter().unwrap(), text).unwrap();
+            configure(pools);
+            let pool = MemPool::new(USE_ON_OOM, None).unwrap();
+            pool.begin(bench.device).unwrap();
+            let sizes = [30 * KIB, 500 * KIB, 3 * MIB];
+            let lent = sizes.map(|bytes| bench.malloc(stream, bytes));
+            pool.end(bench.device).unwrap();
+            lent.into_iter().for_each(|block| bench.free(block));
+            configure(default);
+            let memory = bench.memory();
+            memory.set_fraction(bench.reserved() as f64 / memory.total() as f64).unwrap();
+            let blocks = sizes.map(|bytes| bench.malloc(stream, bytes));
+            let bytes = memory.statistics().lanes[ALLOCATED_BYTES].map(|stat| stat.current as u64);
+            assert_eq!(bytes[1..], [530 * KIB, 3 * MIB], "{default}");
+            bench.check();
+            blocks.into_iter().for_each(|block| bench.free(block));
+            bench.check();
+            pool.close();
+        });
+    }
 }
 
 #[test]
