@@ -49,18 +49,6 @@ static tcuda_memory_statistics statistics(void)
     return stats;
 }
 
-static size_t total_memory(void)
-{
-    size_t free_bytes = 0, total = 0;
-    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
-    return total;
-}
-
-static void limit_to(size_t bytes)
-{
-    CHECK_OK(tcuda_memory_fraction_set(0, ((double)bytes + 0.25) / (double)total_memory()));
-}
-
 static void begin_backend(const char *config)
 {
     CHECK_OK(tcuda_allocator_config_set(config));

@@ -10,24 +10,11 @@ static uint64_t statistic(const char *key)
     return value;
 }
 
-static size_t total_memory(void)
-{
-    size_t free_bytes = 0, total = 0;
-    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
-    return total;
-}
-
 static double fraction(void)
 {
     double value = -1;
     CHECK_OK(tcuda_memory_fraction_get(0, &value));
     return value;
-}
-
-/* A limit of so many bytes; a quarter more, so that rounding down gives just them. */
-static void limit_to(size_t bytes)
-{
-    CHECK_OK(tcuda_memory_fraction_set(0, ((double)bytes + 0.25) / (double)total_memory()));
 }
 
 static void runs_out(size_t bytes)

@@ -28,13 +28,6 @@ static void *allocate_in(tcuda_mem_pool *pool, size_t bytes, tcuda_stream *strea
     return ptr;
 }
 
-static void limit_to(size_t bytes)
-{
-    size_t total = 0, unused = 0;
-    CHECK_OK(tcuda_memory_info(0, &unused, &total));
-    CHECK_OK(tcuda_memory_fraction_set(0, (double)bytes / (double)total));
-}
-
 static void begin(bool segments)
 {
     CHECK_OK(tcuda_allocator_config_set("share_between_streams:False"));

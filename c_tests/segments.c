@@ -36,13 +36,6 @@ static void nothing_is_left(void)
     CHECK_EQ(statistic("inactive_split.all.current"), 0);
 }
 
-static void limit_to(size_t bytes)
-{
-    size_t total = 0, unused = 0;
-    CHECK_OK(tcuda_memory_info(0, &unused, &total));
-    CHECK_OK(tcuda_memory_fraction_set(0, (double)bytes / (double)total));
-}
-
 static void runs_out(size_t bytes, tcuda_stream *stream)
 {
     void *ptr = &ptr;

@@ -192,6 +192,14 @@ static inline void *allocate(size_t bytes, int32_t device, tcuda_stream *stream)
     return ptr;
 }
 
+/* Device 0 may have so many bytes; a quarter more, so that rounding down gives just them. */
+static inline void limit_to(size_t bytes)
+{
+    size_t unused = 0, total = 0;
+    CHECK_OK(tcuda_memory_info(0, &unused, &total));
+    CHECK_OK(tcuda_memory_fraction_set(0, ((double)bytes + 0.25) / (double)total));
+}
+
 static inline uint64_t calls_of(const char *function)
 {
     uint64_t count = 0;
