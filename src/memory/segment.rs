@@ -3,8 +3,8 @@
 //! An arena grows by what is missing, to the granularity. A handle costs the driver 30 to 60 us, whatever
 //! its size, so that few are better; but memory is given back, and lent (`alias.rs`), by whole handles,
 //! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
-//! takes some 32 handles, unless it grows in smaller steps; four times as many where memory is limited, or
-//! lies idle in pieces while more is needed; and where it has run out, time is the lesser evil. An arena
+//! takes some 32 handles, unless it grows in smaller steps; twice as many where memory lies idle in pieces while
+//! more is needed, four times as many where it is limited; and where it has run out, time is the lesser evil. An arena
 //! that gave memory back, and in which nothing lies idle as it grows again, does so by somewhat more than
 //! is missing, up to what it had.
 
@@ -29,8 +29,12 @@ const OF_LARGE_ARENA: u32 = 7;
 const SMALL: u64 = 8 << 20;
 /// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
 const PARTS: (u32, u32) = (6, 4);
-/// The same where a limit is set, or memory lies idle in pieces.
-const PARTS_WHEN_TIGHT: (u32, u32) = (8, 6);
+/// The same where memory lies idle in pieces.
+const PARTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
+/// More of an arena than this part of it in pieces is much.
+const MUCH_IN_PIECES: u64 = 80;
+/// The same where a limit is set.
+const PARTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The same once memory has run out.
 const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
 /// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
@@ -58,9 +62,10 @@ struct Growth {
 impl Growth {
     /// The sizes of its handles, from below. All are multiples of the granularity.
     fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
-        let (parts, smallest) = match (limit.was_short(), limit.is_set() || self.is_scattered) {
-            (true, _) => (PARTS_WHEN_SHORT, 0),
-            (_, true) => (PARTS_WHEN_TIGHT, 0),
+        let (parts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
+            (true, ..) => (PARTS_WHEN_SHORT, 0),
+            (_, true, _) => (PARTS_WHEN_LIMITED, 0),
+            (.., true) => (PARTS_WHEN_SCATTERED, 0),
             _ => (PARTS, SMALL),
         };
         let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGE);
@@ -246,7 +251,7 @@ impl Segment {
         let sooner = if bytes >= LARGE { SOONER_BY_MUCH } else { SOONER };
         let had = if pieces == 0 { self.most.min(now.saturating_mul(sooner)) } else { 0 };
         let total = now.max(had);
-        let is_scattered = pieces > self.bytes / 64;
+        let is_scattered = pieces > self.bytes / MUCH_IN_PIECES;
         let growth = Growth { bytes, total, is_scattered, granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);
         let count = sizes.clone().count();

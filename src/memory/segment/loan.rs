@@ -17,6 +17,8 @@ use crate::stream::Stream;
 /// Thousandths that may be reserved beyond what was ever needed at a time; as many more each time that
 /// aliases made room for others.
 const SLACK: u64 = 5;
+/// An alias that spares a smaller part of the request than this is not worth its mapping.
+const LEAST_SPARED: u64 = 32;
 
 impl DeviceMemory {
     /// A block in an alias that is there, without a driver call.
@@ -69,7 +71,7 @@ impl DeviceMemory {
         let given_up = u64::from(state.segment.aliases.given_up);
         let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
         let claimed = self.virtual_memory.limit.claimed();
-        if spared < (u64::from(request.units) * UNIT / 64).max(claimed / 1024) {
+        if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
             return Ok(None);
         }
         let held = self.most_held(Some(arena), request);
