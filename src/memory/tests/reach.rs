@@ -6,7 +6,7 @@ use super::alias::{aliases, two_free_ranges};
 use super::{Bench, KIB, MIB, Random, on_machine};
 use crate::stream::Stream;
 
-const SEEDS: u64 = if cfg!(debug_assertions) { 12 } else { 300 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 24 } else { 300 };
 
 /// Sizes and lifetimes as of a program that does the same again and again; gives the addresses.
 fn pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
