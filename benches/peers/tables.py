@@ -29,11 +29,13 @@ FIGURES = {
     "loop_ns": "ns an event that are the bench's own: the same loop, and nothing is allocated",
     "reserved_over_allocated": "peak reserved over peak allocated",
     "limit_over_allocated": "limit over peak allocated",
+    "lost_ms": "ms that a repeated pass takes longer at a limit of 1.05",
+    "calls_limited": "calls of the driver at a limit of 1.05, five repeated passes together",
     "calls_cold": "calls of the driver, cold",
     "calls_warm": "calls of the driver, eight repeated passes together",
 }
 # Of these, which peer needs least says nothing, or it is no peer's at all.
-NOT_COMPARED = ("calls_cold", "calls_warm", "loop_ns")
+NOT_COMPARED = ("calls_cold", "calls_warm", "calls_limited", "lost_ms", "loop_ns")
 NO_RATIO = ("queue_alone", "clock_subtracted")
 
 
