@@ -188,7 +188,7 @@ impl Alias {
         unit.wrapping_sub(self.start) < self.units
     }
 
-    /// May a request of so many units have it, which at the end of the arena would end there?
+    /// May a request of so many units have it, which at the arena's end would lie up to this unit?
     fn may_serve(&self, units: u32, step: u32, end: u32) -> bool {
         let most = u64::from(units) + u64::from(units / 16) + u64::from(step) * 2;
         self.is_whole
@@ -223,8 +223,8 @@ impl Segment {
         })
     }
 
-    /// Is there an alias that nobody uses, hardly larger than is wanted, and made where the arena had not grown as
-    /// far as to the end that a block at its end would have?
+    /// Is there an alias that nobody uses, hardly larger than is wanted, and made when the arena was shorter than
+    /// up to where a block at its end would lie?
     pub(in crate::memory) fn has_alias(&self, units: u32, step: u32, end: u32) -> bool {
         self.aliases.list.iter().any(|alias| alias.may_serve(units, step, end))
     }
