@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr size_t MIB = 1 << 20;
+constexpr size_t KIB = 1 << 10, MIB = 1 << 20;
 
 struct Block {
     void *torch, *tcuda;
@@ -121,7 +121,20 @@ private:
 
     int resolve(int device, int stream) { return stream == CURRENT_STREAM ? current[device] : stream; }
 
-    static size_t arena(int stream, size_t bytes) { return stream * 2 + (rounded(bytes) > MIB); }
+    // In which of tcuda's memory a block of a stream is: that up to 64 KiB, or 1 MiB in segments, or the other; there
+    // apart whether PyTorch has it in its small pool, so that what is allocated instead counts alike.
+    size_t arena(int stream, size_t bytes) const
+    {
+        const size_t units = rounded(bytes), small = settings.segments ? MIB : 64 * KIB;
+        return stream * 3 + (units > small) + (units > MIB && !settings.segments);
+    }
+
+    // The least that is in such memory.
+    size_t least_of(size_t arena) const
+    {
+        const size_t line = settings.segments || arena % 3 == 2 ? MIB : 64 * KIB;
+        return arena % 3 == 0 ? 1 : line + 1;
+    }
 
     // No allocator can serve it: it is more than what the live blocks leave of the memory.
     size_t too_much(const Operation &operation)
@@ -145,8 +158,8 @@ private:
         if (settings.strict || are_held || (arenas.size() == 1 && arenas.contains(but)))
             return;
         for (const size_t one : arenas) {
-            const size_t bytes = one % 2 == 0 ? 1 : MIB + 1;
-            both([&](Side &side) { side.free(side.allocate(bytes, device, int(one / 2))); });
+            const size_t bytes = least_of(one);
+            both([&](Side &side) { side.free(side.allocate(bytes, device, int(one / 3))); });
         }
         waiting[device].clear();
     }
@@ -158,8 +171,8 @@ private:
     {
         for (int device = 0; device < settings.machine.devices; device++) {
             for (const size_t one : waiting[device]) {
-                const size_t bytes = one % 2 == 0 ? 1 : MIB + 1;
-                both([&](Side &side) { give_back(side, side.allocate(bytes, device, int(one / 2))); });
+                const size_t bytes = least_of(one);
+                both([&](Side &side) { give_back(side, side.allocate(bytes, device, int(one / 3))); });
             }
             note_order(device);
         }
@@ -267,9 +280,10 @@ private:
         tcuda.free(block.tcuda);
         if (!block.is_recorded)
             return;
-        waiting[block.device].insert(arena(block.stream, block.bytes));
+        const size_t own = arena(block.stream, block.bytes);
+        waiting[block.device].insert(own);
         if (settings.segments && !are_held) {
-            const size_t bytes = block.bytes > MIB ? MIB + 1 : 1;
+            const size_t bytes = least_of(own);
             both([&](Side &side) {
                 give_back(side, side.allocate(bytes, block.device, block.stream));
             });
