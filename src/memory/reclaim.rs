@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
 /// Up to this part of a device's memory is little.
-const LITTLE: u64 = 2048;
+const LITTLE: u64 = 512;
 
 impl DeviceMemory {
     /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
