@@ -4,9 +4,10 @@
 //! What the lock guards lies in some ten lines of cache. Where two threads make one call after the other, each
 //! of which finds the lock free, all of these go to and fro with nearly every call, which takes far longer
 //! than the call. So there each lets the other go on for a *side* of some calls before it takes the lock: as
-//! soon as the other makes no call for a moment, and in any case after some microseconds. Where threads do
-//! not meet, nobody waits. Where there are more than two, those who wait for the lock leave whoever has it
-//! alone for long enough as it is (`lock.rs`).
+//! soon as the other makes no call for a moment, and in any case after some microseconds. Sides become longer
+//! where the other makes use of them, as who allocates for a thread that frees, and shorter where it ends them
+//! early, as who waits for what the first one does. Where threads do not meet, nobody waits. Where there are
+//! more than two, those who wait for the lock leave whoever has it alone for long enough as it is (`lock.rs`).
 
 use super::arena_lock::NOBODY;
 use crate::epoch::Visit;
@@ -15,12 +16,16 @@ use crate::thread;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32 as Count, AtomicUsize as Name};
 
-/// Calls of a side.
-const SIDE: u32 = 64;
-/// Pauses between the looks of a thread that stands back: they double from one to the other. All of them
-/// take 6 to 11 microseconds on processors of Intel and AMD, the first a tenth of one.
-const FIRST_PAUSES: u32 = 8;
-const MOST_PAUSES: u32 = 64;
+/// Calls of a side: it begins with the fewest, and becomes twice or half as long.
+const SHORTEST_SIDE: u32 = 64;
+const LONGEST_SIDE: u32 = 1024;
+/// Calls of a side for each pause before the first look of a thread that stands back, and before the last
+/// ones: pauses double from the one to the other. All of a short side take 6 to 11 microseconds on processors
+/// of Intel and AMD, the first a tenth of one, those of the longest nine times as much.
+const CALLS_OF_FIRST_PAUSE: u32 = 8;
+const CALLS_OF_LAST_PAUSE: u32 = 2;
+/// The last ones of a short side, so that who is looked at need not bring its line back too often.
+const LEAST_LAST_PAUSES: u32 = 64;
 /// So often in a row threads stand back in vain before they no longer do.
 const MOST_TROUBLE: u32 = 16;
 /// What it counts when a thread finds the lock held.
@@ -28,8 +33,8 @@ const MEETING: u32 = 2;
 /// So often threads find it held before they stand back again where a third one was seen.
 const CROWD: u32 = 256;
 
-/// The habits of those who take a lock. The lock guards them; the first four are also read without it,
-/// by those who decide when to take it, and whatever they find is right.
+/// The habits of those who take a lock. The lock guards them; the first four and the side are also read without
+/// it, by those who decide when to take it, and whatever they find is right.
 #[repr(C)]
 pub struct Habit {
     /// Who took it last.
@@ -40,6 +45,8 @@ pub struct Habit {
     trouble: Count,
     /// There are more than two of them, if it is not 0.
     crowd: Count,
+    /// Calls of a side now.
+    side_calls: Count,
     /// The streak that makes an owner. The first comer is one; each loss makes it longer.
     patience: Cell<u32>,
     /// How often the ledger has suspended the present bias.
@@ -56,6 +63,7 @@ impl Habit {
             streak: Count::new(0),
             trouble: Count::new(0),
             crowd: Count::new(0),
+            side_calls: Count::new(SHORTEST_SIDE),
             patience: Cell::new(0),
             suspensions: Cell::new(0),
             former: Cell::new(None),
@@ -107,7 +115,9 @@ impl Habit {
         }
         let mut before = self.side();
         let mut is_vain = true;
-        let mut pauses = FIRST_PAUSES;
+        let calls = self.side_calls.load(Ordering::Relaxed);
+        let mut pauses = calls / CALLS_OF_FIRST_PAUSE;
+        let most_pauses = (calls / CALLS_OF_LAST_PAUSE).max(LEAST_LAST_PAUSES);
         for _ in 0..sync::LOOKS_BACK {
             pause(pauses);
             let now = self.side();
@@ -121,12 +131,15 @@ impl Habit {
                 return;
             }
             is_vain = false;
-            if now.1 >= SIDE {
+            before = now;
+            if now.1 >= calls {
                 break;
             }
-            before = now;
-            pauses = (2 * pauses).min(MOST_PAUSES);
+            pauses = (2 * pauses).min(most_pauses);
         }
+        // Whoever makes few calls in all that time is not to be waited for longer.
+        let calls = if before.1 >= calls / 2 { 2 * calls } else { calls / 2 };
+        self.side_calls.store(calls.clamp(SHORTEST_SIDE, LONGEST_SIDE), Ordering::Relaxed);
         let trouble = self.trouble.load(Ordering::Relaxed);
         let trouble = if is_vain { trouble.saturating_sub(1) } else { trouble + 1 };
         self.trouble.store(trouble.min(MOST_TROUBLE), Ordering::Relaxed);
@@ -212,12 +225,46 @@ mod tests {
         assert_eq!(looks(&habit, 1), sync::LOOKS_BACK, "it is tried again");
     }
 
+    /// Sides in each of which the other makes so many calls and no more: the calls of a side then.
+    fn after_sides(habit: &Habit, sides: u32, calls: u32) -> u32 {
+        for _ in 0..sides {
+            assert!(!habit.is_streak_of(ME));
+            assert!(!habit.is_streak_of(OTHER));
+            let left = Cell::new(calls);
+            let pause = |_| (0..left.take()).for_each(|_| assert!(!habit.is_streak_of(OTHER)));
+            habit.stand_back(ME, pause, || false);
+        }
+        habit.side_calls.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn sides_are_as_long_as_they_are_used() {
+        let habit = troubled();
+        assert_eq!(after_sides(&habit, 20, SHORTEST_SIDE / 4), SHORTEST_SIDE);
+        assert_eq!(after_sides(&habit, 1, SHORTEST_SIDE / 2), 2 * SHORTEST_SIDE);
+        let of_300 = [20, 1].map(|sides| after_sides(&habit, sides, 300));
+        assert!(of_300.contains(&512) && of_300.contains(&1024), "twice as long, and half as long");
+        assert_eq!(after_sides(&habit, 20, 10_000), LONGEST_SIDE);
+        assert_eq!(after_sides(&habit, 20, 3), SHORTEST_SIDE);
+    }
+
+    #[test]
+    fn who_makes_few_calls_in_all_the_time_has_short_sides() {
+        let habit = troubled();
+        for _ in 0..20 {
+            assert!(!habit.is_streak_of(ME));
+            assert!(!habit.is_streak_of(OTHER));
+            assert_eq!(looks(&habit, 1), sync::LOOKS_BACK);
+            assert_eq!(habit.side_calls.load(Ordering::Relaxed), SHORTEST_SIDE);
+        }
+    }
+
     #[test]
     fn a_side_ends_after_its_calls_and_the_longest_wait_after_its_looks() {
         let habit = troubled();
         assert!(!habit.is_streak_of(OTHER));
         assert_eq!(looks(&habit, 0), 1);
-        (1..SIDE).for_each(|_| assert!(!habit.is_streak_of(OTHER)));
+        (1..SHORTEST_SIDE).for_each(|_| assert!(!habit.is_streak_of(OTHER)));
         assert_eq!(looks(&habit, 1), 1, "it has had its side by the next look");
         assert!(!habit.is_streak_of(ME));
         assert!(!habit.is_streak_of(OTHER));
