@@ -27,6 +27,8 @@ GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", 
           "rotation", "regrow", "events", "driver")
 # They have a process each.
 ALONE = ("traces", "regrow")
+# Of which there is a floor.
+FLOOR_GROUPS = {"pairs", "churn", "random", "step", "handoff"}
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything
 # over a stub of the CUDA runtime.
@@ -41,6 +43,8 @@ PEERS = {
     "rmm_pool": ("rmm", "", ("driver",), False),
     "rmm_arena": ("rmm", "", ("driver",), False),
     "rmm_async": ("rmm", "", ("driver",), False),
+    # No peer: what the workload takes at least.
+    tables.FLOOR: ("floor", "", tuple({*GROUPS, "limits"} - FLOOR_GROUPS), True),
 }
 STARTS = 7
 

@@ -4,6 +4,8 @@ each peer, and how many times better tcuda is than the best of them."""
 import statistics
 
 OURS = "tcuda"
+# What the workload takes at least (floor.cpp): no peer.
+FLOOR = "floor"
 TITLES = {
     "pairs": "One block comes and goes",
     "churn": "Random blocks, 512 B to 16 MiB, one goes and one comes",
@@ -57,7 +59,7 @@ def number(figure, value):
 
 def ratio(peers):
     """The best peer over ours: above 1, tcuda needs less."""
-    others = [value for peer, value in peers.items() if peer != OURS]
+    others = [value for peer, value in peers.items() if peer not in (OURS, FLOOR)]
     if OURS not in peers or not others or not peers[OURS]:
         return ""
     best = min(others) / peers[OURS]
