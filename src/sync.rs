@@ -60,7 +60,7 @@ pub(crate) use repeat;
 pub const LOOKS: u32 = 120;
 
 /// Looks of a thread that lets another go on with an arena's lock.
-pub const LOOKS_BACK: u32 = 12;
+pub const LOOKS_BACK: u32 = 24;
 
 /// How often in a row a thread takes an arena's lock before the lock is biased to it, once another has
 /// lost the bias; twice as often after each further loss, up to the most.

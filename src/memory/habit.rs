@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU32 as Count, AtomicUsize as Name};
 const SHORTEST_SIDE: u32 = 64;
 const LONGEST_SIDE: u32 = 1024;
 /// Calls of a side for each pause before the first look of a thread that stands back, and before the last
-/// ones: pauses double from the one to the other. All of a short side take 6 to 11 microseconds on processors
-/// of Intel and AMD, the first a tenth of one, those of the longest nine times as much.
+/// ones: pauses double from the one to the other. All of a short side take 12 to 24 microseconds on processors
+/// of Intel and AMD, the first a tenth of one, those of the longest four times as much.
 const CALLS_OF_FIRST_PAUSE: u32 = 8;
-const CALLS_OF_LAST_PAUSE: u32 = 2;
+const CALLS_OF_LAST_PAUSE: u32 = 4;
 /// The last ones of a short side, so that who is looked at need not bring its line back too often.
 const LEAST_LAST_PAUSES: u32 = 64;
 /// So often in a row threads stand back in vain before they no longer do.

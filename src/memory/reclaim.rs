@@ -7,7 +7,7 @@ use super::guests::Order;
 use super::rest::Asking;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
-use super::stats::{ACTIVE, ACTIVE_BYTES, Class, LANES, REQUESTED_BYTES};
+use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
 use super::{Books, DeviceMemory, Relaxed, history, watch};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
@@ -49,7 +49,7 @@ impl DeviceMemory {
     /// May an allocation go by without asking other streams? The caller holds the arena's lock.
     #[inline]
     pub(super) fn goes_by(&self, arena: &Arena, repeats: bool) -> bool {
-        let is_little = || arena.class == Class::Small && waiting_bytes(arena) <= self.little();
+        let is_little = || waiting_bytes(arena) <= self.little();
         // SAFETY: the lock is held, and this is the only reference.
         unsafe { arena.state() }.limbo.rest.goes_by(repeats, is_little)
     }

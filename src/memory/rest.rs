@@ -6,8 +6,8 @@
 //! since it differs by machine and by who else calls the driver. While they answer that they are busy, that
 //! grows. It ends at once where the host has heard of work that is over, so that a block counts as active
 //! no longer than what the host can know of the device allows, and where nothing else fits: an arena asks
-//! before it grows, lends or fails. Where large blocks wait, or more than a little memory, it is but that
-//! moment: what is taken meanwhile in their place may be a piece of something larger.
+//! before it grows, lends or fails. Where more than a little memory waits, it is but that moment: what is
+//! taken meanwhile in its place may be a piece of something larger.
 //!
 //! Where an arena has hardly more memory than what waits, questions come before the time again and again. What
 //! they take beyond their part of the time is a *debt*; when it is as much as a handle costs the driver,
