@@ -140,11 +140,17 @@ impl ArenaState {
         let start = self.blocks[hole].start;
         let growth = (u64::from(units) * UNIT, self.pieces());
         self.segment.map(memory, base, start, growth)?;
-        if units == self.blocks[hole].units {
-            self.release(hole);
-            return Ok(());
-        }
-        let below = self.blocks[hole].previous;
+        let filled =
+            if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
+        self.release(filled);
+        // If nothing is in use, it has begun again.
+        self.reach = reach::ALL;
+        Ok(())
+    }
+
+    /// Makes a block of the lower end of a hole, which is longer.
+    fn split_hole(&mut self, hole: u32, units: u32) -> u32 {
+        let Block { start, previous: below, .. } = self.blocks[hole];
         let id = self.new_block(start, units, State::Free);
         self.blocks[hole].start += units;
         self.blocks[hole].units -= units;
@@ -152,8 +158,7 @@ impl ArenaState {
         if self.first == hole {
             self.first = id;
         }
-        self.release(id);
-        Ok(())
+        id
     }
 
     /// Is any whole mapping free?

@@ -199,7 +199,9 @@ impl DeviceMemory {
         // Someone may have freed, or grown, in the meantime; the short walk may miss what fits, and not all
         // that is there may have been in reach.
         // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.reach = reach::ALL;
+        let state = unsafe { arena.state() };
+        state.join_resting();
+        state.reach = reach::ALL;
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }

@@ -3,7 +3,7 @@
 
 use super::super::block::{NONE, State, UNIT};
 use super::super::stats::{ALL, ALLOCATED_BYTES};
-use super::{Bench, MIB, on_machine};
+use super::{Bench, KIB, MIB, on_machine};
 use crate::error::Error;
 use crate::stream::Stream;
 use proptest::prelude::*;
@@ -86,6 +86,28 @@ proptest! {
     fn a_request_fails_only_for_want_of_handles(ops in proptest::collection::vec(op(), 1..80)) {
         on_machine("memory=1GiB", |bench| run(bench, &ops));
     }
+}
+
+/// What grows into a hole may join all of the memory to one free block: then the arena begins again, and
+/// reaches nothing of it.
+#[test]
+fn what_fills_the_last_hole_is_in_reach() {
+    let malloc = |stream, bytes| Op::Malloc { stream, bytes };
+    let ops = [
+        malloc(0, 1),
+        malloc(0, 1),
+        malloc(0, 2 * MIB - 511),
+        malloc(1, 1),
+        Op::Free { pick: 3 },
+        malloc(0, 64 * KIB + 1),
+        Op::Free { pick: 2 },
+        malloc(0, 34 * MIB),
+        Op::Free { pick: 2 },
+        malloc(0, 28 * MIB + 1),
+        Op::Free { pick: 2 },
+        malloc(0, 34 * MIB + 1),
+    ];
+    on_machine("memory=1GiB", |bench| run(bench, &ops));
 }
 
 /// The same in numbers: 512 live bytes keep 2 MiB from others, and no more.
