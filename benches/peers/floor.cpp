@@ -1,16 +1,18 @@
 // What the workloads take at least: no allocator, but the parts of one that none can leave out.
 //
-//   peers_floor floor GROUP[,GROUP...] [--quick] [TRACE...]
+//   peers_floor floor|floor_whole GROUP[,GROUP...] [--quick] [TRACE...]
 //
-// One column of the tables, and no peer: nothing of it is exact, safe, or of use to a program.
+// Two columns of the tables, and no peers: nothing of them is safe, or of use to a program. `floor` is the search
+// alone; `floor_whole` also finds a block by its address, counts, and knows other streams.
+#include "floor_fit.hpp"
+#include "floor_whole.hpp"
 #include "measure.hpp"
 #include "peer.hpp"
 #include "small.hpp"
 #include "threads.hpp"
+#include "traces.hpp"
 
 #include <atomic>
-#include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -18,168 +20,9 @@ namespace {
 
 using namespace bench;
 
-constexpr size_t UNIT = 512;
-
-/// What both have that the workloads ask for, and nothing happens in.
-struct Nothing {
-    using Stream = int;
-    static constexpr bool empties = false;
-    static void enter_thread() {}
-    static Stream default_stream() { return 0; }
-    static Stream new_stream() { return 0; }
-    static void *native(Stream) { return nullptr; }
-    static void record(void *, Stream, Stream) {}
-    static void synchronize() {}
-    static void empty_cache() {}
-    static void reset_peaks() {}
-    static Usage usage() { return {}; }
-    static size_t memory_bytes() { return 141 * GIB; }
-};
-
-/// Best fit: bins 0.8 % wide under two levels of bits, the rest split off, neighbours joined at once. The host
-/// gets the block's record itself, so that none is looked up; one thread, one stream, and nothing is counted.
-struct BestFit : Nothing {
-    struct Block {
-        uint32_t start, units, previous, next, bin_previous, bin_next;
-        uint64_t requested;
-        bool is_free;
-    };
-
-    static void start()
-    {
-        blocks = static_cast<Block *>(std::calloc(MOST_BLOCKS, sizeof(Block)));
-        if (blocks == nullptr) fail("there is no host memory");
-        blocks[1] = {0, uint32_t(memory_bytes() / UNIT), 0, 0, 0, 0, 0, true};
-        used = 2;
-        insert(1);
-    }
-
-    static void *allocate(size_t bytes, Stream)
-    {
-        const uint32_t units = uint32_t((bytes + UNIT - 1) / UNIT), id = find(units);
-        if (id == NONE) return nullptr;
-        remove(id);
-        Block &block = blocks[id];
-        block.is_free = false;
-        block.requested = bytes;
-        if (block.units > units) {
-            const uint32_t rest = take();
-            if (rest == NONE) return nullptr;
-            blocks[rest] = {block.start + units, block.units - units, id, block.next, 0, 0, 0, true};
-            blocks[block.next].previous = rest;
-            block.next = rest;
-            block.units = units;
-            insert(rest);
-        }
-        return &block;
-    }
-
-    static void release(void *memory, size_t, Stream)
-    {
-        uint32_t id = uint32_t(static_cast<Block *>(memory) - blocks);
-        blocks[id].is_free = true;
-        const uint32_t previous = blocks[id].previous;
-        if (blocks[previous].is_free) {
-            remove(previous);
-            join(previous, id);
-            id = previous;
-        }
-        const uint32_t next = blocks[id].next;
-        if (blocks[next].is_free) {
-            remove(next);
-            join(id, next);
-        }
-        insert(id);
-    }
-
-private:
-    static constexpr uint32_t NONE = 0, SUB_BITS = 7, BINS = 1 << 12, MOST_BLOCKS = 1 << 20;
-
-    static uint32_t bin_of(uint32_t units)
-    {
-        const uint32_t width = uint32_t(std::bit_width(units | 1 << SUB_BITS)) - 1 - SUB_BITS;
-        return (width << SUB_BITS) + (units >> width);
-    }
-
-    static void insert(uint32_t id)
-    {
-        const uint32_t bin = bin_of(blocks[id].units), head = heads[bin];
-        bits[bin / 64] |= uint64_t(1) << bin % 64;
-        words |= uint64_t(1) << bin / 64;
-        heads[bin] = id;
-        blocks[id].bin_previous = NONE;
-        blocks[id].bin_next = head;
-        blocks[head].bin_previous = id;
-    }
-
-    static void remove(uint32_t id)
-    {
-        const uint32_t below = blocks[id].bin_previous, above = blocks[id].bin_next;
-        blocks[above].bin_previous = below;
-        blocks[below].bin_next = above;
-        if (below != NONE) return;
-        const uint32_t bin = bin_of(blocks[id].units);
-        heads[bin] = above;
-        if (above != NONE) return;
-        bits[bin / 64] &= ~(uint64_t(1) << bin % 64);
-        if (bits[bin / 64] == 0) words &= ~(uint64_t(1) << bin / 64);
-    }
-
-    /// The first block of the first bin from this one on that has any.
-    static uint32_t first_from(uint32_t bin)
-    {
-        uint32_t word = bin / 64;
-        uint64_t here = bits[word] & ~uint64_t(0) << bin % 64;
-        if (here == 0) {
-            const uint64_t above = words & ~uint64_t(1) << word;
-            if (above == 0) return NONE;
-            word = uint32_t(std::countr_zero(above));
-            here = bits[word];
-        }
-        return heads[word * 64 + uint32_t(std::countr_zero(here))];
-    }
-
-    static uint32_t find(uint32_t units)
-    {
-        // Every block of a later bin is large enough.
-        for (const uint32_t bin : {bin_of(units), bin_of(units) + 1}) {
-            uint32_t best = NONE, least = ~uint32_t(0);
-            for (uint32_t id = first_from(bin); id != NONE; id = blocks[id].bin_next) {
-                if (blocks[id].units < units || blocks[id].units >= least) continue;
-                least = blocks[id].units;
-                best = id;
-            }
-            if (best != NONE) return best;
-        }
-        return NONE;
-    }
-
-    static uint32_t take()
-    {
-        if (spare == NONE) return used < MOST_BLOCKS ? used++ : NONE;
-        return std::exchange(spare, blocks[spare].next);
-    }
-
-    /// The upper one of two neighbours becomes part of the lower one.
-    static void join(uint32_t below, uint32_t above)
-    {
-        blocks[below].units += blocks[above].units;
-        blocks[below].next = blocks[above].next;
-        blocks[blocks[above].next].previous = below;
-        blocks[above].is_free = false;
-        blocks[above].next = spare;
-        spare = above;
-    }
-
-    static inline Block *blocks;
-    static inline uint32_t used, spare;
-    static inline uint64_t words, bits[BINS / 64];
-    static inline uint32_t heads[BINS];
-};
-
 /// Blocks of one size that one thread allocates and another one frees: a record of each that both write, a log
 /// of those that come back, which who allocates reads when it has none, and no lock.
-struct Logged : Nothing {
+struct Logged : Bare {
     struct Block {
         uint64_t requested, in_use, unused[3];
     };
@@ -229,14 +72,23 @@ private:
     static inline uint64_t freed;
 };
 
-void run_group(const std::string &group)
+template <Peer P> void run_group(const std::string &group, const std::vector<Trace> &all)
 {
-    if (group == "pairs") pairs<BestFit>();
-    else if (group == "churn") churn<BestFit>();
-    else if (group == "random") rmm_random<BestFit>();
-    else if (group == "step") step<BestFit>();
+    if (group == "pairs") pairs<P>();
+    else if (group == "churn") churn<P>();
+    else if (group == "random") rmm_random<P>();
+    else if (group == "step") step<P>();
+    else if (group == "recorded") all_recorded<P>();
     else if (group == "handoff") handoff<Logged>();
+    else if (group == "traces") traces<P>(all);
     else fail("there is no such group");
+}
+
+template <Peer P> void run(const std::string &groups, const std::vector<Trace> &all)
+{
+    P::start();
+    std::istringstream list(groups);
+    for (std::string group; std::getline(list, group, ',');) run_group<P>(group, all);
 }
 
 } // namespace
@@ -244,17 +96,21 @@ void run_group(const std::string &group)
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        std::fprintf(stderr, "usage: %s floor GROUP[,GROUP...] [--quick]\n", argv[0]);
+        std::fprintf(stderr, "usage: %s floor|floor_whole GROUP[,GROUP...] [--quick] [TRACE...]\n",
+            argv[0]);
         return 2;
     }
-    for (int i = 3; i < argc; i++) quick |= !std::strcmp(argv[i], "--quick");
-    std::istringstream list(argv[2]);
     try {
-        BestFit::start();
+        std::vector<Trace> all;
+        for (int i = 3; i < argc; i++) {
+            if (!std::strcmp(argv[i], "--quick")) quick = true;
+            else all.push_back(read_trace(argv[i]));
+        }
         Logged::start();
-        for (std::string group; std::getline(list, group, ',');) run_group(group);
+        if (!std::strcmp(argv[1], "floor_whole")) run<Whole>(argv[2], all);
+        else run<BestFit>(argv[2], all);
     } catch (const std::exception &error) {
-        std::fprintf(stderr, "floor: %s\n", error.what());
+        std::fprintf(stderr, "%s: %s\n", argv[1], error.what());
         return 1;
     }
     return 0;

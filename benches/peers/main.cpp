@@ -38,12 +38,7 @@ void run_group(const std::string &group, const std::vector<Trace> &all)
     else if (group == "latency") latency<P>();
     else if (group == "random") rmm_random<P>();
     else if (group == "step") step<P>();
-    else if (group == "recorded") {
-        recorded<P>("two_other_streams", MIB);
-        recorded<P>("two_others_64_KiB", 64 * KIB);
-        recorded<P>("two_others_2_MiB", 2 * MIB);
-        recorded<P>("two_others_20_MiB", 20 * MIB);
-    }
+    else if (group == "recorded") all_recorded<P>();
     else if (group == "threads") threads<P>();
     else if (group == "handoff") handoff<P>();
     else if (group == "traces") traces<P>(all);

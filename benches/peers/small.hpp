@@ -293,4 +293,12 @@ template <Peer P> void recorded(const char *name, std::size_t bytes)
     P::empty_cache();
 }
 
+template <Peer P> void all_recorded()
+{
+    recorded<P>("two_other_streams", MIB);
+    recorded<P>("two_others_64_KiB", 64 * KIB);
+    recorded<P>("two_others_2_MiB", 2 * MIB);
+    recorded<P>("two_others_20_MiB", 20 * MIB);
+}
+
 } // namespace bench
