@@ -134,11 +134,14 @@ impl Device {
             false => account.rise::<false>(class, change, change, Split::NONE),
         };
         let rise_with = |account: &mut Account, other: &mut Account| {
-            account.rise_with(other, class, (change, change), Split::NONE)
+            match arena.kind.1 {
+                true => account.rise_with::<true>(other, class, (change, change), Split::NONE),
+                false => account.rise_with::<false>(other, class, (change, change), Split::NONE),
+            }
         };
         // SAFETY: the lock is held and we are not parked.
         let has_risen = change > 0 && unsafe { arena.with_account(rise) };
-        if !(has_risen || change > 0 && self.books.with_partner(arena, rise_with)) {
+        if !(has_risen || change > 0 && GuardedBooks::with_partner(arena, rise_with)) {
             self.books.count(arena, &arena.bytes(change));
         }
     }

@@ -4,8 +4,8 @@
 //! A bin holds sizes that agree in their top eight bits: up to 255 units each size has its own, above
 //! that bins are 0.8 % wide, so that most have one block at most. A list has the newest block first; a
 //! search takes the smallest that fits, of equals the lowest, and gives up after [`SHORT_WALK`] blocks,
-//! which bounds the time. It may miss what fits: before memory is mapped instead, the [`WHOLE_WALK`] is
-//! due.
+//! which bounds the time; where all of a list are equals, after [`EQUALS_WALK`]. It may miss what fits: before
+//! memory is mapped instead, the [`WHOLE_WALK`] is due.
 //!
 //! Which way a branch goes here is as random as the sizes are, so that there are few. What has no
 //! neighbour in its list writes into the block of index 0, whose links nobody reads.
@@ -21,6 +21,11 @@ const WORD_BITS: u32 = 6;
 const WORDS: usize = BINS >> WORD_BITS;
 /// Blocks of one list that are looked at in steady state.
 pub const SHORT_WALK: usize = 64;
+/// The same where each is as good as the others, but for its address. More take time, and spare no memory: a
+/// line of cache for each.
+const EQUALS_WALK: usize = 8;
+/// Up to here each size has a bin of its own.
+const MOST_EQUAL: u32 = 2 * SUBS as u32 - 1;
 /// All blocks of the list.
 pub const WHOLE_WALK: usize = usize::MAX;
 
@@ -96,7 +101,8 @@ impl Bins {
         for bin in [bin, bin + 1] {
             let mut id = self.first_from(bin);
             let mut best = (u64::MAX, NONE);
-            for _ in 0..walk {
+            let are_equal = blocks[id].units <= MOST_EQUAL;
+            for _ in 0..if are_equal { walk.min(EQUALS_WALK) } else { walk } {
                 if id == NONE {
                     break;
                 }

@@ -118,12 +118,11 @@ impl<M: Member> GuardedBooks<M> {
         }
     }
 
-    /// Runs `body` on a member's account and its partner's, if this thread is the owner of that one;
+    /// Runs `body` on a member's account and its partner's, without the books, if this thread is the owner of that one;
     /// false: it is not, or `body` says so. The caller holds the member's lock, and no reference to
     /// what it guards.
-    #[inline]
+    #[inline(always)]
     pub fn with_partner(
-        &self,
         own: &M,
         body: impl FnOnce(&mut Account, &mut Account) -> bool,
     ) -> bool {

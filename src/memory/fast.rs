@@ -90,8 +90,11 @@ fn allocate_plain<const WHO: bool>(
     let (bytes, requested) = (size.bytes as i64, bytes as i64);
     let split = state.split_in_use();
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.rise(bytes, requested, split) } {
-        count_risen(inside, arena, bytes, requested);
+    if !unsafe { arena.rise(bytes, requested, split) }
+        // SAFETY: as above.
+        && !unsafe { arena.rise_together(bytes, requested, split) }
+    {
+        count(inside, arena, 1, bytes, requested);
     }
     Some(arena.base + u64::from(start) * UNIT)
 }
@@ -111,17 +114,6 @@ fn goes_by(inside: &Inside, arena: &Arena) -> bool {
 fn count_joined(inside: &Inside, arena: &Arena) -> Option<u64> {
     runtime::existing(inside)?.device(arena.device).ok()?.memory.count_free(arena);
     None
-}
-
-/// Counts a plain block that came where the account alone could not, under the lock.
-#[inline(never)]
-fn count_risen(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
-    let runtime = runtime::existing(inside);
-    if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
-        // SAFETY: the caller holds the lock, and has no reference.
-        let split = unsafe { arena.state() }.split_in_use();
-        device.memory.count_risen(arena, (bytes, requested), split);
-    }
 }
 
 /// Gives a block back; none: take the long way.
@@ -160,8 +152,11 @@ fn free_under<const WHO: bool>(
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.fall(bytes, requested, split) } {
-        count(inside, arena, -bytes, -requested);
+    if !unsafe { arena.fall(bytes, requested, split) }
+        // SAFETY: as above.
+        && !unsafe { arena.fall_together(bytes, requested, split) }
+    {
+        count(inside, arena, -1, -bytes, -requested);
     }
     Some(())
 }
@@ -197,14 +192,15 @@ fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     device.memory.free_used(runtime, arena, id).ok()
 }
 
-/// Asks the ledger to count a plain block that went.
+/// Asks the ledger to count a plain block that came or went, under the lock.
 #[cold]
-fn count(inside: &Inside, arena: &Arena, bytes: i64, requested: i64) {
+#[inline(never)]
+fn count(inside: &Inside, arena: &Arena, blocks: i64, bytes: i64, requested: i64) {
     let runtime = runtime::existing(inside);
     if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let split = unsafe { arena.state() }.split();
         let class = arena.class_of((bytes.unsigned_abs() / UNIT) as u32);
-        device.memory.count_slowly(arena, class, change_of(-1, bytes, requested, false), split);
+        device.memory.count_slowly(arena, class, change_of(blocks, bytes, requested, false), split);
     }
 }

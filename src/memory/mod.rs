@@ -347,8 +347,12 @@ impl DeviceMemory {
             return Ok(Some(address));
         }
         // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.rise(bytes, requested, split) } {
-            self.count_risen(arena, (bytes, requested), split);
+        if !unsafe { arena.rise(bytes, requested, split) }
+            // SAFETY: as above.
+            && !unsafe { arena.rise_together(bytes, requested, split) }
+        {
+            let class = arena.class_of(request.units);
+            self.count_slowly(arena, class, change_of(1, bytes, requested, false), split);
         }
         Ok(Some(address))
     }

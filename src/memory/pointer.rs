@@ -105,7 +105,10 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     state.free(id, units, start);
     let split = state.split();
     // SAFETY: the lock is held and we are not parked.
-    if oversize || !unsafe { arena.fall(bytes, requested, split) } {
+    let falls = || unsafe { arena.fall(bytes, requested, split) };
+    // SAFETY: as above.
+    let falls_together = || unsafe { arena.fall_together(bytes, requested, split) };
+    if oversize || !falls() && !falls_together() {
         let change = change_of(-1, -bytes, -requested, oversize);
         memory_of(runtime, arena)?.count_slowly(arena, arena.class_of(units), change, split);
     }

@@ -8,8 +8,8 @@
 use super::arena::Arena;
 use super::arena_lock::ArenaLock;
 use super::block::UNIT;
-use super::books::Member;
-use super::stats::{Account, Class, LANES, Lanes, Split, change_of, only};
+use super::books::{GuardedBooks, Member};
+use super::stats::{Account, Class, LANES, Lanes, Split, only};
 use super::{DeviceMemory, SMALL, SMALL_ARENA};
 use std::sync::atomic::Ordering;
 
@@ -93,6 +93,37 @@ impl Arena {
         account.fall::<false>(class_of_mapped(bytes), bytes, requested, split)
     }
 
+    /// [`Arena::rise`] where the slack of this arena alone does not allow it, with that of the other one of
+    /// its stream, if it is this thread's; false: nothing was done.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(never)]
+    pub(super) unsafe fn rise_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        let is_small = bytes <= SMALL_ARENA as i64;
+        GuardedBooks::with_partner(self, |account, other| match is_small {
+            true => account.rise_with::<true>(other, Class::Small, (bytes, requested), split),
+            false => {
+                account.rise_with::<false>(other, class_of_mapped(bytes), (bytes, requested), split)
+            }
+        })
+    }
+
+    /// [`Arena::fall`] in the same way.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(never)]
+    pub(super) unsafe fn fall_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        let is_small = bytes <= SMALL_ARENA as i64;
+        GuardedBooks::with_partner(self, |account, other| match is_small {
+            true => account.fall_with::<true>(other, Class::Small, (bytes, requested), split),
+            false => {
+                account.fall_with::<false>(other, class_of_mapped(bytes), (bytes, requested), split)
+            }
+        })
+    }
+
     /// Counts a block that its holder gave up, and that other streams may still use.
     ///
     /// # Safety
@@ -106,19 +137,6 @@ impl Arena {
 }
 
 impl DeviceMemory {
-    /// Counts a block that is not oversize where the account of its arena could not. The caller holds the
-    /// arena's lock, and no reference to its state.
-    #[inline(never)]
-    pub(super) fn count_risen(&self, arena: &Arena, bytes: (i64, i64), split: Split) {
-        let class = class_of_mapped(bytes.0);
-        let rise = |account: &mut Account, other: &mut Account| {
-            account.rise_with(other, class, bytes, split)
-        };
-        if !self.books.with_partner(arena, rise) {
-            self.count_slowly(arena, class, change_of(1, bytes.0, bytes.1, false), split);
-        }
-    }
-
     /// Makes a change of a block of a class known, and the free blocks as they are, where the account alone
     /// could not. The caller holds the arena's lock, and no reference to its state.
     #[cold]
