@@ -107,7 +107,8 @@ impl Account {
     /// Bytes of blocks that their holders gave up, and that other streams may still use.
     #[inline]
     pub fn waiting_bytes(&self) -> i64 {
-        self.now(ACTIVE_BYTES) - self.now(ALLOCATED_BYTES)
+        let [small, large] = &self.rows;
+        small.waiting_bytes() + large.waiting_bytes() + self.own.waiting_bytes()
     }
 
     /// Blocks that ever became free.

@@ -74,8 +74,8 @@ fn allocate_plain<const WHO: bool>(
     let arena = unsafe { arena.as_ref() }?;
     let _guard = arena.lock.guard_of::<WHO>()?;
     // SAFETY: the lock is held, and this is the only reference.
-    let waits = !unsafe { arena.state() }.limbo.is_empty();
-    if waits && !goes_by(inside, arena) {
+    let limbo = &mut unsafe { arena.state() }.limbo;
+    if !limbo.is_empty() && !limbo.rest.goes_by_unseen() && !goes_by(inside, arena) {
         return None;
     }
     // SAFETY: as above.

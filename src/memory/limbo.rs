@@ -75,7 +75,9 @@ impl Uses {
             return self.push_new(node);
         };
         self.vacant = slot.next;
-        *slot = node;
+        // Word by word, as whoever reads it does: a processor waits for what was written in parts and is read
+        // as a whole, and a compiler moves a whole one by way of memory.
+        (slot.stream, slot.block, slot.next) = (node.stream, node.block, node.next);
         Some(index)
     }
 

@@ -7,7 +7,8 @@
 //! grows. It ends at once where the host has heard of work that is over, so that a block counts as active
 //! no longer than what the host can know of the device allows, and where nothing else fits: an arena asks
 //! before it grows, lends or fails. Where more than a little memory waits, it is but that moment: what is
-//! taken meanwhile in its place may be a piece of something larger.
+//! taken meanwhile in its place may be a piece of something larger. Where allocations follow each other fast, the
+//! clock is read for each fourth: whoever comes back from elsewhere finds what is over three allocations later.
 //!
 //! Where an arena has hardly more memory than what waits, questions come before the time again and again. What
 //! they take beyond their part of the time is a *debt*; when it is as much as a handle costs the driver,
@@ -31,6 +32,10 @@ const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
 const LONGEST_BUSY: u64 = 16 * MOMENT;
 
+/// So many allocations go by, one after the other, without a look at the clock, if they are much faster than the
+/// rest is long: a look costs a tenth of an allocation.
+const UNSEEN: u32 = 3;
+
 /// The debt with which an arena is pressed: what the driver takes for a handle.
 const PRICE: u64 = 40 * MOMENT;
 
@@ -42,6 +47,11 @@ pub(super) struct Rest {
     /// When that was, and how long it lasts, where it is a matter of time.
     began: u64,
     lasts: u64,
+    /// When somebody last looked at the clock, and how many more may go by before it is looked at again.
+    looked: u64,
+    unseen: u32,
+    /// How many did since.
+    gone_by: u32,
     /// Allocations that go by, and how many went by the last time, where it is not.
     left: u32,
     length: u32,
@@ -75,11 +85,13 @@ impl Rest {
         let now = progress::now();
         let left = self.lasts.saturating_sub(now.wrapping_sub(self.began));
         (self.began, self.lasts) = (now, left.max(MOMENT));
+        self.unseen = 0;
     }
 
     /// Streams are about to be asked.
     pub(super) fn ask(&mut self) -> Asking {
         self.news = progress::listen();
+        self.unseen = 0;
         Asking { since: progress::now() }
     }
 
@@ -114,6 +126,15 @@ impl Rest {
         !self.is_early
     }
 
+    /// May an allocation go by, as is known without a look at the clock?
+    #[inline(always)]
+    pub(super) fn goes_by_unseen(&mut self) -> bool {
+        let goes_by = self.unseen > 0 && self.news == progress::news();
+        self.unseen -= u32::from(goes_by);
+        self.gone_by += u32::from(goes_by);
+        goes_by
+    }
+
     /// May an allocation go by without asking, where little memory waits, or not?
     #[inline]
     pub(super) fn goes_by(&mut self, repeats: bool, is_little: impl FnOnce() -> bool) -> bool {
@@ -121,11 +142,24 @@ impl Rest {
             return false;
         }
         if !repeats {
-            let passed = progress::now().wrapping_sub(self.began);
-            return passed <= MOMENT || passed <= self.lasts && is_little();
+            return self.goes_by_clock(is_little);
         }
         let goes_by = self.left > 0;
         self.left = self.left.saturating_sub(1);
+        goes_by
+    }
+
+    #[inline]
+    fn goes_by_clock(&mut self, is_little: impl FnOnce() -> bool) -> bool {
+        let now = progress::now();
+        let passed = now.wrapping_sub(self.began);
+        let goes_by = passed <= MOMENT || passed <= self.lasts && is_little();
+        // As many as come before half of what is left is over, if they go on as they came.
+        let since = now.wrapping_sub(std::mem::replace(&mut self.looked, now));
+        let pace = since / (1 + u64::from(std::mem::take(&mut self.gone_by)));
+        let left = if passed <= MOMENT { MOMENT } else { self.lasts }.saturating_sub(passed);
+        let is_fast = goes_by && pace.saturating_mul(2 * (1 + u64::from(UNSEEN))) < left;
+        self.unseen = if is_fast { UNSEEN } else { 0 };
         goes_by
     }
 }
@@ -225,6 +259,40 @@ mod tests {
             assert_eq!(until_pressed(&mut rest, MOMENT, 2 * SHARE * MOMENT), None, "a small part");
             // A thread that was held up says nothing of what questions take.
             assert!(until_pressed(&mut rest, 1000 * MOMENT, 0) > Some(10));
+        });
+    }
+
+    #[test]
+    fn the_clock_is_read_for_each_fourth_of_those_that_come_fast() {
+        let _alone = crate::driver::sim::test_lock();
+        by_reading::during(|| {
+            // A rest of so many moments; how many of 12 allocations look, so far apart, and whether all go by.
+            let looks = |lasts: u64, apart: u64| {
+                let mut rest = Rest::default();
+                (rest.began, rest.lasts) = (progress::now().wrapping_sub(2 * MOMENT), lasts * MOMENT);
+                rest.looked = progress::now();
+                rest.news = progress::news();
+                let mut looks = 0;
+                let mut step = || {
+                    by_reading::pass(apart);
+                    rest.goes_by_unseen() || {
+                        looks += 1;
+                        goes_by(&mut rest)
+                    }
+                };
+                let all = (0..12).all(|_| step());
+                (looks, all)
+            };
+            assert_eq!(looks(30, MOMENT / 10), (3, true));
+            assert_eq!(looks(15, MOMENT), (9, true), "four of them take more than half of what is left");
+            assert_eq!(looks(5, MOMENT / 2), (7, false), "it is over soon, and that is seen");
+            let mut rest = Rest { unseen: UNSEEN, ..Rest::default() };
+            rest.news = progress::listen();
+            assert!(rest.goes_by_unseen());
+            progress::told();
+            assert!(!rest.goes_by_unseen(), "the host knows more");
+            rest.begin();
+            assert!(!rest.goes_by_unseen());
         });
     }
 

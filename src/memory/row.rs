@@ -44,6 +44,13 @@ impl Row {
         self.most[lane] - self.slack.of(lane)
     }
 
+    /// Bytes that are active and not allocated. What slack the two have in common is of both.
+    #[inline(always)]
+    pub(super) fn waiting_bytes(&self) -> i64 {
+        let active = self.most[ACTIVE_BYTES] - self.slack.beyond[ACTIVE_BYTES];
+        active - (self.most[ALLOCATED_BYTES] - self.slack.beyond[ALLOCATED_BYTES])
+    }
+
     /// Present values.
     pub fn current(&self) -> Lanes {
         std::array::from_fn(|lane| self.now(lane))
