@@ -285,7 +285,7 @@ mod tests {
             };
             assert_eq!(looks(30, MOMENT / 10), (3, true));
             assert_eq!(looks(15, MOMENT), (9, true), "four of them take more than half of what is left");
-            assert_eq!(looks(5, MOMENT / 2), (7, false), "it is over soon, and that is seen");
+            assert_eq!(looks(5, MOMENT / 2), (6, false), "it is over soon, and that is seen");
             let mut rest = Rest { unseen: UNSEEN, ..Rest::default() };
             rest.news = progress::listen();
             assert!(rest.goes_by_unseen());
