@@ -159,7 +159,7 @@ impl Arena {
                 free_bytes: 0,
                 active_blocks: 0,
             }),
-            account: UnsafeCell::new(Account::new(class, class == Class::Small || segmented)),
+            account: UnsafeCell::new(Account::new(class, segmented)),
         })
     }
 

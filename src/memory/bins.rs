@@ -23,7 +23,7 @@ const WORDS: usize = BINS >> WORD_BITS;
 pub const SHORT_WALK: usize = 64;
 /// The same where each is as good as the others, but for its address. More take time, and spare no memory: a
 /// line of cache for each.
-const EQUALS_WALK: usize = 8;
+const EQUALS_WALK: usize = 4;
 /// Up to here each size has a bin of its own.
 const MOST_EQUAL: u32 = 2 * SUBS as u32 - 1;
 /// All blocks of the list.

@@ -10,7 +10,7 @@ use super::arena_lock::ArenaLock;
 use super::block::UNIT;
 use super::books::{GuardedBooks, Member};
 use super::stats::{Account, Class, LANES, Lanes, Split, only};
-use super::{DeviceMemory, SMALL, SMALL_ARENA};
+use super::{DeviceMemory, SMALL};
 use std::sync::atomic::Ordering;
 
 /// The class of a block of mapped memory.
@@ -73,9 +73,6 @@ impl Arena {
     pub(super) unsafe fn rise(&self, bytes: i64, requested: i64, split: Split) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        if bytes <= SMALL_ARENA as i64 {
-            return account.rise::<true>(Class::Small, bytes, requested, split);
-        }
         account.rise::<false>(class_of_mapped(bytes), bytes, requested, split)
     }
 
@@ -87,9 +84,6 @@ impl Arena {
     pub(super) unsafe fn fall(&self, bytes: i64, requested: i64, split: Split) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        if bytes <= SMALL_ARENA as i64 {
-            return account.fall::<true>(Class::Small, bytes, requested, split);
-        }
         account.fall::<false>(class_of_mapped(bytes), bytes, requested, split)
     }
 
@@ -100,12 +94,9 @@ impl Arena {
     /// The same.
     #[inline(never)]
     pub(super) unsafe fn rise_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
-        let is_small = bytes <= SMALL_ARENA as i64;
-        GuardedBooks::with_partner(self, |account, other| match is_small {
-            true => account.rise_with::<true>(other, Class::Small, (bytes, requested), split),
-            false => {
-                account.rise_with::<false>(other, class_of_mapped(bytes), (bytes, requested), split)
-            }
+        let class = class_of_mapped(bytes);
+        GuardedBooks::with_partner(self, |account, other| {
+            account.rise_with::<false>(other, class, (bytes, requested), split)
         })
     }
 
@@ -115,12 +106,9 @@ impl Arena {
     /// The same.
     #[inline(never)]
     pub(super) unsafe fn fall_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
-        let is_small = bytes <= SMALL_ARENA as i64;
-        GuardedBooks::with_partner(self, |account, other| match is_small {
-            true => account.fall_with::<true>(other, Class::Small, (bytes, requested), split),
-            false => {
-                account.fall_with::<false>(other, class_of_mapped(bytes), (bytes, requested), split)
-            }
+        let class = class_of_mapped(bytes);
+        GuardedBooks::with_partner(self, |account, other| {
+            account.fall_with::<false>(other, class, (bytes, requested), split)
         })
     }
 
