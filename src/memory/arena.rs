@@ -13,6 +13,7 @@ use super::bins::{Bins, SHORT_WALK};
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::guests::{Guests, Order};
 use super::limbo::{Limbo, Uses};
+use super::policy::Policy;
 use super::pool::PoolId;
 use super::quick::Quick;
 use super::segment::{Segment, reach};
@@ -23,6 +24,7 @@ use super::stats::{Account, Class, Split};
 use crate::error::Result;
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// A block that is asked for.
@@ -47,6 +49,8 @@ pub struct Arena {
     pub class: Class,
     /// Does its memory come in whole segments?
     pub segmented: bool,
+    /// Its device's, which is where it is, and lives longer.
+    policy: NonNull<Policy>,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
     /// The private pool that it belongs to. Changes under the ledger's lock.
@@ -111,9 +115,10 @@ pub struct ArenaState {
 
 impl Arena {
     /// An empty arena with addresses, or units for `segments`, from `base` to `slot_bytes` above it, for
-    /// at most `memory` bytes at a time.
+    /// at most `memory` bytes at a time, of a device with this policy, which outlives it where it is.
     pub fn new(
         device: i32,
+        policy: &Policy,
         (base, slot_bytes): (u64, u64),
         memory: u64,
         class: Class,
@@ -128,6 +133,7 @@ impl Arena {
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
         Ok(Arena {
             device,
+            policy: NonNull::from(policy),
             base,
             slot_bytes,
             class,
@@ -172,6 +178,13 @@ impl Arena {
     pub(super) unsafe fn state(&self) -> &mut ArenaState {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.state.get() }
+    }
+
+    /// What its device's allocator does with requests.
+    #[inline(always)]
+    pub(super) fn policy(&self) -> &Policy {
+        // SAFETY: of the device to which the arena belongs.
+        unsafe { self.policy.as_ref() }
     }
 
     /// Units of addresses that it has.
@@ -279,8 +292,9 @@ impl ArenaState {
     #[inline(always)]
     pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
         let (id, start) = self.take_quick(request.units)?;
-        let block = self.blocks.get_mut(id)?;
-        block.hand_out(request);
+        // SAFETY: it was found there; so nobody need ask again.
+        unsafe { std::hint::assert_unchecked((id as usize) < self.blocks.indices()) };
+        self.blocks[id].hand_out(request);
         // It is noted still where it starts: nothing else can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         self.free_blocks -= 1;

@@ -122,10 +122,7 @@ impl<M: Member> GuardedBooks<M> {
     /// false: it is not, or `body` says so. The caller holds the member's lock, and no reference to
     /// what it guards.
     #[inline(always)]
-    pub fn with_partner(
-        own: &M,
-        body: impl FnOnce(&mut Account, &mut Account) -> bool,
-    ) -> bool {
+    pub fn with_partner(own: &M, body: impl FnOnce(&mut Account, &mut Account) -> bool) -> bool {
         let Some(partner) = own.partner() else { return false };
         let Some(_guard) = partner.lock().guard_beside() else { return false };
         let with_both = |account: &mut Account| {

@@ -12,10 +12,10 @@
 use super::arena::Arena;
 use super::arena_lock::ArenaGuard;
 use super::block::UNIT;
-use super::policy::{self, Policy};
+use super::policy;
 use super::starts::unit_of;
 use super::stats::change_of;
-use super::{round_size, virtual_memory};
+use super::virtual_memory;
 use crate::device::CURRENT;
 use crate::runtime;
 use crate::sanitizer;
@@ -39,8 +39,7 @@ pub fn allocate<const WHO: bool>(
     if device != CURRENT && device != stream.device() {
         return None;
     }
-    let device = runtime::existing(inside)?.devices.get(stream.device() as usize)?;
-    allocate_plain::<WHO>(inside, &device.memory.policy, stream, bytes)
+    allocate_plain::<WHO>(inside, stream, bytes)
 }
 
 /// The same for the current stream of a device.
@@ -51,27 +50,23 @@ pub fn allocate_on_current<const WHO: bool>(
     bytes: u64,
 ) -> Option<u64> {
     let device = runtime::existing(inside)?.device_at_hand(device)?;
-    allocate_plain::<WHO>(inside, &device.memory.policy, device.streams.current(), bytes)
+    allocate_plain::<WHO>(inside, device.streams.current(), bytes)
 }
 
 /// What is rarely needed is looked up again in functions of its own, so that the way keeps nothing for it.
 #[inline(always)]
-fn allocate_plain<const WHO: bool>(
-    inside: &Inside,
-    policy: &Policy,
-    stream: &Stream,
-    bytes: u64,
-) -> Option<u64> {
-    // Of nothing there is no block either.
-    let is_plain = bytes.wrapping_sub(1) < policy.plain();
-    if !is_plain || stream.is_per_thread() {
-        return None;
-    }
-    let size = policy::Size { bytes: round_size(bytes), oversize: false };
+fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64) -> Option<u64> {
+    // What is too large for that goes no further than the policy.
+    let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
     let arena = unsafe { arena.as_ref() }?;
+    // Of nothing there is no block either.
+    let is_plain = bytes.wrapping_sub(1) < arena.policy().plain();
+    if !is_plain || stream.is_per_thread() {
+        return None;
+    }
     let _guard = arena.lock.guard_of::<WHO>()?;
     // SAFETY: the lock is held, and this is the only reference.
     let limbo = &mut unsafe { arena.state() }.limbo;

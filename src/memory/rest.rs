@@ -269,7 +269,8 @@ mod tests {
             // A rest of so many moments; how many of 12 allocations look, so far apart, and whether all go by.
             let looks = |lasts: u64, apart: u64| {
                 let mut rest = Rest::default();
-                (rest.began, rest.lasts) = (progress::now().wrapping_sub(2 * MOMENT), lasts * MOMENT);
+                (rest.began, rest.lasts) =
+                    (progress::now().wrapping_sub(2 * MOMENT), lasts * MOMENT);
                 rest.looked = progress::now();
                 rest.news = progress::news();
                 let mut looks = 0;
@@ -284,7 +285,11 @@ mod tests {
                 (looks, all)
             };
             assert_eq!(looks(30, MOMENT / 10), (3, true));
-            assert_eq!(looks(15, MOMENT), (9, true), "four of them take more than half of what is left");
+            assert_eq!(
+                looks(15, MOMENT),
+                (9, true),
+                "four of them take more than half of what is left"
+            );
             assert_eq!(looks(5, MOMENT / 2), (6, false), "it is over soon, and that is seen");
             let mut rest = Rest { unseen: UNSEEN, ..Rest::default() };
             rest.news = progress::listen();

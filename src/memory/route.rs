@@ -231,7 +231,7 @@ impl DeviceMemory {
             let range = (slot.base, slot.bytes);
             (Some(slot), range, None)
         };
-        let arena = Arena::new(self.ordinal, range, self.total, class, segments)?;
+        let arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments)?;
         let mut arena = try_box(arena, "an arena")?;
         let address: *mut Arena = &mut *arena;
         if let Some(slot) = slot {

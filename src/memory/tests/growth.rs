@@ -309,7 +309,8 @@ fn an_arena_without_a_block_knows_no_pointer() {
         is_invalid_pointer(super::super::free(bench.runtime, arena.base));
         // Another thread may see an arena before its first allocation.
         let slot = bench.memory().virtual_memory.take_slot().unwrap();
-        let fresh = Arena::new(0, (slot.base, slot.bytes), MIB, Class::Small, None).unwrap();
+        let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));
+        let fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
         // SAFETY: nobody else has it.
         assert!(unsafe { fresh.state() }.find(0, 0).is_err());
     });
