@@ -101,7 +101,7 @@ impl Device {
             let arena = Box::new(Arena {
                 lock: ArenaLock::new(),
                 kind: *kind,
-                account: UnsafeCell::new(Account::new(kind.0, kind.1)),
+                account: UnsafeCell::new(Account::new(kind.0)),
                 state: UnsafeCell::new(0),
                 partner: AtomicPtr::default(),
                 truth: std::sync::Arc::clone(&truth),
@@ -129,15 +129,9 @@ impl Device {
         // SAFETY: the lock is held.
         arena.state.with_mut(|state| unsafe { *state += change });
         let class = arena.class_of(change);
-        let rise = |account: &mut Account| match arena.kind.1 {
-            true => account.rise::<true>(class, change, change, Split::NONE),
-            false => account.rise::<false>(class, change, change, Split::NONE),
-        };
+        let rise = |account: &mut Account| account.rise(class, change, change, Split::NONE);
         let rise_with = |account: &mut Account, other: &mut Account| {
-            match arena.kind.1 {
-                true => account.rise_with::<true>(other, class, (change, change), Split::NONE),
-                false => account.rise_with::<false>(other, class, (change, change), Split::NONE),
-            }
+            account.rise_with(other, class, (change, change), Split::NONE)
         };
         // SAFETY: the lock is held and we are not parked.
         let has_risen = change > 0 && unsafe { arena.with_account(rise) };

@@ -19,10 +19,10 @@ pub fn only(class: Class, change: Lanes) -> Changes {
 
 /// What an arena counts.
 ///
-/// Of nearly all quantities there is a slack below the peaks of all, and one below those of their class. Where
-/// an arena counts for one class alone, the hot path need know the less of the two only: all is in `own`
-/// then. Where it counts for both, what is free is in `own`, because it is the arena's whatever its blocks
-/// are, and the blocks are in `rows`, with one slack below the peaks of all for both.
+/// Of all quantities there is a slack below the peaks of all, and one below those of their class. What is free is
+/// in `own`, because it is the arena's whatever its blocks are, and need know the less of the two only. Blocks are
+/// in `rows`, with one slack below the peaks of all for both, also where an arena has blocks of one class alone:
+/// so nothing that is counted takes another way by which arena it is in, which is as random as sizes are.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Account {
@@ -31,8 +31,6 @@ pub struct Account {
     pub(super) rows: [Row; 2],
     /// The class of the memory, for which free blocks count.
     pub(super) memory: Class,
-    /// Are all blocks of that class?
-    pub(super) is_single: bool,
     /// Number of the last time that it asked the ledger; 0: never.
     asked: u64,
     /// The same for something of each class.
@@ -56,15 +54,15 @@ impl Split {
 impl Default for Account {
     /// Of blocks in no arena: there is no free memory.
     fn default() -> Account {
-        Account::new(Class::Large, false)
+        Account::new(Class::Large)
     }
 }
 
 impl Account {
-    /// An empty one of an arena with memory of a class; has it blocks of that class only?
-    pub fn new(memory: Class, is_single: bool) -> Account {
+    /// An empty one of an arena with memory of a class.
+    pub fn new(memory: Class) -> Account {
         let (own, all, rows) = (Row::default(), Slack::default(), [Row::default(); 2]);
-        Account { own, all, rows, memory, is_single, asked: 0, asked_of: [0; 2] }
+        Account { own, all, rows, memory, asked: 0, asked_of: [0; 2] }
     }
 
     /// Values of a class.
@@ -178,58 +176,32 @@ impl Account {
     /// Sets how much it may grow from now on beside what was given to it: as far as the peaks of all go, and
     /// those of each class.
     pub fn set_slack(&mut self, all: Lanes, of: [Lanes; 2]) {
-        let [own_all, mut rows_all] = self.apart(all);
-        let [own_class, _] = self.apart(of[self.memory as usize]);
+        let [own_all, mut rows_all] = apart(all);
+        let [own_class, _] = apart(of[self.memory as usize]);
         self.own.set_both(own_all, own_class);
-        let is_single = self.is_single;
         for (row, of_class) in self.rows.iter_mut().zip(of) {
-            let of_class = if is_single { [0; LANES] } else { without_memory(of_class) };
+            let of_class = without_memory(of_class);
             row.set_slack(std::array::from_fn(|lane| of_class[lane] + row.given[lane]));
             rows_all = std::array::from_fn(|lane| rows_all[lane] + row.given[lane]);
         }
         self.all = Slack::new(rows_all);
     }
 
-    /// What of something of the memory's class is counted in `own`, and what is in `rows`.
-    fn apart(&self, lanes: Lanes) -> [Lanes; 2] {
-        if self.is_single {
-            return [lanes, [0; LANES]];
-        }
-        let rest = without_memory(lanes);
-        [std::array::from_fn(|lane| lanes[lane] - rest[lane]), rest]
-    }
-
     /// Counts a block that is not oversize as it comes, with `split` as it is then, if the slack allows;
-    /// false: nothing was done, ask the ledger. `SINGLE`: as the account is.
+    /// false: nothing was done, ask the ledger.
     // In words, not in vectors: the next call reads what this one wrote, word by word.
     #[inline(always)]
-    pub fn rise<const SINGLE: bool>(
-        &mut self,
-        class: Class,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
-        debug_assert!(SINGLE == self.is_single && (!SINGLE || class == self.memory), "another way");
+    pub fn rise(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
         let (split_blocks, split_bytes) = self.own.left_of(split);
-        if SINGLE {
-            let left = self.own.slack.left(bytes, requested);
-            if left.lowest() | split_blocks | split_bytes < 0 {
-                return false;
-            }
-            self.own.slack.set(left);
-            self.own.came(bytes, requested);
-        } else {
-            let row = &mut self.rows[class as usize];
-            let (of_all, of_class) =
-                (self.all.left(bytes, requested), row.slack.left(bytes, requested));
-            if of_all.lowest() | of_class.lowest() | split_blocks | split_bytes < 0 {
-                return false;
-            }
-            self.all.set(of_all);
-            row.slack.set(of_class);
-            row.came(bytes, requested);
+        let row = &mut self.rows[class as usize];
+        let of_all = self.all.left(bytes, requested);
+        let of_class = row.slack.left(bytes, requested);
+        if of_all.lowest() | of_class.lowest() | split_blocks | split_bytes < 0 {
+            return false;
         }
+        self.all.set(of_all);
+        row.slack.set(of_class);
+        row.came(bytes, requested);
         // A block that comes leaves less free, unless the arena was idle.
         let slack = &mut self.own.slack.beyond;
         let is_less =
@@ -245,24 +217,13 @@ impl Account {
 
     /// The same for one that goes.
     #[inline(always)]
-    pub fn fall<const SINGLE: bool>(
-        &mut self,
-        class: Class,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
-        debug_assert!(SINGLE == self.is_single && (!SINGLE || class == self.memory), "another way");
+    pub fn fall(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
         let (split_blocks, split_bytes) = self.own.left_of(split);
         if split_blocks | split_bytes < 0 {
             return false;
         }
-        if SINGLE {
-            self.own.slack.gain([1, bytes, requested]);
-        } else {
-            self.all.gain([1, bytes, requested]);
-            self.rows[class as usize].slack.gain([1, bytes, requested]);
-        }
+        self.all.gain([1, bytes, requested]);
+        self.rows[class as usize].slack.gain([1, bytes, requested]);
         self.own.set_split(split_blocks, split_bytes);
         true
     }
@@ -270,12 +231,8 @@ impl Account {
     /// What blocks of a class take slack from.
     #[inline]
     fn each_slack(&mut self, class: Class, body: impl Fn(&mut Slack)) {
-        if self.is_single {
-            body(&mut self.own.slack);
-        } else {
-            body(&mut self.all);
-            body(&mut self.rows[class as usize].slack);
-        }
+        body(&mut self.all);
+        body(&mut self.rows[class as usize].slack);
     }
 
     /// Counts a block that its holder gave up, and that other streams may still use.
@@ -315,14 +272,14 @@ impl Account {
 
     /// What of changes is counted in `own`, and what is in `rows`.
     fn changes_apart(&self, changes: &Changes) -> (Lanes, Changes) {
-        let [of_own, _] = self.apart(changes[self.memory as usize]);
-        let of_rows = changes.map(|change| self.apart(change)[1]);
+        let [of_own, _] = apart(changes[self.memory as usize]);
+        let of_rows = changes.map(|change| apart(change)[1]);
         debug_assert!(
             CLASSES.iter().all(|class| {
                 let other = changes[*class as usize];
                 *class == self.memory || other == of_rows[*class as usize]
             }),
-            "free memory, and all of a single account, is of the memory's class"
+            "free memory is of the memory's class"
         );
         (of_own, of_rows)
     }
@@ -365,6 +322,12 @@ impl Account {
     }
 }
 
+/// What of something of the memory's class is of free memory, and what is of blocks.
+fn apart(lanes: Lanes) -> [Lanes; 2] {
+    let rest = without_memory(lanes);
+    [std::array::from_fn(|lane| lanes[lane] - rest[lane]), rest]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,32 +336,30 @@ mod tests {
 
     #[test]
     fn an_account_refuses_what_exceeds_its_slack() {
-        for is_single in [true, false] {
-            let mut account = Account::new(SMALL, is_single);
-            let mut change = [0; LANES];
-            change[ALLOCATION] = 1;
-            assert!(!account.apply(&only(SMALL, change)));
-            assert_eq!(account.now(ALLOCATION), 0);
-            let mut slack = [0; LANES];
-            slack[ALLOCATION] = 1;
-            account.set_slack([0; LANES], only(SMALL, slack));
-            assert!(!account.apply(&only(SMALL, change)), "all are at their peak");
-            account.set_slack(slack, [[0; LANES]; 2]);
-            assert!(!account.apply(&only(SMALL, change)), "those of its class are");
-            account.set_slack(slack, only(SMALL, slack));
-            assert!(account.apply(&only(SMALL, change)));
-            assert!(!account.apply(&only(SMALL, change)));
-            change[ALLOCATION] = -1;
-            assert!(account.apply(&only(SMALL, change)));
-            assert_eq!((account.now(ALLOCATION), account.increased(SMALL)[ALLOCATION]), (0, 1));
-        }
+        let mut account = Account::new(SMALL);
+        let mut change = [0; LANES];
+        change[ALLOCATION] = 1;
+        assert!(!account.apply(&only(SMALL, change)));
+        assert_eq!(account.now(ALLOCATION), 0);
+        let mut slack = [0; LANES];
+        slack[ALLOCATION] = 1;
+        account.set_slack([0; LANES], only(SMALL, slack));
+        assert!(!account.apply(&only(SMALL, change)), "all are at their peak");
+        account.set_slack(slack, [[0; LANES]; 2]);
+        assert!(!account.apply(&only(SMALL, change)), "those of its class are");
+        account.set_slack(slack, only(SMALL, slack));
+        assert!(account.apply(&only(SMALL, change)));
+        assert!(!account.apply(&only(SMALL, change)));
+        change[ALLOCATION] = -1;
+        assert!(account.apply(&only(SMALL, change)));
+        assert_eq!((account.now(ALLOCATION), account.increased(SMALL)[ALLOCATION]), (0, 1));
     }
 
     #[test]
     fn what_is_left_of_one_class_is_nothing_to_the_other() {
-        let mut account = Account::new(Class::Large, false);
+        let mut account = Account::new(Class::Large);
         account.set_slack([9; LANES], [[1; LANES], [2; LANES]]);
-        let mut rises = |class| account.rise::<false>(class, 1, 1, Split::NONE);
+        let mut rises = |class| account.rise(class, 1, 1, Split::NONE);
         assert_eq!([SMALL, SMALL].map(&mut rises), [true, false]);
         assert_eq!([Class::Large; 3].map(&mut rises), [true, true, false]);
         assert_eq!(account.current(SMALL)[..INACTIVE_SPLIT], [1; INACTIVE_SPLIT]);

@@ -165,7 +165,7 @@ impl Arena {
                 free_bytes: 0,
                 active_blocks: 0,
             }),
-            account: UnsafeCell::new(Account::new(class, segmented)),
+            account: UnsafeCell::new(Account::new(class)),
         })
     }
 

@@ -129,32 +129,11 @@ impl Row {
         self.set_slack(std::array::from_fn(slack));
     }
 
-    /// What it has left below the peaks of its class beyond the slack.
-    #[inline]
-    pub(super) fn spare_parts(&self) -> [i64; PARTS] {
-        let [blocks, other_blocks] = [ALLOCATION, ACTIVE].map(|lane| self.spare[lane]);
-        let [bytes, other_bytes] = [ALLOCATED_BYTES, ACTIVE_BYTES].map(|lane| self.spare[lane]);
-        [blocks.min(other_blocks), bytes.min(other_bytes), self.spare[REQUESTED_BYTES]]
-    }
-
     /// Gains slack.
     #[inline]
     pub(super) fn gain(&mut self, gained: [i64; PARTS]) {
         self.slack.gain(gained);
         add_to(&mut self.most, gained);
-    }
-
-    /// Gains slack below the peaks of all; what is left below those of its class stays as it is.
-    #[inline]
-    pub(super) fn gain_of_all(&mut self, gained: [i64; PARTS]) {
-        self.gain(gained);
-        self.lose_spare(gained);
-    }
-
-    /// Loses some of what it has left below the peaks of its class.
-    #[inline]
-    pub(super) fn lose_spare(&mut self, lost: [i64; PARTS]) {
-        add_to(&mut self.spare, lost.map(|lost| -lost));
     }
 
     /// Gains slack of free memory below the peaks of all; what is left below those of its class stays as it

@@ -134,6 +134,16 @@ pub struct Segment {
     home_ranges: i64,
 }
 
+/// Contiguous ranges of mappings that serve at home.
+fn home_ranges(mappings: &[Mapping]) -> i64 {
+    let (mut ranges, mut end) = (0, None);
+    for mapping in mappings.iter().filter(|mapping| !mapping.is_lent) {
+        ranges += i64::from(end != Some(mapping.start));
+        end = Some(mapping.end());
+    }
+    ranges
+}
+
 impl Segment {
     pub(super) fn new() -> Segment {
         let (mappings, stranded) = (Vec::new(), Vec::new());
@@ -159,17 +169,14 @@ impl Segment {
 
     /// Contiguous ranges that serve: what statistics and snapshots call segments.
     pub fn ranges(&self) -> i64 {
-        debug_assert_eq!(self.home_ranges, self.count_home_ranges());
+        debug_assert_eq!(self.home_ranges, home_ranges(&self.mappings));
         self.aliases.live().count() as i64 + self.home_ranges
     }
 
-    fn count_home_ranges(&self) -> i64 {
-        let (mut ranges, mut end) = (0, None);
-        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
-            ranges += i64::from(end != Some(mapping.start));
-            end = Some(mapping.end());
-        }
-        ranges
+    /// Contiguous ranges at home among the mappings from `first` to `last` and their neighbours: all that a change
+    /// of these changes.
+    fn ranges_about(&self, first: usize, last: usize) -> i64 {
+        home_ranges(&self.mappings[first.saturating_sub(1)..(last + 1).min(self.mappings.len())])
     }
 
     /// Says whether the mappings of a range, which has no gaps, serve at other addresses: all of them change.
@@ -264,6 +271,7 @@ impl Segment {
         if !memory.limit.claim(bytes) {
             return Err(Error::OverLimit);
         }
+        let ranges = self.ranges_about(at, at);
         let (mut index, mut offset) = (at, 0);
         let outcome = loop {
             let Some(size) = sizes.next() else {
@@ -292,7 +300,7 @@ impl Segment {
         }
         self.bytes += bytes;
         self.most = self.most.max(self.bytes);
-        self.home_ranges = self.count_home_ranges();
+        self.home_ranges += self.ranges_about(at, index) - ranges;
         history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
@@ -338,8 +346,9 @@ impl Segment {
             }
             last += 1;
         }
+        let ranges = self.ranges_about(first, last);
         self.mappings.drain(first..last);
-        self.home_ranges = self.count_home_ranges();
+        self.home_ranges += self.ranges_about(first, first) - ranges;
         history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
         outcome
     }

@@ -73,7 +73,7 @@ impl Arena {
     pub(super) unsafe fn rise(&self, bytes: i64, requested: i64, split: Split) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        account.rise::<false>(class_of_mapped(bytes), bytes, requested, split)
+        account.rise(class_of_mapped(bytes), bytes, requested, split)
     }
 
     /// The same for one that goes.
@@ -84,7 +84,7 @@ impl Arena {
     pub(super) unsafe fn fall(&self, bytes: i64, requested: i64, split: Split) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        account.fall::<false>(class_of_mapped(bytes), bytes, requested, split)
+        account.fall(class_of_mapped(bytes), bytes, requested, split)
     }
 
     /// [`Arena::rise`] where the slack of this arena alone does not allow it, with that of the other one of
@@ -96,7 +96,7 @@ impl Arena {
     pub(super) unsafe fn rise_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
         let class = class_of_mapped(bytes);
         GuardedBooks::with_partner(self, |account, other| {
-            account.rise_with::<false>(other, class, (bytes, requested), split)
+            account.rise_with(other, class, (bytes, requested), split)
         })
     }
 
@@ -108,7 +108,7 @@ impl Arena {
     pub(super) unsafe fn fall_together(&self, bytes: i64, requested: i64, split: Split) -> bool {
         let class = class_of_mapped(bytes);
         GuardedBooks::with_partner(self, |account, other| {
-            account.fall_with::<false>(other, class, (bytes, requested), split)
+            account.fall_with(other, class, (bytes, requested), split)
         })
     }
 
