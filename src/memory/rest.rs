@@ -26,7 +26,7 @@ const PATIENCE: u32 = 4;
 const MOST_REST: u32 = 15;
 
 /// Streams are left alone for so many times what asking them took.
-const SHARE: u64 = 12;
+const SHARE: u64 = 16;
 /// The longest that they are: a clock that stood still while they were asked says nothing.
 const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
