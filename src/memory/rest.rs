@@ -26,7 +26,9 @@ const PATIENCE: u32 = 4;
 const MOST_REST: u32 = 15;
 
 /// Streams are left alone for so many times what asking them took.
-const SHARE: u64 = 16;
+const ALONE: u64 = 24;
+/// Questions before the time that take more than this part of it make a debt.
+const SHARE: u64 = 12;
 /// The longest that they are: a clock that stood still while they were asked says nothing.
 const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
@@ -106,7 +108,7 @@ impl Rest {
         let patient = (MOMENT << self.refusals.min(16)).min(LONGEST_BUSY);
         self.began = progress::now();
         let took = self.began.wrapping_sub(asking.since);
-        self.lasts = took.saturating_mul(SHARE).max(patient).min(LONGEST);
+        self.lasts = took.saturating_mul(ALONE).max(patient).min(LONGEST);
         let passed = self.began.wrapping_sub(std::mem::replace(&mut self.asked, self.began));
         if std::mem::take(&mut self.is_early) {
             self.debt += took.min(LONGEST / SHARE);
@@ -213,7 +215,7 @@ mod tests {
             rest.lasts
         };
         let shortest = (0..100).map(|_| lasts(&mut rest, MOMENT / 2, false)).min();
-        assert!(shortest >= Some(SHARE * MOMENT / 2) && shortest < Some(SHARE * MOMENT));
+        assert!(shortest >= Some(ALONE * MOMENT / 2) && shortest < Some(ALONE * MOMENT));
         assert!((0..100).any(|_| lasts(&mut rest, 0, false) < 2 * MOMENT));
         assert_eq!(lasts(&mut rest, 1 << 40, false), LONGEST, "the clock stood still");
         let is_over = |rest: &mut Rest| {
