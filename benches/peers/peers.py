@@ -27,8 +27,9 @@ GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", 
           "rotation", "regrow", "events", "driver")
 # They have a process each.
 ALONE = ("traces", "regrow")
-# Of which there is a floor.
+# Of which there is a floor: of the search alone, and of all that is asked for.
 FLOOR_GROUPS = {"pairs", "churn", "random", "step", "handoff"}
+WHOLE_GROUPS = {"pairs", "churn", "random", "step", "recorded", "traces"}
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything
 # over a stub of the CUDA runtime.
@@ -43,8 +44,9 @@ PEERS = {
     "rmm_pool": ("rmm", "", ("driver",), False),
     "rmm_arena": ("rmm", "", ("driver",), False),
     "rmm_async": ("rmm", "", ("driver",), False),
-    # No peer: what the workload takes at least.
-    tables.FLOOR: ("floor", "", tuple({*GROUPS, "limits"} - FLOOR_GROUPS), True),
+    # No peers: what the workload takes at least.
+    "floor": ("floor", "", tuple({*GROUPS, "limits"} - FLOOR_GROUPS), True),
+    "floor_whole": ("floor", "", tuple({*GROUPS, "limits"} - WHOLE_GROUPS), True),
 }
 STARTS = 7
 

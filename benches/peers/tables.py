@@ -4,8 +4,8 @@ each peer, and how many times better tcuda is than the best of them."""
 import statistics
 
 OURS = "tcuda"
-# What the workload takes at least (floor.cpp): no peer.
-FLOOR = "floor"
+# What the workload takes at least (floor.cpp): no peers.
+FLOORS = ("floor", "floor_whole")
 TITLES = {
     "pairs": "One block comes and goes",
     "churn": "Random blocks, 512 B to 16 MiB, one goes and one comes",
@@ -59,7 +59,7 @@ def number(figure, value):
 
 def ratio(peers):
     """The best peer over ours: above 1, tcuda needs less."""
-    others = [value for peer, value in peers.items() if peer not in (OURS, FLOOR)]
+    others = [value for peer, value in peers.items() if peer != OURS and peer not in FLOORS]
     if OURS not in peers or not others or not peers[OURS]:
         return ""
     best = min(others) / peers[OURS]
