@@ -1,7 +1,7 @@
 //! What one arena counts; `stats.rs` says how the accounts of a device belong together.
 
 use super::row::{Row, without_memory};
-use super::slack::Slack;
+use super::slack::{PARTS, Slack};
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, CLASSES, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES,
@@ -246,16 +246,17 @@ impl Account {
         });
     }
 
-    /// The rest of [`Account::fall`] for such a block.
+    /// The rest of [`Account::fall`] for so many such blocks, their bytes and those that were asked for.
     #[inline]
-    pub fn end_active(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
+    pub fn end_active(&mut self, class: Class, gone: [i64; PARTS], split: Split) -> bool {
+        let [blocks, bytes, requested] = gone;
         let (split_blocks, split_bytes) = self.own.left_of(split);
         if split_blocks | split_bytes < 0 {
             return false;
         }
         self.own.set_split(split_blocks, split_bytes);
         self.each_slack(class, |slack| {
-            slack.beyond[ACTIVE] += 1;
+            slack.beyond[ACTIVE] += blocks;
             slack.beyond[ACTIVE_BYTES] += bytes;
             slack.beyond[REQUESTED_BYTES] += requested;
             slack.share();

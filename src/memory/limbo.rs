@@ -10,9 +10,10 @@
 //! *leader*, is in the batches, and the others follow it as long as those are open.
 
 use super::arena::{Arena, ArenaState};
-use super::block::{NONE, State};
+use super::block::{Block, NONE, State, UNIT};
 use super::guests::Order;
 use super::rest::Rest;
+use super::stats::Class;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -230,6 +231,17 @@ pub(super) struct Batch {
     last: u32,
 }
 
+/// Blocks that waited, and are one now.
+pub(super) struct Ended {
+    pub class: Class,
+    /// How many they were.
+    pub blocks: i64,
+    pub bytes: i64,
+    pub requested: i64,
+    /// The block that follows the last of them.
+    pub next: u32,
+}
+
 /// The batches of an arena, oldest first.
 pub struct Limbo {
     pub(super) batches: Vec<Batch>,
@@ -370,6 +382,54 @@ impl ArenaState {
     #[inline]
     pub(super) fn follower(&self, id: u32) -> u32 {
         if self.segments.is_some() { NONE } else { self.blocks[id].bin_next }
+    }
+
+    /// A block that waits for nobody any more, as it is.
+    #[inline]
+    pub(super) fn end_alone(&self, arena: &Arena, id: u32) -> Ended {
+        let block = &self.blocks[id];
+        let (class, bytes) = (arena.class_of(block.units), block.bytes());
+        Ended {
+            class,
+            blocks: 1,
+            bytes,
+            requested: block.requested as i64,
+            next: self.follower(id),
+        }
+    }
+
+    /// Joins a block that waits for nobody any more with those that follow it, as far as each lies right above
+    /// the one before and counts as it does: often they came from one place, and are free as one.
+    #[inline]
+    pub(super) fn end_together(&mut self, arena: &Arena, id: u32) -> Ended {
+        let Ended { class, mut blocks, bytes: _, mut requested, mut next } =
+            self.end_alone(arena, id);
+        let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
+        // What goes to a list of its size stays as it is, and so does what is nobody's own.
+        let is_plain = uses == 0 && self.joins_at_once() && self.segment.aliases.is_empty();
+        while is_plain && next != NONE && next == above {
+            let Block { units: more, next: after, bin_next, requested: asked, uses, .. } =
+                self.blocks[next];
+            if uses != 0 || arena.class_of(more) != class {
+                break;
+            }
+            self.forget_start(next);
+            self.blocks.give(next);
+            if self.last == next {
+                self.last = id;
+            }
+            units += more;
+            requested += asked as i64;
+            blocks += 1;
+            (above, next) = (after, bin_next);
+        }
+        if blocks > 1 {
+            self.forget_best();
+            (self.blocks[id].units, self.blocks[id].next) = (units, above);
+            self.blocks[above].previous = id;
+            self.active_blocks -= blocks - 1;
+        }
+        Ended { class, blocks, bytes: i64::from(units) * UNIT as i64, requested, next }
     }
 
     /// One of the streams that a block waits for is done with it; was it the last?

@@ -4,6 +4,7 @@ use super::arena::{Arena, Request};
 use super::bins::SHORT_WALK;
 use super::block::NONE;
 use super::guests::Order;
+use super::limbo::Ended;
 use super::rest::Asking;
 use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
@@ -313,27 +314,27 @@ impl DeviceMemory {
                     false => continue,
                 };
                 while id != NONE {
-                    // SAFETY: as above.
-                    let next = unsafe { arena.state() }.follower(id);
-                    self.pass(runtime, arena, id);
-                    id = next;
+                    id = self.pass(runtime, arena, id);
                 }
             }
             asking.but_for(began);
         }
     }
 
-    /// All streams that a pending block waited for are done with it. The caller holds the arena's lock.
-    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    /// All streams that a pending block waited for are done with it, and so with those that follow it: gives the
+    /// next of those that is not free then. The caller holds the arena's lock.
+    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let block = &state.blocks[id];
-        let (bytes, requested) = (block.bytes(), block.requested as i64);
-        let class = arena.class_of(block.units);
-        if watch::is_watched() {
-            history::free_completed(arena, state, id);
-            self.end_block(runtime, arena, id);
-        }
+        let freed = match watch::is_watched() {
+            false => state.end_together(arena, id),
+            true => {
+                let freed = state.end_alone(arena, id);
+                history::free_completed(arena, state, id);
+                self.end_block(runtime, arena, id);
+                freed
+            }
+        };
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.segment.aliases.have(id).then(|| {
@@ -342,10 +343,11 @@ impl DeviceMemory {
         });
         state.free_pending(id, self.now());
         let split = state.split();
+        let Ended { class, blocks, bytes, requested, next } = freed;
         // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.account() }.end_active(class, bytes, requested, split) {
+        if !unsafe { arena.account() }.end_active(class, [blocks, bytes, requested], split) {
             let mut change = [0; LANES];
-            change[ACTIVE] = -1;
+            change[ACTIVE] = -blocks;
             change[ACTIVE_BYTES] = -bytes;
             change[REQUESTED_BYTES] = -requested;
             self.count_slowly(arena, class, change, split);
@@ -353,6 +355,7 @@ impl DeviceMemory {
         if let Some(before) = before {
             self.count_segment(arena, before);
         }
+        next
     }
 
     /// Is the stream of an open batch done? Gives `closed` an event that says when it will be.
