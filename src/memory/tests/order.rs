@@ -1,7 +1,7 @@
 //! When memory is used again: at once in its own stream, after the others for `record_stream`.
 
 use super::super::record_stream;
-use super::super::stats::{ACTIVE, ALLOCATION, REQUESTED_BYTES};
+use super::super::stats::{ACTIVE, ALL, ALLOCATION, Class, REQUESTED_BYTES};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::callback::{self, Callback};
 use crate::driver::Call;
@@ -133,6 +133,56 @@ fn what_is_freed_later_waits_for_later_work() {
         bench.malloc(own, KIB);
         assert_eq!(current(bench).0, current(bench).1, "nothing waits any more");
     });
+}
+
+/// Those that are neighbours are freed as one, which nothing that is counted may show: in any order, of both
+/// classes, and beside a block that lives.
+#[test]
+fn blocks_that_waited_together_count_each() {
+    let sizes = [MIB, MIB, 512 * KIB, 2 * MIB, 3 * MIB, 3 * MIB, 512 * KIB, 20 * MIB];
+    for order in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [3, 4, 5, 0, 1, 2, 6, 7]] {
+        for lives in [None, Some(0), Some(4), Some(7)] {
+            on_machine(THREADS, |bench| {
+                let (own, other) = (bench.stream(), bench.stream());
+                let blocks = sizes.map(|bytes| bench.malloc(own, bytes - 100));
+                blocks.iter().for_each(|block| record_stream(*block, other).unwrap());
+                let gate = Gate::on(bench, other);
+                let freed = order.into_iter().filter(|index| Some(*index) != lives);
+                freed.for_each(|index| bench.free(blocks[index]));
+                let before = bench.memory().statistics().lanes;
+                gate.open();
+                other.synchronize(bench.runtime).unwrap();
+                // Nothing that fits is free: it asks.
+                let asks = bench.malloc(own, 70 * MIB);
+                bench.free(asks);
+                bench.check();
+                let lanes = bench.memory().statistics().lanes;
+                let gone = |lane: usize, row: usize| {
+                    let asked = if lane == REQUESTED_BYTES { 70 * MIB as i64 } else { 1 };
+                    let asked = if row == Class::Small.row() { 0 } else { asked };
+                    lanes[lane][row].freed - before[lane][row].freed - asked
+                };
+                let left = |row: usize| {
+                    let is_of = |index: usize| {
+                        let is_small = sizes[index] <= MIB;
+                        row == ALL || is_small == (row == Class::Small.row())
+                    };
+                    let all = (0..sizes.len()).filter(|index| Some(*index) != lives);
+                    all.filter(|index| is_of(*index)).map(|index| sizes[index]).collect::<Vec<_>>()
+                };
+                for row in [ALL, Class::Small.row(), Class::Large.row()] {
+                    let (blocks, bytes) = (left(row).len(), left(row).iter().sum::<u64>());
+                    assert_eq!(gone(ACTIVE, row), blocks as i64, "{order:?} {lives:?}");
+                    let requested = bytes - 100 * blocks as u64;
+                    assert_eq!(gone(REQUESTED_BYTES, row), requested as i64);
+                }
+                assert_eq!(current(bench).1, i64::from(lives.is_some()));
+                lives.into_iter().for_each(|index| bench.free(blocks[index]));
+                bench.empty_cache();
+                assert_eq!((bench.reserved(), current(bench)), (0, (0, 0, 0)));
+            });
+        }
+    }
 }
 
 #[test]
