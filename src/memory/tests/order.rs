@@ -139,7 +139,7 @@ fn what_is_freed_later_waits_for_later_work() {
 /// classes, and beside a block that lives.
 #[test]
 fn blocks_that_waited_together_count_each() {
-    let sizes = [MIB, MIB, 512 * KIB, 2 * MIB, 3 * MIB, 3 * MIB, 512 * KIB, 20 * MIB];
+    let sizes = [MIB, MIB, 512 * KIB, 512 * KIB, 2 * MIB, 3 * MIB, 3 * MIB, 21 * MIB];
     for order in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [3, 4, 5, 0, 1, 2, 6, 7]] {
         for lives in [None, Some(0), Some(4), Some(7)] {
             on_machine(THREADS, |bench| {
