@@ -308,7 +308,8 @@ static void cycles(int line)
         if (i == 10)
             files = open_files();
     }
-    CHECK_EQ(open_files(), files);
+    /* Less where what another thread had open is closed by now. */
+    CHECK(open_files() <= files);
 }
 
 static void a_hundred_times_leak_nothing(void)

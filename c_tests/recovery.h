@@ -201,11 +201,18 @@ static inline void recover(const char *what)
     if (status != TCUDA_STATUS_OK)
         recovery_problem("the shutdown", status);
 
-    status = tcuda_backend_select("sim", RECOVERY_OPTIONS);
-    RECOVERY_TRY(recovery_use_again());
-    if (status != TCUDA_STATUS_OK)
-        recovery_problem("a new beginning", status);
-    status = recovery_shutdown(&live);
+    /* A thread of the test that was held up before its last call makes what it calls for in the new life:
+     * each does so once. */
+    live = 1;
+    for (int i = 0; i < 4 && live != 0; i++) {
+        status = tcuda_backend_select("sim", RECOVERY_OPTIONS);
+        RECOVERY_TRY(recovery_use_again());
+        if (status != TCUDA_STATUS_OK)
+            recovery_problem("a new beginning", status);
+        status = recovery_shutdown(&live);
+        if (status != TCUDA_STATUS_OK)
+            break;
+    }
     if (status != TCUDA_STATUS_OK || live != 0)
         recovery_problem("the shutdown of a new beginning, without live handles,", status);
     exit(CHECK_RECOVERED);
