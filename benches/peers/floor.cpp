@@ -76,6 +76,7 @@ template <Peer P> void run_group(const std::string &group, const std::vector<Tra
 {
     if (group == "pairs") pairs<P>();
     else if (group == "churn") churn<P>();
+    else if (group == "latency") latency<P>();
     else if (group == "random") rmm_random<P>();
     else if (group == "step") step<P>();
     else if (group == "recorded") all_recorded<P>();

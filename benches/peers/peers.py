@@ -28,8 +28,8 @@ GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", 
 # They have a process each.
 ALONE = ("traces", "regrow")
 # Of which there is a floor: of the search alone, and of all that is asked for.
-FLOOR_GROUPS = {"pairs", "churn", "random", "step", "handoff"}
-WHOLE_GROUPS = {"pairs", "churn", "random", "step", "recorded", "traces"}
+FLOOR_GROUPS = {"pairs", "churn", "latency", "random", "step", "handoff"}
+WHOLE_GROUPS = {"pairs", "churn", "latency", "random", "step", "recorded", "traces"}
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything
 # over a stub of the CUDA runtime.
