@@ -16,7 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 usage="usage: peers.sh LIBDIR OUT [--wheels DIR] [--backend sim] [--quick] [--rounds N]
     [--only GROUP] [--limits] [--peer PEER] [--build DIR]
-    [--seconds N]"
+    [--again N] [--seconds N]"
 libdir=$(cd "${1:?$usage}" && pwd) out=${2:?$usage}
 shift 2
 wheels='' backend=cuda build='' options=()

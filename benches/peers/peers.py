@@ -27,6 +27,8 @@ GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", 
           "rotation", "regrow", "events", "driver")
 # They have a process each.
 ALONE = ("traces", "regrow")
+# They take a second or two: what a machine does for some seconds shows if they run several times.
+SHORT = ("pairs", "churn", "latency", "step", "recorded", "threads", "handoff")
 # Of which there is a floor: of the search alone, and of all that is asked for.
 FLOOR_GROUPS = {"pairs", "churn", "latency", "random", "step", "handoff"}
 WHOLE_GROUPS = {"pairs", "churn", "latency", "random", "step", "recorded", "traces"}
@@ -56,6 +58,8 @@ def parse_arguments():
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="less of everything: four minutes")
     parser.add_argument("--rounds", type=int, help="default: 5; 2 with --quick")
+    parser.add_argument("--again", type=int, default=0, metavar="N",
+                        help="after the rounds, so many more of the groups that take a second")
     parser.add_argument("--seconds", type=int,
                         help="no round starts that would pass them; default: 200 with --quick")
     parser.add_argument("--only", action="append", metavar="GROUP", default=[],
@@ -196,18 +200,25 @@ def run_all(options, results):
     begin, rounds = time.monotonic(), 0
     if options.starts and not options.peer:
         run_starts(options, results)
-    for number in range(options.rounds if options.groups else 0):
-        start = time.monotonic()
+
+    def run_round(title, groups):
         for peer in names:
             if options.seconds and time.monotonic() - begin > options.seconds:
-                results.leave_out(peer, "all", "skipped: there was no time left")
+                results.leave_out(peer, "all", f"skipped in {title}: there was no time left")
                 continue
-            print(f"round {number + 1} of {options.rounds}: {peer}", file=sys.stderr)
-            run_peer(options, results, peer, options.groups)
+            print(f"{title}: {peer}", file=sys.stderr)
+            run_peer(options, results, peer, groups)
+
+    for number in range(options.rounds if options.groups else 0):
+        start = time.monotonic()
+        run_round(f"round {number + 1} of {options.rounds}", options.groups)
         rounds += 1
         now = time.monotonic()
         if options.seconds and now - begin + (now - start) > options.seconds:
             break
+    short = [group for group in options.groups if group in SHORT]
+    for number in range(options.again if short else 0):
+        run_round(f"once more, {number + 1} of {options.again}", short)
     for peer in names if options.limits else ():
         print(f"limits: {peer}", file=sys.stderr)
         run_peer(options, results, peer, ["limits"])
@@ -220,7 +231,9 @@ def main():
     rounds = run_all(options, results)
     about = machine(options)
     medians = tables.medians(results.samples)
-    text = tables.text(about, rounds, medians, results.left_out, list(PEERS))
+    words = f"{rounds} rounds" + (
+        f", {rounds + options.again} of the groups that take a second" if options.again else "")
+    text = tables.text(about, words, medians, results.left_out, list(PEERS))
     print(text)
     with open(os.path.join(options.out, "tables.md"), "w", encoding="utf-8") as file:
         file.write(text)

@@ -113,7 +113,7 @@ def markdown(rows):
 def text(machine, rounds, figures_by_group, left_out, order):
     lines = [", ".join(part for part in (
         machine["gpu"], machine["driver"] and f"driver {machine['driver']}", machine["cpu"],
-        f"{machine['cores']} cores", machine["date"], f"medians of {rounds} rounds") if part)]
+        f"{machine['cores']} cores", machine["date"], f"medians of {rounds}") if part)]
     for group, title in TITLES.items():
         names = figures_by_group.get(group, {})
         for figure, unit in FIGURES.items():
