@@ -166,6 +166,7 @@ template <Peer P> void latency()
     Samples samples(count), warm(2 * CHOICES);
     const auto work = std::make_unique<Churn<P>>(1000);
     (void)ns_per_tick();
+    QuietCore core;
     const auto untimed = [&] {
         for (size_t i = 0; i < CHOICES; i++) {
             work->release(long(i));
@@ -181,6 +182,7 @@ template <Peer P> void latency()
     work->begin_again();
     untimed();
     for (int pass = 0; pass < 2; pass++) {
+        core.look();
         work->begin_again();
         warm.take(*work, CHOICES);
     }
@@ -220,6 +222,7 @@ inline std::vector<std::pair<size_t, size_t>> random_operations(size_t count, si
 
 template <Peer P> void rmm_random()
 {
+    QuietCore core;
     for (const size_t count : {size_t(1000), size_t(10000), size_t(100000)}) {
         const auto operations = random_operations(count, 1);
         Blocks<P> live{P::default_stream()};
@@ -227,6 +230,7 @@ template <Peer P> void rmm_random()
         double best = 0;
         // The first run warms up, unless one takes so long that it does not matter.
         for (int run = 0; run < 4; run++) {
+            core.look();
             const auto start = Clock::now();
             for (const auto &[victim, bytes] : operations) {
                 if (bytes != 0) {
@@ -273,7 +277,9 @@ template <Peer P> void recorded(const char *name, std::size_t bytes)
     const int batches = quick ? 500 : 3000;
     const auto stream = P::new_stream(), first = P::new_stream(), second = P::new_stream();
     double best = 0;
+    QuietCore core;
     for (int round = 0; round < 4; round++) {
+        core.look();
         double ns = 0;
         for (int batch = 0; batch < batches; batch++) {
             const auto start = Clock::now();

@@ -210,11 +210,13 @@ template <Peer P> void replay(const Trace &trace)
     uint64_t cold_calls = 0, warm_calls = 0;
     Usage usage;
     {
+        QuietCore core;
         Player<P> player(trace);
         P::synchronize();
         P::empty_cache();
         P::reset_peaks();
         for (int i = 0; i <= warm_passes; i++) {
+            core.look();
             const uint64_t calls_before = calls<P>(), driver_before = driver_ns<P>();
             const auto start = Clock::now();
             const bool fits = player.pass();
