@@ -195,7 +195,7 @@ def run_starts(options, results):
 
 
 def run_all(options, results):
-    """All rounds, or as many as there is time for; gives their number."""
+    """All rounds, or as many as there is time for; gives their number, and that of the ones of short groups."""
     names = present(options, results)
     begin, rounds = time.monotonic(), 0
     if options.starts and not options.peer:
@@ -217,22 +217,26 @@ def run_all(options, results):
         if options.seconds and now - begin + (now - start) > options.seconds:
             break
     short = [group for group in options.groups if group in SHORT]
-    for number in range(options.again if short else 0):
-        run_round(f"once more, {number + 1} of {options.again}", short)
+    again = 0
+    while short and again < options.again:
+        again += 1
+        run_round(f"once more, {again} of {options.again}", short)
+        if options.seconds and time.monotonic() - begin > options.seconds:
+            break
     for peer in names if options.limits else ():
         print(f"limits: {peer}", file=sys.stderr)
         run_peer(options, results, peer, ["limits"])
-    return rounds
+    return rounds, again
 
 
 def main():
     options = parse_arguments()
     results = Results()
-    rounds = run_all(options, results)
+    rounds, again = run_all(options, results)
     about = machine(options)
     medians = tables.medians(results.samples)
     words = f"{rounds} rounds" + (
-        f", {rounds + options.again} of the groups that take a second" if options.again else "")
+        f", {rounds + again} of the groups that take a second" if again else "")
     text = tables.text(about, words, medians, results.left_out, list(PEERS))
     print(text)
     with open(os.path.join(options.out, "tables.md"), "w", encoding="utf-8") as file:

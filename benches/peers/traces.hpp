@@ -210,8 +210,9 @@ template <Peer P> void replay(const Trace &trace)
     uint64_t cold_calls = 0, warm_calls = 0;
     Usage usage;
     {
-        QuietCore core;
         Player<P> player(trace);
+        // Threads that its streams start are not bound.
+        QuietCore core;
         P::synchronize();
         P::empty_cache();
         P::reset_peaks();

@@ -133,9 +133,15 @@ impl Device {
         let rise_with = |account: &mut Account, other: &mut Account| {
             account.rise_with(other, class, (change, change), Split::NONE)
         };
+        let fall = |account: &mut Account| account.fall(class, -change, -change, Split::NONE);
         // SAFETY: the lock is held and we are not parked.
-        let has_risen = change > 0 && unsafe { arena.with_account(rise) };
-        if !(has_risen || change > 0 && GuardedBooks::with_partner(arena, rise_with)) {
+        let is_counted = unsafe {
+            match change > 0 {
+                true => arena.with_account(rise),
+                false => arena.with_account(fall),
+            }
+        };
+        if !(is_counted || change > 0 && GuardedBooks::with_partner(arena, rise_with)) {
             self.books.count(arena, &arena.bytes(change));
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A bin holds sizes that agree in their top eight bits: up to 255 units each size has its own, above
 //! that bins are 0.8 % wide, so that most have one block at most. A list has the newest block first; a
-//! search takes the smallest that fits, of equals the lowest, and gives up after [`SHORT_WALK`] blocks,
+//! search takes the smallest that fits, of equals the lowest of those it sees, and gives up after [`SHORT_WALK`] blocks,
 //! which bounds the time; where all of a list are equals, after [`EQUALS_WALK`]. It may miss what fits: before
 //! memory is mapped instead, the [`WHOLE_WALK`] is due.
 //!
@@ -204,6 +204,23 @@ mod tests {
         }
         assert_eq!(bins.find(&blocks, 1, SHORT_WALK), NONE);
         assert_eq!(bins.words, 0);
+    }
+
+    #[test]
+    fn of_many_equals_it_is_the_lowest_of_the_newest() {
+        let mut blocks = Blocks::new(100).unwrap();
+        blocks.prepare(20).unwrap();
+        let mut bins = Bins::new();
+        let ids: Vec<u32> =
+            [10, 70, 20, 60, 50, 30].map(|start| blocks.take(block(start, 5))).into();
+        ids.iter().for_each(|id| bins.insert(&mut blocks, *id));
+        for walk in [SHORT_WALK, WHOLE_WALK] {
+            assert_eq!(bins.find(&blocks, 5, walk), ids[2], "of 20, 60, 50 and 30");
+        }
+        bins.remove(&mut blocks, ids[2]);
+        assert_eq!(bins.find(&blocks, 4, SHORT_WALK), ids[5], "of 70, 60, 50 and 30");
+        bins.remove(&mut blocks, ids[5]);
+        assert_eq!(bins.find(&blocks, 5, SHORT_WALK), ids[0], "of all that are left");
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64)
     let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
+    // A shutdown waits for who is inside before it takes arenas away, so that nobody need ask for the runtime.
     // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
     let arena = unsafe { arena.as_ref() }?;
     // Of nothing there is no block either.

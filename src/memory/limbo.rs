@@ -231,6 +231,12 @@ pub(super) struct Batch {
     last: u32,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Blocks that a thread's calls joined with those that they followed.
+    pub(super) static JOINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Blocks that waited, and are one now.
 pub(super) struct Ended {
     pub class: Class,
@@ -423,6 +429,8 @@ impl ArenaState {
             blocks += 1;
             (above, next) = (after, bin_next);
         }
+        #[cfg(test)]
+        JOINED.set(JOINED.get() + blocks as usize - 1);
         if blocks > 1 {
             self.forget_best();
             (self.blocks[id].units, self.blocks[id].next) = (units, above);

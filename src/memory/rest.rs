@@ -25,10 +25,10 @@ const PATIENCE: u32 = 4;
 /// Allocations that go by at most there.
 const MOST_REST: u32 = 15;
 
-/// Streams are left alone for so many times what asking them took.
-const ALONE: u64 = 24;
 /// Questions before the time that take more than this part of it make a debt.
 const SHARE: u64 = 12;
+/// Streams are left alone for so many times what asking them took.
+const ALONE: u64 = 24;
 /// The longest that they are: a clock that stood still while they were asked says nothing.
 const LONGEST: u64 = 32 * MOMENT;
 /// The same where all of them were busy.
@@ -122,6 +122,8 @@ impl Rest {
     /// not this time, the arena is pressed and gets leeway.
     pub(super) fn is_pressed(&mut self) -> bool {
         self.is_early = self.debt < PRICE;
+        // Who comes here has looked twice for one allocation: that says nothing of how fast they come.
+        self.unseen = 0;
         if !self.is_early {
             self.debt = 0;
         }
@@ -231,7 +233,7 @@ mod tests {
         assert!(rest.began + rest.lasts <= end.max(rest.began + MOMENT));
         assert!(rest.lasts >= MOMENT);
         std::thread::sleep(LONG);
-        assert!(!goes_by(&mut rest), "a host that comes back finds what is over");
+        assert!(!goes_by(&mut rest), "a host that comes back and looks finds what is over");
     }
 
     /// Early questions, of so much each, so long one after the other: how many until the arena is pressed.
@@ -299,6 +301,16 @@ mod tests {
             progress::told();
             assert!(!rest.goes_by_unseen(), "the host knows more");
             rest.begin();
+            assert!(!rest.goes_by_unseen());
+            // However long it was away: so many go by, and the next one looks.
+            rest.unseen = UNSEEN;
+            by_reading::pass(1000 * LONGEST);
+            let unseen = (0..10).take_while(|_| rest.goes_by_unseen()).count();
+            assert_eq!(unseen, UNSEEN as usize);
+            assert!(!goes_by(&mut rest));
+            // Who found nothing has looked twice for one allocation.
+            rest.unseen = UNSEEN;
+            rest.is_pressed();
             assert!(!rest.goes_by_unseen());
         });
     }

@@ -1,5 +1,6 @@
 //! When memory is used again: at once in its own stream, after the others for `record_stream`.
 
+use super::super::limbo::JOINED;
 use super::super::record_stream;
 use super::super::stats::{ACTIVE, ALL, ALLOCATION, Class, REQUESTED_BYTES};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
@@ -148,12 +149,19 @@ fn blocks_that_waited_together_count_each() {
                 blocks.iter().for_each(|block| record_stream(*block, other).unwrap());
                 let gate = Gate::on(bench, other);
                 let freed = order.into_iter().filter(|index| Some(*index) != lives);
-                freed.for_each(|index| bench.free(blocks[index]));
+                let freed: Vec<_> = freed.collect();
+                freed.iter().for_each(|index| bench.free(blocks[*index]));
                 let before = bench.memory().statistics().lanes;
+                let joined = JOINED.get();
                 gate.open();
                 other.synchronize(bench.runtime).unwrap();
                 // Nothing that fits is free: it asks.
                 let asks = bench.malloc(own, 70 * MIB);
+                let is_next = |pair: &[usize]| {
+                    pair[1] == pair[0] + 1 && (sizes[pair[0]] <= MIB) == (sizes[pair[1]] <= MIB)
+                };
+                let joins = freed.windows(2).filter(|pair| is_next(pair)).count();
+                assert_eq!(JOINED.get() - joined, joins, "{order:?} {lives:?}");
                 bench.free(asks);
                 bench.check();
                 let lanes = bench.memory().statistics().lanes;
