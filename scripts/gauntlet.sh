@@ -86,6 +86,7 @@ step clippy scripts/lint.sh
 step deny scripts/deny.sh
 step abi scripts/abi.sh
 step tests cargo test --locked --no-fail-fast
+step properties scripts/properties.sh "$(full 300 5)"
 step contract cargo test --locked --test contract
 step model model
 step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" cargo test --locked --test sanitizer -- --nocapture
