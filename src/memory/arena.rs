@@ -5,7 +5,7 @@
 //! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when
 //! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
 //! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later: when what is
-//! joined does not fit, the wilderness of a small arena included.
+//! joined does not fit, the wilderness of a small arena included, as far as it reaches.
 
 use super::SMALL_ARENA;
 use super::arena_lock::ArenaLock;
@@ -337,10 +337,10 @@ impl ArenaState {
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
         // What small blocks have is little: their lists are worth more than room at the end.
-        let has_room = self.class == Class::Small && self.blocks[self.wilderness].units >= units;
+        let has_room = self.class == Class::Small && self.fits_at_end(units);
         if id == NONE && !has_room && !self.quick.is_empty() {
             self.quick.is_pressed = true;
-            self.join_quick();
+            self.join_until(units);
             id = self.bins.find(&self.blocks, units, walk);
         }
         if id == NONE {
@@ -401,8 +401,8 @@ impl ArenaState {
         }
     }
 
-    /// Makes a block free and merges it with free neighbours.
-    pub(super) fn release(&mut self, id: u32) {
+    /// Makes a block free and merges it with free neighbours, to this one.
+    pub(super) fn release(&mut self, id: u32) -> u32 {
         self.forget_best();
         let Block { units, previous, next, .. } = self.blocks[id];
         let end = self.wilderness;
@@ -428,11 +428,12 @@ impl ArenaState {
         self.free_blocks += 1 - i64::from(above != NONE) - i64::from(below != NONE);
         self.free_bytes += i64::from(units) * UNIT as i64;
         self.bins.insert(&mut self.blocks, kept);
+        kept
     }
 
     /// The same beside the mapped end.
     #[inline(never)]
-    fn release_at_end(&mut self, id: u32) {
+    fn release_at_end(&mut self, id: u32) -> u32 {
         let Block { units, previous, next, .. } = self.blocks[id];
         self.free_blocks += 1;
         self.free_bytes += i64::from(units) * UNIT as i64;
@@ -469,6 +470,7 @@ impl ArenaState {
         } else {
             self.bins.insert(&mut self.blocks, id);
         }
+        id
     }
 
     /// Joins two neighbouring free blocks that are in no bin.

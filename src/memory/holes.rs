@@ -88,7 +88,6 @@ impl ArenaState {
         units: u32,
         limit: u64,
     ) -> Result<()> {
-        self.rest_quick();
         self.blocks.prepare(1)?;
         let limit = self.segment.aliases.floor(limit);
         if u64::from(self.end()) + u64::from(units) > limit {
@@ -136,7 +135,6 @@ impl ArenaState {
         hole: u32,
         units: u32,
     ) -> Result<()> {
-        self.rest_quick();
         let start = self.blocks[hole].start;
         let growth = (u64::from(units) * UNIT, self.pieces());
         self.segment.map(memory, base, start, growth)?;

@@ -1,29 +1,25 @@
 //! Quick lists: blocks that were freed, by their exact size, not yet joined with their neighbours.
 //!
 //! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
-//! is, without a search, a join or a split. What fits neither here nor in what is joined, joins all of them
-//! ([`ArenaState::join_quick`]), so that what they keep apart never makes an arena grow.
+//! is, without a search, a join or a split. Where nothing else fits, blocks are joined, the longest first, until
+//! something does ([`ArenaState::join_until`]), so that what the lists keep apart never makes an arena grow.
 //!
 //! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
-//! large memory cost more than the time that they save. Programs that repeat themselves would grow from pass
-//! to pass. Of large blocks the one that was freed last rests: it is given out again if just its size is
-//! wanted next, and is joined before anything else is freed or searched.
+//! large memory cost more than the time that they save. Of large blocks the one that was freed last rests: it
+//! is given out again if just its size is wanted next, and is joined before anything else is freed or searched.
+//!
+//! What lists keep apart lies elsewhere than if it were joined, and now and then needs more. So an arena that is
+//! empty begins again as it began (`segment/reach.rs`): a program that repeats itself repeats what its lists did.
 
+use super::SMALL_ARENA;
 use super::arena::ArenaState;
 use super::bins::SHORT_WALK;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::stats::Class;
 
-/// Places for sizes; two sizes may want the same, then the first has it until all are joined.
-const PLACES: usize = 1 << PLACE_BITS;
-const PLACE_BITS: u32 = 10;
-/// Blocks that are joined at once after the arena has grown, while it finds its size. Few where programs
-/// are tested, which are short.
-const REST: u32 = if cfg!(debug_assertions) { 2 } else { 4096 };
-/// How much longer they may rest in the end.
-const MOST_RESTS: u32 = 1024 * REST;
-/// Head of a list that has become empty: its place is on the list of used ones still.
-const EMPTY: u32 = u32::MAX;
+/// One more than the longest block of a list: what small arenas have.
+const SIZES: usize = (SMALL_ARENA / UNIT) as usize + 1;
+const WORDS: usize = SIZES.div_ceil(64);
 
 /// The quick lists of an arena. What nearly every call uses comes first, and not side by side, for the reason
 /// that `slack.rs` gives.
@@ -31,30 +27,18 @@ const EMPTY: u32 = u32::MAX;
 pub struct Quick {
     /// The large block that was freed last; [`NONE`]: it is joined.
     resting: u32,
-    /// Blocks that are joined at once before the lists are used again.
-    rests: u32,
     /// Where the resting block starts. Known from its address as it is freed, so that who allocates it
     /// next need not wait until the block was found, and where it starts was read.
     resting_start: u32,
-    /// `rests` at the next growth.
-    next_rests: u32,
-    /// Had all to be joined for want of memory since the arena was last empty?
+    /// Had some to be joined for want of memory since the arena was last empty?
     pub(super) is_pressed: bool,
     /// The block that was found to rest where a search would have found a place for it, when nothing was
     /// joined or searched since: it comes and goes.
     best: u32,
-    /// Newest block of each list; [`NONE`]: the place was not used since all were joined.
-    heads: [u32; PLACES],
-    /// Places that were used since.
-    used: [u16; PLACES],
-    used_count: usize,
-}
-
-/// The place of a size.
-#[inline]
-fn place_of(units: u32) -> usize {
-    // Multiplied by the golden ratio, so that sizes that follow each other lie apart.
-    (units.wrapping_mul(0x9e37_79b1) >> (32 - PLACE_BITS)) as usize
+    /// Bits of the lists that may have blocks.
+    used: [u64; WORDS],
+    /// Newest block of each list, by its length.
+    heads: [u32; SIZES],
 }
 
 impl Quick {
@@ -62,42 +46,32 @@ impl Quick {
     pub fn new() -> Quick {
         Quick {
             resting: NONE,
-            rests: REST,
             resting_start: 0,
-            next_rests: REST,
             is_pressed: false,
             best: NONE,
-            heads: [NONE; PLACES],
-            used: [0; PLACES],
-            used_count: 0,
+            used: [0; WORDS],
+            heads: [NONE; SIZES],
         }
     }
 
     /// Is there certainly no block?
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.used_count == 0 && self.resting == NONE
+        !self.has_lists() && self.resting == NONE
     }
 
     /// May there be blocks in lists?
     #[inline]
     pub fn has_lists(&self) -> bool {
-        self.used_count != 0
+        self.used.iter().fold(0, |all, bits| all | bits) != 0
     }
 
-    /// Adds a block of this length; false: its place is taken by another length.
+    /// Adds a block of this length; false: it is too long for a list.
     #[inline(always)]
     pub fn push(&mut self, blocks: &mut Blocks, id: u32, units: u32) -> bool {
-        let place = place_of(units);
-        let mut head = self.heads[place];
-        if head == NONE {
-            self.used[self.used_count] = place as u16;
-            self.used_count += 1;
-            head = EMPTY;
-        } else if head != EMPTY && blocks[head].units != units {
-            return false;
-        }
-        self.heads[place] = id;
+        let Some(newest) = self.heads.get_mut(units as usize) else { return false };
+        let head = std::mem::replace(newest, id);
+        self.used[units as usize / 64] |= 1 << (units % 64);
         let next_but_one = blocks.get(head).map_or(NONE, |block| block.bin_next);
         let block = &mut blocks[id];
         block.bin_next = head;
@@ -109,16 +83,13 @@ impl Quick {
     /// Takes the newest block of a length.
     #[inline(always)]
     pub fn pop(&mut self, blocks: &mut Blocks, units: u32) -> Option<u32> {
-        let place = place_of(units);
-        let head = self.heads[place];
-        if head == NONE || head == EMPTY {
+        let newest = self.heads.get_mut(units as usize)?;
+        let head = *newest;
+        if head == NONE {
             return None;
         }
         let block = blocks.get_mut(head)?;
-        if block.units != units {
-            return None;
-        }
-        self.heads[place] = block.bin_next;
+        *newest = block.bin_next;
         // Another thread may have freed these: what is wanted after the next comes meanwhile.
         let later = block.bin_previous;
         block.bin_next = later;
@@ -126,15 +97,19 @@ impl Quick {
         Some(head)
     }
 
-    /// Takes a whole list out of use: its first block, or [`NONE`] when there are no more.
-    fn take_list(&mut self) -> u32 {
+    /// Takes the newest of the longest blocks.
+    fn pop_longest(&mut self, blocks: &Blocks) -> u32 {
         debug_assert!(self.resting == NONE, "it is in no list");
-        while self.used_count > 0 {
-            self.used_count -= 1;
-            let place = self.used[self.used_count] as usize;
-            let head = std::mem::replace(&mut self.heads[place], NONE);
-            if head != EMPTY {
-                return head;
+        for (word, bits) in self.used.iter_mut().enumerate().rev() {
+            while *bits != 0 {
+                let bit = bits.ilog2();
+                let newest = &mut self.heads[word * 64 + bit as usize];
+                let id = *newest;
+                if id != NONE {
+                    *newest = blocks[id].bin_next;
+                    return id;
+                }
+                *bits &= !(1 << bit);
             }
         }
         NONE
@@ -146,49 +121,42 @@ impl Quick {
         if id == self.resting {
             return true;
         }
-        let place = place_of(blocks[id].units);
-        let mut next = self.heads[place];
-        while next != NONE && next != EMPTY && next != id {
+        let units = blocks[id].units;
+        let Some(head) = self.heads.get(units as usize) else { return false };
+        let mut next = *head;
+        while next != NONE && next != id {
             next = blocks[next].bin_next;
         }
-        next == id && self.used[..self.used_count].contains(&(place as u16))
+        next == id && self.used[units as usize / 64] >> (units % 64) & 1 == 1
     }
 }
 
 impl ArenaState {
-    /// The arena grows: what is freed next is joined at once, so that it grows no more than it must; for
-    /// twice as long if it grows although the lists were in use.
-    pub(super) fn rest_quick(&mut self) {
-        let quick = &mut self.quick;
-        // What has no memory begins anew: what it was used for before says nothing of what comes.
-        if self.last == NONE {
-            quick.next_rests = REST;
-        } else if quick.rests == 0 {
-            quick.next_rests = (quick.next_rests * 2).min(MOST_RESTS);
-        }
-        quick.rests = quick.next_rests;
-    }
-
     /// Joins the blocks of the quick lists with their free neighbours.
     #[inline]
     pub(super) fn join_quick(&mut self) {
         if !self.quick.is_empty() {
-            self.join_all_quick();
+            self.join_until(u32::MAX);
         }
     }
 
+    /// The same until a block of so many units is free. The longest come first: they make the longest ones, so
+    /// that few are joined.
     #[inline(never)]
-    fn join_all_quick(&mut self) {
+    pub(super) fn join_until(&mut self, units: u32) {
         self.join_resting();
         loop {
-            let mut id = self.quick.take_list();
+            let id = self.quick.pop_longest(&self.blocks);
             if id == NONE {
                 return;
             }
-            while id != EMPTY {
-                let next = self.blocks[id].bin_next;
-                self.join(id);
-                id = next;
+            let joined = self.join(id);
+            let fits = match joined == self.wilderness {
+                true => self.fits_at_end(units),
+                false => self.blocks[joined].units >= units,
+            };
+            if fits {
+                return;
             }
         }
     }
@@ -196,7 +164,7 @@ impl ArenaState {
     /// Is what was freed last to be joined before a search?
     #[inline]
     pub(super) fn joins_at_once(&self) -> bool {
-        self.class == Class::Large || self.quick.rests > 0
+        self.class == Class::Large
     }
 
     /// Joins the block that was freed last.
@@ -208,12 +176,13 @@ impl ArenaState {
         }
     }
 
-    fn join(&mut self, id: u32) {
+    /// Joins a block with its free neighbours, to this one.
+    fn join(&mut self, id: u32) -> u32 {
         self.forget_start(id);
         // Counted as free already, which `release` does.
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();
-        self.release(id);
+        self.release(id)
     }
 
     /// Takes a block that just has this length, the one that was freed last or another one of a list: it,
@@ -287,7 +256,7 @@ impl ArenaState {
     /// would now and then need more than that.
     #[cold]
     fn begin_anew(&mut self, id: u32) {
-        (self.quick.is_pressed, self.quick.rests) = (false, 0);
+        self.quick.is_pressed = false;
         self.join(id);
         self.join_quick();
     }
@@ -295,16 +264,14 @@ impl ArenaState {
     #[inline]
     fn put_away(&mut self, id: u32) {
         if self.class == Class::Large {
-            return self.join(id);
-        }
-        if self.active_blocks == 0 && (self.quick.is_pressed || self.quick.rests > 0) {
-            self.begin_anew(id);
-            return;
-        }
-        let units = self.blocks[id].units;
-        if self.quick.rests > 0 || !self.quick.push(&mut self.blocks, id, units) {
-            self.quick.rests = self.quick.rests.saturating_sub(1);
             self.join(id);
+        } else if self.active_blocks == 0 && self.quick.is_pressed {
+            self.begin_anew(id);
+        } else {
+            let units = self.blocks[id].units;
+            if !self.quick.push(&mut self.blocks, id, units) {
+                self.join(id);
+            }
         }
     }
 }
@@ -347,40 +314,39 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_share_a_place_do_not_mix() {
-        let other = (2..).find(|units| place_of(*units) == place_of(1)).unwrap();
-        let (mut blocks, ids) = blocks_of(&[1, other]);
+    fn a_block_that_is_too_long_is_in_no_list() {
+        let longest = (SMALL_ARENA / UNIT) as u32;
+        let (mut blocks, ids) = blocks_of(&[longest, longest + 1]);
         let mut quick = Quick::new();
         assert!(push(&mut quick, &mut blocks, ids[0]));
         assert!(!push(&mut quick, &mut blocks, ids[1]));
-        assert_eq!(pop(&mut quick, &mut blocks, other), NONE);
-        assert_eq!(pop(&mut quick, &mut blocks, 1), ids[0]);
-        // The place is free again, although no list was taken.
-        assert!(push(&mut quick, &mut blocks, ids[1]));
-        assert_eq!(pop(&mut quick, &mut blocks, other), ids[1]);
+        assert_eq!(pop(&mut quick, &mut blocks, longest + 1), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, longest), ids[0]);
     }
 
     #[test]
-    fn every_list_is_taken_once_however_often_it_was_used() {
-        let sizes: Vec<u32> = (1..60).collect();
+    fn the_longest_come_first_however_often_lists_were_used() {
+        let sizes: Vec<u32> = (1..60).chain(40..129).collect();
         let (mut blocks, ids) = blocks_of(&sizes);
         let mut quick = Quick::new();
         for _ in 0..3 {
-            let mut kept = 0;
+            let mut kept = Vec::new();
             for id in &ids {
-                if push(&mut quick, &mut blocks, *id) {
-                    kept += 1;
-                }
+                assert!(push(&mut quick, &mut blocks, *id));
                 let units = blocks[*id].units;
-                if units % 3 == 0 && pop(&mut quick, &mut blocks, units) != NONE {
-                    kept -= 1;
+                if units % 3 == 0 {
+                    assert_eq!(pop(&mut quick, &mut blocks, units), *id);
+                } else {
+                    kept.push(units);
                 }
             }
-            let mut taken = 0;
-            while quick.take_list() != NONE {
-                taken += 1;
+            kept.sort_by_key(|units| std::cmp::Reverse(*units));
+            for units in kept {
+                assert!(!quick.is_empty());
+                let id = quick.pop_longest(&blocks);
+                assert_eq!(blocks[id].units, units);
             }
-            assert_eq!(taken, kept, "each list has one block");
+            assert_eq!(quick.pop_longest(&blocks), NONE);
             assert!(quick.is_empty());
         }
     }

@@ -21,18 +21,19 @@ const SLACK: u64 = 5;
 const LEAST_SPARED: u64 = 32;
 
 impl DeviceMemory {
-    /// A block in an alias that is there, without a driver call.
+    /// A block in an alias that is there, or as far at the end as the arena had grown, without a driver call.
     pub(in crate::memory) fn borrow_again(
         &self,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        if !self.policy.has_lent() || arena.class == Class::Small {
+        if !self.policy.has_lent() && arena.class == Class::Large {
             return Ok(None);
         }
         let _guard = arena.lock.guard();
         // SAFETY: the lock is held, and this is the only reference.
-        if unsafe { arena.state() }.segment.aliases.is_empty() {
+        let state = unsafe { arena.state() };
+        if state.segment.aliases.is_empty() && state.reach == reach::ALL {
             return Ok(None);
         }
         // The short walk may have missed what fits.

@@ -3,12 +3,14 @@
 //! A pass of a program that is repeated should find all that it wants, and finds it for certain where every block
 //! lies as it did before. While an arena grows for the first time, what fits nowhere gets an alias, or new memory at the end.
 //! The next time that memory is there from the start, so that a block would lie at the end for which there is an alias;
-//! what is wanted later would lie elsewhere as well, and something would be missing. So an arena that has aliases, and is
-//! empty, forgets how far it has grown: what is free at its end is used up to where it *reaches*. From there it reaches
+//! what is wanted later would lie elsewhere as well, and something would be missing. So an arena that has aliases, or
+//! whose quick lists (`quick.rs`) keep blocks apart until nothing else fits, forgets how far it has grown once it is
+//! empty: what is free at its end is used up to where it *reaches*. From there it reaches
 //! further by whole handles, as it has grown, unless an alias serves that was there when it had grown as far.
 
 use super::super::arena::ArenaState;
 use super::super::block::NONE;
+use super::super::stats::Class;
 
 /// As far as there is memory.
 pub(in crate::memory) const ALL: u32 = u32::MAX;
@@ -16,7 +18,8 @@ pub(in crate::memory) const ALL: u32 = u32::MAX;
 impl ArenaState {
     /// All of its memory is one free block: it begins again. What other streams use repeats itself less.
     pub(in crate::memory) fn begin_again(&mut self) {
-        if !self.segment.aliases.is_empty() && self.guests.is_empty() {
+        let has_lists = self.class == Class::Small;
+        if (has_lists || !self.segment.aliases.is_empty()) && self.guests.is_empty() {
             self.reach = 0;
         }
     }

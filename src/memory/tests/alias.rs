@@ -8,7 +8,7 @@ use super::super::record_stream;
 use super::super::ring::Action;
 use super::super::segment::reach;
 use super::super::snapshot::Snapshot;
-use super::super::stats::Statistics;
+use super::super::stats::{Class, Statistics};
 use super::super::virtual_memory::arena_of;
 use super::identity::may_use;
 use super::order::Gate;
@@ -54,7 +54,8 @@ impl ArenaState {
             }
             found.push((id, rest));
         }
-        if self.reach != reach::ALL && self.segment.aliases.is_empty() {
+        let begins_again = self.class == Class::Small || !self.segment.aliases.is_empty();
+        if self.reach != reach::ALL && !begins_again {
             return Err(format!("it reaches to {} without an alias", self.reach));
         }
         if !lent.is_empty() {
