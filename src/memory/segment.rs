@@ -32,7 +32,7 @@ const PARTS: (u32, u32) = (6, 4);
 /// The same where memory lies idle in pieces.
 const PARTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
 /// More of an arena than this part of it in pieces is much.
-const MUCH_IN_PIECES: u64 = 80;
+const MUCH_IN_PIECES: u64 = 200;
 /// The same where a limit is set.
 const PARTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The same once memory has run out.
