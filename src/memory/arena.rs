@@ -331,7 +331,7 @@ impl ArenaState {
     #[inline(always)]
     fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
         self.forget_best();
-        if self.joins_at_once() {
+        if self.class == Class::Large {
             self.join_resting();
         }
         self.blocks.prepare(2)?;

@@ -161,12 +161,6 @@ impl ArenaState {
         }
     }
 
-    /// Is what was freed last to be joined before a search?
-    #[inline]
-    pub(super) fn joins_at_once(&self) -> bool {
-        self.class == Class::Large
-    }
-
     /// Joins the block that was freed last.
     #[inline]
     pub(super) fn join_resting(&mut self) {

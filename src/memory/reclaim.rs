@@ -18,10 +18,8 @@ use crate::progress;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
 
-/// Up to this part of a device's memory is little.
-const LITTLE: u64 = 512;
-/// Up to this part of it may wait some microseconds longer than it must.
-const MAY_WAIT: u64 = 128;
+/// Up to this part of a device's memory is little: it may wait some microseconds longer than it must.
+const LITTLE: u64 = 128;
 
 impl DeviceMemory {
     /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
@@ -52,7 +50,7 @@ impl DeviceMemory {
     /// May an allocation go by without asking other streams? The caller holds the arena's lock.
     #[inline]
     pub(super) fn goes_by(&self, arena: &Arena, repeats: bool) -> bool {
-        let is_little = || waiting_bytes(arena) <= self.total / MAY_WAIT;
+        let is_little = || waiting_bytes(arena) <= self.little();
         // SAFETY: the lock is held, and this is the only reference.
         unsafe { arena.state() }.limbo.rest.goes_by(repeats, is_little)
     }

@@ -8,7 +8,7 @@ use crate::progress::{MOMENT, by_reading};
 use crate::stream::Stream;
 
 /// A device of which 32 MiB are little, and whose streams take 400 ns to answer.
-const TIMED: &str = "memory=16GiB,question=400";
+const TIMED: &str = "memory=4GiB,question=400";
 const LITTLE: u64 = 32 * MIB;
 
 /// Blocks that come, are used on two other streams, and go, so many nanoseconds one after the other; how
@@ -76,7 +76,7 @@ fn leeway_is_little() {
         rounds(bench, bench.stream(), 40 * MIB, 2000, 50);
         assert_eq!(bench.reserved(), 80 * MIB);
     });
-    timed("memory=256MiB,question=400", |bench| {
+    timed("memory=64MiB,question=400", |bench| {
         rounds(bench, bench.stream(), MIB, 2000, 50);
         assert_eq!(bench.reserved(), 2 * MIB, "512 KiB are little");
         rounds(bench, bench.stream(), 128 * KIB, 2000, 50);
@@ -94,7 +94,7 @@ fn memory_that_is_half_reserved_is_dearer_than_time() {
         bench.free(most);
     });
     timed(TIMED, |bench| {
-        bench.memory().set_fraction(1.0 / 1024.0).unwrap();
+        bench.memory().set_fraction(1.0 / 256.0).unwrap();
         rounds(bench, bench.stream(), MIB, 20_000, 50);
         assert_eq!(bench.reserved(), 8 * MIB, "of the 16 MiB that it may have");
     });
