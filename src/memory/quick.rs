@@ -17,9 +17,9 @@ use super::bins::SHORT_WALK;
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::stats::Class;
 
-/// One more than the longest block of a list: what small arenas have.
-const SIZES: usize = (SMALL_ARENA / UNIT) as usize + 1;
-const WORDS: usize = SIZES.div_ceil(64);
+/// The longest block of a list: what small arenas have.
+const SIZES: usize = (SMALL_ARENA / UNIT) as usize;
+const WORDS: usize = SIZES / 64;
 
 /// The quick lists of an arena. What nearly every call uses comes first, and not side by side, for the reason
 /// that `slack.rs` gives.
@@ -37,8 +37,14 @@ pub struct Quick {
     best: u32,
     /// Bits of the lists that may have blocks.
     used: [u64; WORDS],
-    /// Newest block of each list, by its length.
+    /// Newest block of each list, by its length less one.
     heads: [u32; SIZES],
+}
+
+/// The list of a length; of one that is too long, none that there is.
+#[inline(always)]
+fn list_of(units: u32) -> usize {
+    units.wrapping_sub(1) as usize
 }
 
 impl Quick {
@@ -69,9 +75,10 @@ impl Quick {
     /// Adds a block of this length; false: it is too long for a list.
     #[inline(always)]
     pub fn push(&mut self, blocks: &mut Blocks, id: u32, units: u32) -> bool {
-        let Some(newest) = self.heads.get_mut(units as usize) else { return false };
+        let list = list_of(units);
+        let Some(newest) = self.heads.get_mut(list) else { return false };
         let head = std::mem::replace(newest, id);
-        self.used[units as usize / 64] |= 1 << (units % 64);
+        self.used[list / 64] |= 1 << (list % 64);
         let next_but_one = blocks.get(head).map_or(NONE, |block| block.bin_next);
         let block = &mut blocks[id];
         block.bin_next = head;
@@ -83,7 +90,7 @@ impl Quick {
     /// Takes the newest block of a length.
     #[inline(always)]
     pub fn pop(&mut self, blocks: &mut Blocks, units: u32) -> Option<u32> {
-        let newest = self.heads.get_mut(units as usize)?;
+        let newest = self.heads.get_mut(list_of(units))?;
         let head = *newest;
         if head == NONE {
             return None;
@@ -121,13 +128,13 @@ impl Quick {
         if id == self.resting {
             return true;
         }
-        let units = blocks[id].units;
-        let Some(head) = self.heads.get(units as usize) else { return false };
+        let list = list_of(blocks[id].units);
+        let Some(head) = self.heads.get(list) else { return false };
         let mut next = *head;
         while next != NONE && next != id {
             next = blocks[next].bin_next;
         }
-        next == id && self.used[units as usize / 64] >> (units % 64) & 1 == 1
+        next == id && self.used[list / 64] >> (list % 64) & 1 == 1
     }
 }
 

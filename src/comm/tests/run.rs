@@ -202,14 +202,17 @@ impl<'a> World<'a> {
 
     /// Blocks come and go on every stream, with work that is late.
     fn churn(&mut self) -> Outcome<()> {
-        let bytes =
-            numel(&self.case.shape) * element_bytes(self.case.kind) * self.case.tensors.min(4);
+        let (each, tensors) =
+            (numel(&self.case.shape) * element_bytes(self.case.kind), self.case.tensors.min(4));
+        let bytes = each * tensors;
         let streams: Vec<(i32, Stream)> = (0..).zip(self.currents.iter().copied()).collect();
         for (device, stream) in streams {
             let mut blocks = Vec::new();
-            // Among them what all parts need together: small blocks come again for just their size.
+            // Among them what all parts need together, and what tensors need that lie in one block: small blocks come
+            // again for just their size.
             let whole = self.case.list.len().max(1) * bytes.max(1);
-            for bytes in [512, 2 * bytes + 512, whole, bytes.max(1), bytes + 4000] {
+            let aligned = (tensors * each.next_multiple_of(512)).max(1);
+            for bytes in [512, 2 * bytes + 512, whole, aligned, bytes.max(1), bytes + 4000] {
                 let block = api::malloc(bytes, device, stream)?;
                 api::fill(block, 0x77, bytes, stream)?;
                 blocks.push(block);
