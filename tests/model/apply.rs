@@ -178,9 +178,15 @@ impl World {
         let outcome = self.hands.on(who, move || api::malloc(bytes, device, default));
         let status = outcome.unwrap_err().status;
         assert!(matches!(status, DEVICE_LOST | OUT_OF_MEMORY), "status {status}");
+        let retries = api::statistics(device).num_alloc_retries;
+        let stats = &mut self.stats[device as usize];
         if status == OUT_OF_MEMORY {
-            let stats = &mut self.stats[device as usize];
             (stats.ooms, stats.retries) = (stats.ooms + 1, stats.retries + 1);
+        } else {
+            // Where the addresses are used up, it is giving back what is cached that finds the device lost: a
+            // retry by then.
+            assert!(retries - stats.retries <= 1, "{retries} retries");
+            stats.retries = retries;
         }
         let after = View::take();
         assert!(before.live().eq(after.live()), "a lost device changed live blocks");

@@ -27,7 +27,8 @@ enum Event {
 }
 
 fn read(path: &str, size: f64) -> Vec<Event> {
-    let text = Command::new("xz").args(["-dc", path]).output().unwrap().stdout;
+    let unpack = "import lzma, sys; sys.stdout.buffer.write(lzma.open(sys.argv[1]).read())";
+    let text = Command::new("python3").args(["-c", unpack, path]).output().unwrap().stdout;
     let text = String::from_utf8(text).unwrap();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let event = |line: &str| {
@@ -142,7 +143,8 @@ impl Seen {
     }
 }
 
-fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) {
+/// Plays a trace so often, prints what the tool says of it, and gives the calls of each pass.
+fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64> {
     let (memory, mut seen) = (bench.memory(), Seen::default());
     let mut streams = vec![bench.device.streams.default()];
     let (mut ratios, mut calls) = (Vec::new(), Vec::new());
@@ -222,6 +224,37 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) {
             let class = if *is_small { "small" } else { "large" };
             println!("    stream {stream} {class} at most {:8.3}", per(*peak));
         }
+    }
+    calls
+}
+
+/// Nor does one whose sizes are multiplied, to be a program that nobody has looked at.
+#[test]
+fn a_recorded_program_that_is_repeated_makes_no_driver_call() {
+    let (programs, sizes): (&[_], &[_]) = match cfg!(debug_assertions) {
+        true => (&["resnet50_train", "vit_streams"], &[1.0, 0.43]),
+        false => (
+            &[
+                "bert_dynamic",
+                "detection",
+                "gpt2_train",
+                "graph_network",
+                "resnet50_train",
+                "vit_streams",
+            ],
+            &[1.0, 0.25, 0.35, 0.43, 0.5, 0.7, 1.7, 3.0],
+        ),
+    };
+    for (program, size) in
+        programs.iter().flat_map(|name| sizes.iter().map(move |size| (name, *size)))
+    {
+        let path = format!("{}/data/traces/{program}.trace.xz", env!("CARGO_MANIFEST_DIR"));
+        let events = read(&path, size);
+        assert!(events.len() > 10_000, "{path}");
+        on_machine("memory=141GiB", |bench| {
+            let calls = replay(bench, &events, 3, program);
+            assert_eq!(calls[1..], [0, 0], "{program} x{size}");
+        });
     }
 }
 
