@@ -27,14 +27,14 @@ const WORDS: usize = SIZES / 64;
 pub struct Quick {
     /// The large block that was freed last; [`NONE`]: it is joined.
     resting: u32,
+    /// The block that was found to rest where a search would have found a place for it, when nothing was
+    /// joined or searched since: it comes and goes.
+    best: u32,
     /// Where the resting block starts. Known from its address as it is freed, so that who allocates it
     /// next need not wait until the block was found, and where it starts was read.
     resting_start: u32,
     /// Had some to be joined for want of memory since the arena was last empty?
     pub(super) is_pressed: bool,
-    /// The block that was found to rest where a search would have found a place for it, when nothing was
-    /// joined or searched since: it comes and goes.
-    best: u32,
     /// Bits of the lists that may have blocks.
     used: [u64; WORDS],
     /// Newest block of each list, by its length less one.
@@ -52,9 +52,9 @@ impl Quick {
     pub fn new() -> Quick {
         Quick {
             resting: NONE,
+            best: NONE,
             resting_start: 0,
             is_pressed: false,
-            best: NONE,
             used: [0; WORDS],
             heads: [NONE; SIZES],
         }
