@@ -336,9 +336,8 @@ impl ArenaState {
         }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
-        // What small blocks have is little: their lists are worth more than room at the end.
-        let has_room = self.class == Class::Small && self.fits_at_end(units);
-        if id == NONE && !has_room && !self.quick.is_empty() {
+        // What small blocks have is little: their lists are worth more than room at the end. Large ones have none.
+        if id == NONE && !self.quick.is_empty() && !self.fits_at_end(units) {
             self.quick.is_pressed = true;
             self.join_until(units);
             id = self.bins.find(&self.blocks, units, walk);

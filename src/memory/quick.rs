@@ -238,8 +238,7 @@ impl ArenaState {
         other == NONE || is_worse()
     }
 
-    /// Makes a block free: it rests, and what rested before goes to a quick list if it is small and there
-    /// is a place for its size.
+    /// Makes a block free: it rests, and what rested before goes to the quick list of its size if it is small.
     #[inline(always)]
     pub(super) fn release_quick(&mut self, id: u32, units: u32, start: u32) {
         let before = std::mem::replace(&mut self.quick.resting, id);
