@@ -16,6 +16,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
 use crate::stream::Streams;
+use crate::waits::Waited;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Stands for the thread's current device.
@@ -35,6 +36,8 @@ pub struct Device {
     /// The same, readable without a call: 0 until it is retained.
     known_context: AtomicUsize,
     peers: [AtomicBool; MAX_DEVICES],
+    /// When all of its work was waited for.
+    pub(crate) waited: Waited,
     /// Its streams.
     pub streams: Streams,
     /// Its recycled events.
@@ -84,6 +87,7 @@ impl Device {
             context: Once::new(Rank::CONTEXT),
             known_context: AtomicUsize::new(0),
             peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
+            waited: Waited::new(),
             streams: Streams::new(driver, ordinal, generation),
             events: EventPool::new(driver),
             kernels: Kernels::new(driver),
@@ -214,6 +218,7 @@ impl Device {
         let _context = self.enter()?;
         // SAFETY: its context is current.
         unsafe { self.driver.cuCtxSynchronize() }?;
+        self.waited.note();
         Ok(())
     }
 

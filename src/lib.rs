@@ -53,4 +53,5 @@ pub mod thread;
 pub mod told;
 pub mod torch;
 pub mod turn;
+pub mod waits;
 pub mod watch;

@@ -13,6 +13,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
 use crate::thread::{self, Block, try_box};
+use crate::waits::Waited;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
@@ -46,6 +47,8 @@ pub struct Stream {
     pub handle: AtomicUsize,
     /// What the driver said of its order: its flags and one; 0: it was not asked.
     flags: AtomicU32,
+    /// When it was waited for.
+    pub(crate) waited: Waited,
 }
 
 /// How a stream is ordered with the default stream of its device.
@@ -78,6 +81,7 @@ impl Stream {
             capture: Lock::new(Rank::STREAM),
             handle: AtomicUsize::new(0),
             flags: AtomicU32::new(0),
+            waited: Waited::new(),
         }
     }
 
@@ -233,6 +237,7 @@ impl Stream {
         let _context = self.enter(runtime)?;
         // SAFETY: as in `is_done`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
+        self.waited.note();
         Ok(())
     }
 

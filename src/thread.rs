@@ -43,9 +43,11 @@ pub struct Block {
     departures: AtomicU16,
     /// Ranges of `nvtx` that it has open.
     pub(crate) ranges: AtomicU32,
+    /// Which thread it is and how often it has waited for a device (`waits.rs`).
+    pub(crate) waits: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Block>() == 96, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 104, "as in thread.c");
 const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
 
 /// Stands for a sentence for which there was no memory.

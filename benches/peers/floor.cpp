@@ -3,8 +3,10 @@
 //   peers_floor floor|floor_whole GROUP[,GROUP...] [--quick] [TRACE...]
 //
 // Two columns of the tables, and no peers: nothing of them is safe, or of use to a program. `floor` is the search
-// alone; `floor_whole` also finds a block by its address, counts, and knows other streams.
+// alone; `floor_whole` also finds a block by its address, counts, and knows other streams. Where blocks wait for
+// these, `floor` is the same but for the questions.
 #include "floor_fit.hpp"
+#include "floor_waits.hpp"
 #include "floor_whole.hpp"
 #include "measure.hpp"
 #include "peer.hpp"
@@ -13,6 +15,7 @@
 #include "traces.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -72,24 +75,32 @@ private:
     static inline uint64_t freed;
 };
 
-template <Peer P> void run_group(const std::string &group, const std::vector<Trace> &all)
+template <Peer P> void run(const std::string &group, const std::vector<Trace> &all)
 {
+    P::start();
     if (group == "pairs") pairs<P>();
     else if (group == "churn") churn<P>();
     else if (group == "latency") latency<P>();
     else if (group == "random") rmm_random<P>();
     else if (group == "step") step<P>();
-    else if (group == "recorded") all_recorded<P>();
-    else if (group == "handoff") handoff<Logged>();
     else if (group == "traces") traces<P>(all);
     else fail("there is no such group");
 }
 
-template <Peer P> void run(const std::string &groups, const std::vector<Trace> &all)
+template <Peer P> void run_recorded()
 {
     P::start();
-    std::istringstream list(groups);
-    for (std::string group; std::getline(list, group, ',');) run_group<P>(group, all);
+    all_recorded<P>();
+}
+
+void run(bool is_whole, const std::string &group, const std::vector<Trace> &all)
+{
+    if (group == "handoff") handoff<Logged>();
+    else if (group == "recorded" && simulated) run_recorded<Whole>();
+    else if (group == "recorded" && is_whole) run_recorded<Waited<true>>();
+    else if (group == "recorded") run_recorded<Waited<false>>();
+    else if (is_whole) run<Whole>(group, all);
+    else run<BestFit>(group, all);
 }
 
 } // namespace
@@ -107,9 +118,12 @@ int main(int argc, char **argv)
             if (!std::strcmp(argv[i], "--quick")) quick = true;
             else all.push_back(read_trace(argv[i]));
         }
+        const char *backend = std::getenv("TCUDA_BACKEND");
+        simulated = backend != nullptr && !std::strcmp(backend, "sim");
         Logged::start();
-        if (!std::strcmp(argv[1], "floor_whole")) run<Whole>(argv[2], all);
-        else run<BestFit>(argv[2], all);
+        std::istringstream list(argv[2]);
+        for (std::string group; std::getline(list, group, ',');)
+            run(!std::strcmp(argv[1], "floor_whole"), group, all);
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s: %s\n", argv[1], error.what());
         return 1;

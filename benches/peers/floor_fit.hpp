@@ -41,8 +41,10 @@ struct BestFit : Bare {
         uint16_t users;
     };
 
+    /// Once more changes nothing.
     static void start()
     {
+        if (blocks != nullptr) return;
         blocks = static_cast<Block *>(std::calloc(MOST_BLOCKS, sizeof(Block)));
         if (blocks == nullptr) fail("there is no host memory");
         blocks[1] = {0, uint32_t(memory_bytes() / UNIT), 0, 0, 0, 0, 0, 0, true, 0};

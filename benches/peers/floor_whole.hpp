@@ -11,12 +11,12 @@ namespace bench {
 /// Calls of C by address: a block is looked up in a table; counts, bytes and requested bytes of blocks and of
 /// free ones are exact with their peaks and totals, of each class and of all; other streams that use a block
 /// are noted, and it waits for them. Still one thread, one arena, no check of what is given, and nobody asks
-/// a stream: what waits is free when the device was waited for.
+/// a stream (floor_waits.hpp does): what waits is free when the device was waited for.
 struct Whole : BestFit {
     static void start()
     {
         BestFit::start();
-        heads.resize(size_t(1) << (32 - shift));
+        if (heads.empty()) heads.resize(size_t(1) << (32 - shift));
     }
 
     static Stream new_stream() { return ++streams % 16; }
@@ -40,6 +40,10 @@ struct Whole : BestFit {
     }
 
     static void synchronize() { is_over = true; }
+
+protected:
+    /// Asks the streams of these bits before what waits for them is free.
+    static inline void (*ask)(uint32_t streams) = [](uint32_t) {};
 
 private:
     static constexpr uint64_t BASE = uint64_t(1) << 45;
@@ -149,7 +153,7 @@ private:
             return 1;
         const int64_t size = int64_t(blocks[id].units * UNIT), requested = int64_t(blocks[id].requested);
         if (blocks[id].users != 0) {
-            blocks[id].users = 0;
+            awaited |= std::exchange(blocks[id].users, uint16_t(0));
             waiting.push_back(id);
             went(size_t(requested), {-1, -size, -requested, 0, 0, 1, size});
             return 0;
@@ -181,6 +185,7 @@ private:
     [[gnu::noinline]] static void end_waiting()
     {
         is_over = false;
+        ask(std::exchange(awaited, 0));
         for (const uint32_t id : waiting) {
             const int64_t size = int64_t(blocks[id].units * UNIT), free_before = free_blocks;
             const size_t requested = blocks[id].requested;
@@ -195,6 +200,8 @@ private:
     static inline size_t noted;
     static inline int shift = 32 - 12, streams;
     static inline std::vector<uint32_t> waiting;
+    /// Bits of the streams for which they wait.
+    static inline uint32_t awaited;
     static inline bool is_over;
 };
 

@@ -49,6 +49,9 @@ public:
         event_record = find<decltype(cuEventRecord)>("cuEventRecord");
         event_synchronize = find<decltype(cuEventSynchronize)>("cuEventSynchronize");
         event_create = find<decltype(cuEventCreate)>("cuEventCreate");
+        // Not cuCtxSynchronize_v2, which newer headers call so.
+        context_synchronize = find<CUresult()>("cuCtxSynchronize");
+        stream_query = find<decltype(cuStreamQuery)>("cuStreamQuery");
     }
 
     void spin(void *stream, unsigned long long ns)
@@ -120,6 +123,19 @@ public:
 
     void wait(CUevent event) { check(event_synchronize(event), "cuEventSynchronize"); }
 
+    /// One that the default stream does not wait for.
+    CUstream new_stream()
+    {
+        static const auto create = find<decltype(cuStreamCreate)>("cuStreamCreate");
+        CUstream stream;
+        check(create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        return stream;
+    }
+
+    void synchronize() { check(context_synchronize(), "cuCtxSynchronize"); }
+
+    void must_be_done(CUstream stream) { check(stream_query(stream), "cuStreamQuery"); }
+
 private:
     void *library;
     CUfunction kernel;
@@ -127,6 +143,8 @@ private:
     decltype(&cuEventRecord) event_record;
     decltype(&cuEventSynchronize) event_synchronize;
     decltype(&cuEventCreate) event_create;
+    CUresult (*context_synchronize)();
+    decltype(&cuStreamQuery) stream_query;
 
     static void check(CUresult result, const char *call)
     {

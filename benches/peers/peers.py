@@ -30,7 +30,7 @@ ALONE = ("traces", "regrow")
 # They take a second or two: what a machine does for some seconds shows if they run several times.
 SHORT = ("pairs", "churn", "latency", "step", "recorded", "threads", "handoff")
 # Of which there is a floor: of the search alone, and of all that is asked for.
-FLOOR_GROUPS = {"pairs", "churn", "latency", "random", "step", "handoff"}
+FLOOR_GROUPS = {"pairs", "churn", "latency", "random", "step", "recorded", "handoff"}
 WHOLE_GROUPS = {"pairs", "churn", "latency", "random", "step", "recorded", "traces"}
 EXPANDABLE = "expandable_segments:True"
 # Peer: program, PyTorch's configuration, what it is not asked for, whether it means anything

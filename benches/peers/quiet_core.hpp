@@ -9,6 +9,9 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <string>
+#include <utility>
 #include <vector>
 #if defined(__linux__)
 #include <sched.h>
@@ -27,6 +30,29 @@ public:
         for (int core = 0; core < CPU_SETSIZE && cores.size() < MOST; core++)
             if (CPU_ISSET(core, &before)) cores.push_back(core);
         look();
+    }
+
+    /// The two that were the least busy, if there are two that are no halves of one.
+    std::vector<int> least_two() const
+    {
+        std::vector<std::pair<double, int>> times;
+        for (const int core : cores)
+            if (bind(core)) times.emplace_back(work(), core);
+        bind(current);
+        std::sort(times.begin(), times.end());
+        for (size_t i = 1; i < times.size(); i++)
+            if (whole_of(times[i].second) != whole_of(times[0].second))
+                return {times[0].second, times[i].second};
+        return {};
+    }
+
+    /// Binds a thread to one core, if that is possible.
+    static bool bind(int core)
+    {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(core, &one);
+        return sched_setaffinity(0, sizeof one, &one) == 0;
     }
     QuietCore(const QuietCore &) = delete;
     ~QuietCore()
@@ -54,12 +80,14 @@ private:
     /// A look at a core takes a third of a millisecond.
     static constexpr size_t MOST = 32;
 
-    static bool bind(int core)
+    /// The halves of the core of which this is one, as the system names them.
+    static std::string whole_of(int core)
     {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(core, &one);
-        return sched_setaffinity(0, sizeof one, &one) == 0;
+        std::ifstream file(
+            "/sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/thread_siblings_list");
+        std::string halves = std::to_string(core);
+        file >> halves;
+        return halves;
     }
 
     /// What several things at once take: chains, loads and stores that do not wait for each other. The middle
@@ -90,6 +118,8 @@ private:
     int current = -1;
 #else
     void look() {}
+    std::vector<int> least_two() const { return {}; }
+    static bool bind(int) { return false; }
 #endif
 };
 

@@ -140,7 +140,8 @@ private:
 };
 
 /// One thread allocates, another one frees; and the same without an allocator, for what the queue
-/// between them costs.
+/// between them costs. Each has a core: two halves of one core move nothing between them, and where threads
+/// happen to be is not the allocator's.
 template <Peer P> void handoff()
 {
     const auto stream = P::new_stream();
@@ -148,13 +149,18 @@ template <Peer P> void handoff()
         double best = 0;
         for (int round = 0; round < 3; round++) {
             Crowd crowd;
+            const auto cores = QuietCore().least_two();
             const auto ring = std::make_unique<Ring>();
             std::atomic<bool> over{false};
             long pairs = 0;
             const auto release = [&](void *block) {
                 if (!empty) P::release(block, THREAD_BYTES, stream);
             };
-            crowd.run(2, quick ? 50e6 : 200e6, [](int) { P::enter_thread(); },
+            crowd.run(2, quick ? 50e6 : 200e6,
+                [&](int k) {
+                    if (!cores.empty()) QuietCore::bind(cores[size_t(k)]);
+                    P::enter_thread();
+                },
                 [&](int k) {
                     if (k == 0) {
                         while (!crowd.stop.load(std::memory_order_relaxed)) {

@@ -4,7 +4,7 @@
 //! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
 //! open batch of one that is busy is closed by one event, so that many frees share it, and its
 //! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
-//! where nothing else fits.
+//! where nothing else fits. A stream for which whoever freed them has waited since is not asked (`waits.rs`).
 //!
 //! Blocks are often freed one after the other by whom the same streams were told of: the first of them, the
 //! *leader*, is in the batches, and the others follow it as long as those are open.
@@ -14,9 +14,11 @@ use super::block::{Block, NONE, State, UNIT};
 use super::guests::Order;
 use super::rest::Rest;
 use super::stats::Class;
+use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+use crate::waits::Stamp;
 use std::sync::atomic::Ordering;
 
 /// A block that one stream uses: in the list of the block while that lives, then in the stream's
@@ -137,10 +139,10 @@ impl Uses {
     /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
     /// those are, and what is left of the list: those for which there was no host memory, or its end.
     #[inline]
-    pub(super) fn line_up(&mut self, limbo: &mut Limbo, head: u32) -> (u16, u32) {
+    pub(super) fn line_up(&mut self, limbo: &mut Limbo, stamp: Stamp, head: u32) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
         while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
-            let Some(batch) = limbo.open_batch(node.stream) else { break };
+            let Some(batch) = limbo.open_batch(node.stream, stamp) else { break };
             let after = std::mem::replace(&mut node.next, 0);
             let last = std::mem::replace(&mut batch.last, next);
             if last == 0 {
@@ -219,6 +221,8 @@ struct Leader {
     streams: Followed,
     /// The last that follows it, or itself; [`NONE`]: it can be followed no more.
     last: u32,
+    /// When it was put in line, and those that follow it.
+    stamp: Stamp,
 }
 
 /// Freed blocks that wait for one stream to get past one point.
@@ -229,6 +233,20 @@ pub(super) struct Batch {
     /// The list of those blocks, oldest first.
     first: u32,
     last: u32,
+    /// When the last was put in line.
+    stamp: Stamp,
+}
+
+impl Batch {
+    /// Is it known that they wait no more?
+    pub(super) fn is_known_to_be_over(&self, device: &Device) -> bool {
+        // SAFETY: streams live until shutdown.
+        let stream = unsafe { &*self.stream };
+        // One of the host's may be of another context, or be gone; one of each thread is not one stream.
+        !stream.is_external()
+            && (device.waited.is_since(self.stamp)
+                || !stream.is_per_thread() && stream.waited.is_since(self.stamp))
+    }
 }
 
 #[cfg(test)]
@@ -264,7 +282,7 @@ unsafe impl Send for Limbo {}
 
 impl Limbo {
     pub(super) fn new() -> Limbo {
-        let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE };
+        let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE, stamp: Stamp::NOBODY };
         Limbo { batches: Vec::new(), left_out: 0, leader, rest: Rest::default() }
     }
 
@@ -274,20 +292,26 @@ impl Limbo {
         self.batches.is_empty() && self.left_out == 0
     }
 
-    /// The open batch of a stream, made now if there is none; none: there is no host memory.
+    /// The open batch of a stream, made now if there is none, for a block that is put in line now; none: there
+    /// is no host memory.
     #[inline]
-    fn open_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
+    fn open_batch(&mut self, stream: *const Stream, now: Stamp) -> Option<&mut Batch> {
         let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
         match self.batches.iter().rposition(is_it) {
-            Some(index) => self.batches.get_mut(index),
-            None => self.add_batch(stream),
+            Some(index) => {
+                let batch = self.batches.get_mut(index)?;
+                batch.stamp = now;
+                Some(batch)
+            }
+            None => self.add_batch(stream, now),
         }
     }
 
     #[cold]
-    fn add_batch(&mut self, stream: *const Stream) -> Option<&mut Batch> {
+    fn add_batch(&mut self, stream: *const Stream, stamp: Stamp) -> Option<&mut Batch> {
         self.batches.try_reserve(1).ok()?;
-        self.batches.push(Batch { stream, event: std::ptr::null_mut(), first: 0, last: 0 });
+        let event = std::ptr::null_mut();
+        self.batches.push(Batch { stream, event, first: 0, last: 0, stamp });
         self.batches.last_mut()
     }
 
@@ -355,8 +379,8 @@ impl ArenaState {
     /// Has a block wait with the one that was put in line last, if that waits for the same streams.
     #[inline(always)]
     fn follow(&mut self, id: u32) -> bool {
-        let Leader { streams, last } = &mut self.limbo.leader;
-        if *last == NONE {
+        let Leader { streams, last, stamp } = &mut self.limbo.leader;
+        if *last == NONE || *stamp != Stamp::now() {
             return false;
         }
         let block = &mut self.blocks[id];
@@ -372,14 +396,15 @@ impl ArenaState {
     #[inline(never)]
     fn lead(&mut self, id: u32) {
         let followed = self.uses.few(self.blocks[id].uses);
-        let is_whole = self.line_up(id);
+        let stamp = Stamp::now();
+        let is_whole = self.line_up(id, stamp);
         self.limbo.left_out += u32::from(!is_whole);
         self.limbo.leader.last = NONE;
         // A block of a segment names that where others name who follows them.
         if self.segments.is_none() {
             self.blocks[id].bin_next = NONE;
             if let Some(streams) = followed.filter(|_| is_whole) {
-                self.limbo.leader = Leader { streams, last: id };
+                self.limbo.leader = Leader { streams, last: id, stamp };
             }
         }
     }
@@ -450,12 +475,12 @@ impl ArenaState {
 
     /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
     /// since there is no host memory.
-    pub(super) fn line_up(&mut self, id: u32) -> bool {
+    fn line_up(&mut self, id: u32, now: Stamp) -> bool {
         if self.limbo.is_empty() {
             self.limbo.rest.begin();
         }
         let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, now, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
         // What is left in the end says whose it is.
@@ -477,7 +502,8 @@ impl ArenaState {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && self.uses.has(block.uses) {
-                    if !self.line_up(id) {
+                    // By whomever it was freed: that was before now.
+                    if !self.line_up(id, Stamp::now()) {
                         return;
                     }
                     self.limbo.left_out -= 1;

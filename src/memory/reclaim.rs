@@ -252,7 +252,6 @@ impl DeviceMemory {
         state.line_up_the_left_out();
         state.limbo.end_following();
         let mut asking = state.limbo.rest.ask();
-        let _relaxed = Relaxed::enter(self.driver);
         let are_busy = self.settle_batches(runtime, arena, wait, &mut asking);
         if wait {
             // That is no question.
@@ -261,24 +260,31 @@ impl DeviceMemory {
         }
         // SAFETY: as above.
         let rest = &mut unsafe { arena.state() }.limbo.rest;
-        rest.asked(&asking, matches!(are_busy, Ok(true)));
+        match are_busy {
+            Ok(None) => rest.was_known(),
+            _ => rest.asked(&asking, matches!(are_busy, Ok(Some(true)))),
+        }
         are_busy.map(|_| ())
     }
 
-    /// The same for each batch; are all that are left of streams that said that they are busy?
+    /// The same for each batch; are all that are left of streams that said that they are busy? None: nobody was
+    /// asked.
     fn settle_batches(
         &self,
         runtime: &Runtime,
         arena: &Arena,
         wait: bool,
         asking: &mut Asking,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let (mut index, mut are_busy) = (0, true);
+        let mut relaxed = None;
         loop {
             // No reference is kept where the ledger is asked or the device waited for.
             // SAFETY: the lock is held, and this is the only reference.
             let limbo = &unsafe { arena.state() }.limbo;
-            let Some(batch) = limbo.batches.get(index) else { return Ok(are_busy) };
+            let Some(batch) = limbo.batches.get(index) else {
+                return Ok(relaxed.map(|_: Relaxed| are_busy));
+            };
             if !wait && limbo.is_behind(index) {
                 index += 1;
                 continue;
@@ -286,12 +292,18 @@ impl DeviceMemory {
             let event = batch.event;
             // SAFETY: streams live until shutdown.
             let stream = unsafe { &*batch.stream };
-            let passed = match event.is_null() {
-                true => self.close_batch(runtime, arena, stream, wait, |event| {
-                    // SAFETY: the lock is held, and this is the only reference.
-                    unsafe { arena.state() }.limbo.batches[index].event = event;
-                })?,
-                false => Some(self.has_passed(arena, event, wait)?),
+            let passed = match batch.is_known_to_be_over(runtime.device(stream.device())?) {
+                true => Some(true),
+                false => {
+                    relaxed.get_or_insert_with(|| Relaxed::enter(self.driver));
+                    match event.is_null() {
+                        true => self.close_batch(runtime, arena, stream, wait, |event| {
+                            // SAFETY: the lock is held, and this is the only reference.
+                            unsafe { arena.state() }.limbo.batches[index].event = event;
+                        })?,
+                        false => Some(self.has_passed(arena, event, wait)?),
+                    }
+                }
             };
             are_busy &= passed == Some(false);
             if passed != Some(true) {

@@ -118,6 +118,12 @@ impl Rest {
         }
     }
 
+    /// What was over was known without a question: they are left alone for as long as after the last one.
+    pub(super) fn was_known(&mut self) {
+        self.began = progress::now();
+        self.is_early = false;
+    }
+
     /// An allocation might have gone by, but nothing fits, so that the question comes before the time. True:
     /// not this time, the arena is pressed and gets leeway.
     pub(super) fn is_pressed(&mut self) -> bool {

@@ -13,6 +13,7 @@ use crate::memory::bins::Bins;
 use crate::memory::block::{Block, Blocks, NONE, State};
 use crate::memory::limbo::{Limbo, Uses};
 use crate::memory::region::Region;
+use crate::waits::Stamp;
 
 /// Units of a window.
 const WINDOW_SHIFT: u32 = 12;
@@ -373,7 +374,7 @@ impl Heap {
     /// since there is no host memory.
     pub fn line_up(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.line_up(&mut self.limbo, block.uses);
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, Stamp::NOBODY, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
         block.uses = if is_whole { 0 } else { rest };

@@ -16,7 +16,7 @@ const LEGACY: CUstream = 1 as CUstream;
 const PER_THREAD: CUstream = 2 as CUstream;
 
 /// A stream of the host's own.
-fn native(bench: Bench) -> CUstream {
+pub(super) fn native(bench: Bench) -> CUstream {
     let _context = bench.device.enter().unwrap();
     let mut native = std::ptr::null_mut();
     // SAFETY: `native` is writable.
