@@ -109,6 +109,13 @@ struct Tcuda {
             "tcuda_allocator_config_set");
     }
 
+    /// Peaks may be short by a stated little.
+    static void exact_peaks(bool exact)
+    {
+        check(tcuda_allocator_config_set(exact ? "exact_peaks:True" : "exact_peaks:False"),
+            "tcuda_allocator_config_set");
+    }
+
     static uint64_t driver_calls()
     {
         uint64_t count = 0;

@@ -15,6 +15,7 @@ TITLES = {
     "recorded": "Allocate, use on two other streams (record_stream, or an event to wait for), free",
     "threads_one_stream": "Threads on one stream, a pair of a thread",
     "threads_own_stream": "Threads with a stream each, a pair of a thread",
+    "threads_short_peaks": "The same where peaks may be short (exact_peaks:False)",
     "handoff": "Allocated on one thread, freed on another",
     "traces": "Traces of real programs",
     "rotation": "Steps on streams in rotation, the host four steps ahead",

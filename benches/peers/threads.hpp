@@ -60,43 +60,54 @@ public:
     double elapsed_ns = 0;
 };
 
-/// Pairs on 1 to 16 threads, which share a stream or have one each. Each thread goes on until the
-/// time is over, so that it is the sum of all that counts.
+/// Pairs on so many threads, which have a stream each or share one; nanoseconds of a thread, the best of three. Each
+/// thread goes on until the time is over, so that it is the sum of all that counts.
+template <Peer P> double pairs_of(int count, const std::vector<typename P::Stream> &streams)
+{
+    double best = 0;
+    for (int round = 0; round < 3; round++) {
+        Crowd crowd;
+        std::vector<long> done(size_t(count) * 16);
+        const auto pair = [&](int k) {
+            const auto stream = streams[size_t(k)];
+            P::release(must_allocate<P>(THREAD_BYTES, stream), THREAD_BYTES, stream);
+        };
+        crowd.run(count, quick ? 30e6 : 100e6,
+            [&](int k) {
+                P::enter_thread();
+                for (int i = 0; i < 1000; i++) pair(k);
+            },
+            [&](int k) {
+                long pairs = 0;
+                for (; !crowd.stop.load(std::memory_order_relaxed); pairs += 8)
+                    for (int i = 0; i < 8; i++) pair(k);
+                done[size_t(k) * 16] = pairs;
+            });
+        long pairs = 0;
+        for (const long count_of_thread : done) pairs += count_of_thread;
+        const double ns = crowd.elapsed_ns * count / double(pairs);
+        best = round == 0 ? ns : std::min(best, ns);
+    }
+    return best;
+}
+
+/// Pairs on 1 to 16 threads, which share a stream or have one each; and the latter where peaks need not be exact.
 template <Peer P> void threads()
 {
     const auto shared = P::new_stream();
-    for (const bool own : {false, true}) {
-        std::vector<typename P::Stream> streams(16, shared);
-        if (own)
-            for (auto &stream : streams) stream = P::new_stream();
-        for (const int count : {1, 2, 4, 8, 16}) {
-            double best = 0;
-            for (int round = 0; round < 3; round++) {
-                Crowd crowd;
-                std::vector<long> done(size_t(count) * 16);
-                const auto pair = [&](int k) {
-                    const auto stream = streams[size_t(k)];
-                    P::release(must_allocate<P>(THREAD_BYTES, stream), THREAD_BYTES, stream);
-                };
-                crowd.run(count, quick ? 30e6 : 100e6,
-                    [&](int k) {
-                        P::enter_thread();
-                        for (int i = 0; i < 1000; i++) pair(k);
-                    },
-                    [&](int k) {
-                        long pairs = 0;
-                        for (; !crowd.stop.load(std::memory_order_relaxed); pairs += 8)
-                            for (int i = 0; i < 8; i++) pair(k);
-                        done[size_t(k) * 16] = pairs;
-                    });
-                long pairs = 0;
-                for (const long count_of_thread : done) pairs += count_of_thread;
-                const double ns = crowd.elapsed_ns * count / double(pairs);
-                best = round == 0 ? ns : std::min(best, ns);
-            }
-            Row(own ? "threads_own_stream" : "threads_one_stream",
-                "threads_" + std::to_string(count)).figure("ns", best);
-        }
+    std::vector<typename P::Stream> one(16, shared), own(16, shared);
+    for (auto &stream : own) stream = P::new_stream();
+    const auto rows = [](const char *group, const auto &streams) {
+        for (const int count : {1, 2, 4, 8, 16})
+            Row(group, "threads_" + std::to_string(count))
+                .figure("ns", pairs_of<P>(count, streams));
+    };
+    rows("threads_one_stream", one);
+    rows("threads_own_stream", own);
+    if constexpr (requires { P::exact_peaks(true); }) {
+        P::exact_peaks(false);
+        rows("threads_short_peaks", own);
+        P::exact_peaks(true);
     }
 }
 

@@ -283,6 +283,20 @@ impl<M: Member> Books<M> {
         is_enough
     }
 
+    /// Peaks are short by so much at most from now on.
+    pub fn allow(&mut self, allowance: Lanes) {
+        self.ledger.allow(allowance);
+        self.share_out(None);
+    }
+
+    /// Somebody is about to look at peaks: none is lower than what is now.
+    pub fn see(&mut self) {
+        if !self.ledger.is_exact() {
+            let sums = self.sums(Account::current);
+            self.ledger.raise(&sums);
+        }
+    }
+
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
         let sums = self.sums(Account::current);
@@ -316,6 +330,7 @@ impl<M: Member> Books<M> {
 
     /// Closes the newest scope of a thread and gives what happened in it; none: it has none.
     pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
+        self.see();
         let [current, increased, decreased] = self.totals();
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }

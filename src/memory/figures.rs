@@ -11,7 +11,10 @@ use crate::thread;
 impl DeviceMemory {
     /// All statistics, but what the driver counts.
     pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.with_ledger(None, |books| books.statistics());
+        let mut statistics = self.with_ledger(None, |books| {
+            books.see();
+            books.statistics()
+        });
         statistics.max_split_size = self.policy.max_split_size();
         statistics
     }

@@ -272,7 +272,7 @@ fn real(text: &str) -> Option<f64> {
 const LARGE_SEGMENT: &str = "large_segment_size_mb";
 
 /// Every key.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     LARGE_SEGMENT,
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -300,6 +300,7 @@ const KEYS: [&str; 27] = [
     "lend_idle_memory",
     "share_between_streams",
     "sharing_threshold",
+    "exact_peaks",
 ];
 
 /// Settings changed by a text.
@@ -410,6 +411,7 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
             }
             settings.sharing_threshold = value;
         }
+        "exact_peaks" => settings.exact_peaks = tokens.bool(key)?,
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
             tokens.skip_value(key)?;
         }

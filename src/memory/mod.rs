@@ -102,7 +102,10 @@ use books::GuardedBooks;
 use driver_pool::DriverPool;
 use policy::Policy;
 use settings::Settings;
-use stats::{Class, change_of};
+use stats::{
+    ACTIVE_BYTES, ALLOCATED_BYTES, Class, INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
+    change_of,
+};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use virtual_memory::VirtualMemory;
 
@@ -110,6 +113,8 @@ use virtual_memory::VirtualMemory;
 pub const SMALL: u64 = 1 << 20;
 /// Largest block of a small arena of mapped memory (`tally.rs`).
 pub const SMALL_ARENA: u64 = 64 << 10;
+/// Peaks of blocks are short by so many at most, where they need not be exact (`exact_peaks`).
+const MOST_UNSEEN_BLOCKS: i64 = 1024;
 /// Requests from here on are refused at once, as PyTorch does.
 const TOO_LARGE: u64 = 1 << 60;
 
@@ -183,6 +188,17 @@ impl DeviceMemory {
             settings.expandable_segments && self.virtual_memory.is_supported();
         let settings = Settings { expandable_segments, ..*settings };
         self.policy.configure(&settings, self.virtual_memory.slot_bytes());
+        let allowance = if settings.exact_peaks { [0; LANES] } else { self.allowance() };
+        self.with_ledger(None, |books| books.allow(allowance));
+    }
+
+    /// What peaks may be short by, where they need not be exact.
+    fn allowance(&self) -> Lanes {
+        let mut allowance = [MOST_UNSEEN_BLOCKS; LANES];
+        for lane in [ALLOCATED_BYTES, ACTIVE_BYTES, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES] {
+            allowance[lane] = self.little() as i64;
+        }
+        allowance
     }
 
     /// Has anything been allocated here?

@@ -60,6 +60,7 @@ pub struct Settings {
     pub lend_idle_memory: bool,
     pub share_between_streams: bool,
     pub sharing_threshold: f64,
+    pub exact_peaks: bool,
     pub host: HostSettings,
 }
 
@@ -83,6 +84,7 @@ impl Settings {
         lend_idle_memory: true,
         share_between_streams: true,
         sharing_threshold: 0.5,
+        exact_peaks: true,
         host: HostSettings::DEFAULT,
     };
 
@@ -203,6 +205,9 @@ impl fmt::Display for Settings {
         }
         if self.sharing_threshold != Settings::DEFAULT.sharing_threshold {
             write!(f, ",sharing_threshold:{:?}", self.sharing_threshold)?;
+        }
+        if !self.exact_peaks {
+            f.write_str(",exact_peaks:False")?;
         }
         Ok(())
     }

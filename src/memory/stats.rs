@@ -168,6 +168,8 @@ pub struct Ledger {
     pub highest: i64,
     /// The lowest of the device's peaks and the scopes'.
     lowest: Sums,
+    /// How far the sums may be above that before the ledger is asked: 0 where peaks are exact.
+    allowance: Lanes,
     counted: Statistics,
     scopes: Scopes,
     /// How often an arena asked.
@@ -280,6 +282,22 @@ impl Ledger {
         counted.num_oom_rejections = 0;
     }
 
+    /// Peaks are short by so much at most from now on.
+    pub fn allow(&mut self, allowance: Lanes) {
+        self.allowance = allowance;
+    }
+
+    /// What they may be short by.
+    #[cfg(test)]
+    pub(super) fn allowance(&self) -> Lanes {
+        self.allowance
+    }
+
+    /// Is every peak exact?
+    pub fn is_exact(&self) -> bool {
+        self.allowance == [0; LANES]
+    }
+
     /// A thread asks once more.
     pub fn hears(&mut self, asker: usize) {
         self.asks += 1;
@@ -293,11 +311,13 @@ impl Ledger {
         self.crowd != 0
     }
 
-    /// What is left below the lowest peaks.
+    /// What is left below the lowest peaks, with what they may be short by.
     #[inline]
     pub fn left(&self, sums: &Sums) -> Left {
         Left(std::array::from_fn(|row| {
-            std::array::from_fn(|lane| self.lowest[row][lane] - sums[row][lane])
+            std::array::from_fn(|lane| {
+                self.lowest[row][lane] + self.allowance[lane] - sums[row][lane]
+            })
         }))
     }
 
@@ -354,7 +374,12 @@ impl Ledger {
     /// Everything, from the sums of currents and of increases and decreases.
     pub fn statistics(&self, current: &Sums, increased: &Sums, decreased: &Sums) -> Statistics {
         let mut all = self.counted;
-        all.fill(current, &self.peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
+        let mut peaks = self.peaks;
+        // Where they need not be exact, they may have been passed.
+        for (peaks, current) in peaks.iter_mut().zip(current) {
+            peaks.iter_mut().zip(current).for_each(|(peak, current)| *peak = (*peak).max(*current));
+        }
+        all.fill(current, &peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
         all
     }
 }

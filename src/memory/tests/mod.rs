@@ -193,7 +193,8 @@ impl Books {
         });
         for (lane, rows) in statistics.lanes.iter().enumerate() {
             for (row, stat) in rows.iter().enumerate() {
-                if bounds[row][lane] > stat.peak || stat.current > stat.peak {
+                let most = stat.peak + self.ledger.allowance()[lane];
+                if bounds[row][lane] > most || stat.current > most {
                     let bound = bounds[row][lane];
                     return Err(format!(
                         "lane {lane} row {row}: up to {bound} without asking, {stat:?}"

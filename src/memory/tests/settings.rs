@@ -47,6 +47,7 @@ const ROWS: &[Row] = &[
     ("share_between_streams:False", |s| s.share_between_streams = false),
     ("sharing_threshold:0", |s| s.sharing_threshold = 0.0),
     ("sharing_threshold:1.0", |s| s.sharing_threshold = 1.0),
+    ("exact_peaks:False", |s| s.exact_peaks = false),
     ("max_non_split_rounding_mb:64", |s| s.max_non_split_rounding_bytes = 64 * MIB),
     ("garbage_collection_threshold:0.6", |s| s.garbage_collection_threshold = 0.6),
     ("garbage_collection_threshold:.5", |s| s.garbage_collection_threshold = 0.5),
