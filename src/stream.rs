@@ -1,5 +1,4 @@
-//! Streams: ordered queues of device work, 32 pooled ones per priority, the default one, foreign ones,
-//! and the current stream of each thread and device.
+//! Streams: ordered queues of device work, pooled by priority, default or foreign, and each thread's current ones.
 
 use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
@@ -294,8 +293,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs `body`, which would harm a capture, unless the stream is captured; no capture of ours begins
-    /// meanwhile.
+    /// Runs `body`, which would harm a capture, unless the stream is captured; no capture of ours begins meanwhile.
     #[inline]
     pub(crate) fn unless_captured<R>(
         &self,
@@ -440,8 +438,7 @@ impl Streams {
         unsafe { stream.as_ref() }.unwrap_or(&self.default)
     }
 
-    /// Makes a stream of the device this thread's current one, after `before` with the one that
-    /// was.
+    /// Makes a stream of the device this thread's current one, after `before` with the one that was.
     #[inline(always)]
     pub fn replace_current<R>(
         &self,

@@ -1,5 +1,4 @@
-//! What a thread carries: its current device and streams, and whether it is inside the library
-//! (`epoch`).
+//! What a thread carries: its current device and streams, and whether it is inside the library (`epoch`).
 
 use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired, Visit};

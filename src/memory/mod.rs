@@ -70,6 +70,7 @@ mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod uses;
 pub mod virtual_memory;
 
 pub use grammar::{ConfigError, Problem};

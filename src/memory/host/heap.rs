@@ -11,8 +11,9 @@ use super::source::Origin;
 use crate::error::{Error, Result};
 use crate::memory::bins::Bins;
 use crate::memory::block::{Block, Blocks, NONE, State};
-use crate::memory::limbo::{Limbo, Uses};
+use crate::memory::limbo::Limbo;
 use crate::memory::region::Region;
+use crate::memory::uses::Uses;
 use crate::waits::Stamp;
 
 /// Units of a window.

@@ -28,6 +28,7 @@ mod starts;
 mod threads;
 mod threshold;
 mod truth;
+mod waits;
 
 use super::settings::Settings;
 use super::stats::{self, Class};

@@ -3,7 +3,7 @@
 use super::super::limbo::JOINED;
 use super::super::record_stream;
 use super::super::stats::{ACTIVE, ALL, ALLOCATION, Class, REQUESTED_BYTES};
-use super::{Bench, KIB, MIB, identity, is_invalid_pointer, on_machine};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::callback::{self, Callback};
 use crate::driver::Call;
 use crate::runtime;
@@ -12,7 +12,7 @@ use crate::thread;
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex};
 
-const THREADS: &str = "schedule=threads,memory=1GiB";
+pub(super) const THREADS: &str = "schedule=threads,memory=1GiB";
 
 /// Holds up a stream until it is opened, or dropped.
 pub(super) struct Gate(&'static (Mutex<bool>, Condvar));
@@ -206,127 +206,6 @@ fn small_blocks_that_waited_together_are_free_as_one() {
         assert_eq!(bench.malloc(own, 32 * KIB), blocks[0]);
         assert_eq!(JOINED.get() - joined, 7);
         bench.check();
-    });
-}
-
-/// Waits for the device, or for each stream.
-fn wait_for(bench: Bench, all: bool, streams: &[&Stream]) {
-    match all {
-        true => bench.runtime.device(0).unwrap().synchronize().unwrap(),
-        false => streams.iter().for_each(|stream| stream.synchronize(bench.runtime).unwrap()),
-    }
-}
-
-#[test]
-fn who_has_waited_asks_nobody() {
-    for all in [true, false] {
-        for is_busy in [false, true] {
-            on_machine(THREADS, |bench| {
-                let (own, others) = (bench.stream(), [bench.stream(), bench.stream()]);
-                // Before its first wait a thread is nobody yet.
-                wait_for(bench, all, &others);
-                let block = bench.malloc(own, KIB);
-                others.iter().for_each(|other| record_stream(block, other).unwrap());
-                let gate = is_busy.then(|| Gate::on(bench, others[0]));
-                bench.free(block);
-                if let Some(gate) = gate {
-                    assert_ne!(bench.malloc(own, KIB), block, "and now it waits for an event");
-                    gate.open();
-                }
-                wait_for(bench, all, &others);
-                let calls = bench.all_calls();
-                assert_eq!(bench.malloc(own, KIB), block);
-                assert_eq!(bench.all_calls(), calls);
-                bench.check();
-            });
-        }
-    }
-}
-
-/// A wait says nothing of what was freed after it, even where that stands in one line with what was freed before.
-#[test]
-fn a_wait_is_for_what_was_freed_before_it() {
-    for all in [true, false] {
-        for alone in [true, false] {
-            on_machine(THREADS, |bench| {
-                let (own, other) = (bench.stream(), bench.stream());
-                wait_for(bench, all, &[other]);
-                let [early, late] = [KIB, KIB].map(|bytes| bench.malloc(own, bytes));
-                [early, late].iter().for_each(|block| record_stream(*block, other).unwrap());
-                if !alone {
-                    bench.free(early);
-                }
-                wait_for(bench, all, &[other]);
-                let gate = Gate::on(bench, other);
-                bench.free(late);
-                for _ in 0..3 {
-                    assert_ne!(bench.malloc(own, KIB), late, "its stream is busy");
-                }
-                gate.open();
-                wait_for(bench, all, &[other]);
-                assert!((0..3).any(|_| bench.malloc(own, KIB) == late));
-                bench.check();
-            });
-        }
-    }
-}
-
-/// Who waits elsewhere knows nothing of what is freed here meanwhile, and who waits here nothing of what was
-/// freed there.
-#[test]
-fn what_another_thread_waited_for_or_freed_is_asked() {
-    for waits_here in [true, false] {
-        on_machine(THREADS, |bench| {
-            let (own, other) = (bench.stream(), bench.stream());
-            let wait = || wait_for(bench, true, &[]);
-            let block = bench.malloc(own, KIB);
-            record_stream(block, other).unwrap();
-            let there = |free: bool| {
-                std::thread::scope(|scope| {
-                    let body = || {
-                        let _inside = thread::enter().unwrap();
-                        wait();
-                        if free {
-                            bench.free(block);
-                        } else {
-                            wait();
-                        }
-                    };
-                    scope.spawn(body).join().unwrap();
-                });
-            };
-            wait();
-            if waits_here {
-                there(true);
-                wait();
-            } else {
-                bench.free(block);
-                there(false);
-            }
-            let asked = bench.calls(Call::cuStreamQuery);
-            assert_eq!(bench.malloc(own, KIB), block);
-            assert_eq!(bench.calls(Call::cuStreamQuery) - asked, 1);
-            bench.check();
-        });
-    }
-}
-
-/// A stream of the host's may be of another context, and another one may have its handle by now.
-#[test]
-fn a_stream_of_the_host_s_is_asked() {
-    on_machine(THREADS, |bench| {
-        let native = identity::native(bench);
-        let other = bench.device.streams.external(bench.device, native).unwrap();
-        let own = bench.stream();
-        wait_for(bench, true, &[]);
-        let block = bench.malloc(own, KIB);
-        record_stream(block, other).unwrap();
-        bench.free(block);
-        wait_for(bench, true, &[]);
-        other.synchronize(bench.runtime).unwrap();
-        let asked = bench.calls(Call::cuStreamQuery);
-        assert_eq!(bench.malloc(own, KIB), block);
-        assert_eq!(bench.calls(Call::cuStreamQuery) - asked, 1);
     });
 }
 
