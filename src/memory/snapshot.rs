@@ -338,7 +338,10 @@ impl DeviceMemory {
     ) -> Result<()> {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
         loop {
-            let list = |books: &mut Books| books.list(snapshot, self.ordinal, pool, with_history);
+            let list = |books: &mut Books| {
+                books.see();
+                books.list(snapshot, self.ordinal, pool, with_history)
+            };
             match self.with_ledger(None, list)? {
                 None => break,
                 Some(wanted) => snapshot.make_room(wanted)?,
