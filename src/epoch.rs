@@ -5,7 +5,7 @@
 //! two plain stores; the waiting side pays with a heavy fence.
 
 use crate::error::{Error, Result};
-use crate::lock::{Guard, Held, Lock, Mutex};
+use crate::lock::{Guard, Lock, Mutex};
 use crate::rank::Rank;
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::cell::UnsafeCell;
@@ -153,10 +153,19 @@ impl Members {
     }
 
     /// In the child of a fork, where only this thread exists: keeps it alone, and gives the list back.
-    pub fn keep_only(&self, own: &Presence) {
+    /// Were others inside at the fork?
+    pub fn keep_only(&self, own: &Presence) -> bool {
         // SAFETY: the lock is held since before the fork.
-        unsafe { &mut *self.list.get() }.retain(|known| *known == own.address());
+        let list = unsafe { &mut *self.list.get() };
+        let were_inside = are_others_inside(list, own);
+        list.retain(|known| *known == own.address());
         self.lock.unlock();
+        were_inside
+    }
+
+    /// Is a member inside, other than `own`?
+    pub fn are_others_inside(&self, own: &Presence) -> bool {
+        self.with(|list| are_others_inside(list, own))
     }
 
     /// Waits until every member that is inside now, but for `own`, has left. Fences come first.
@@ -233,6 +242,15 @@ impl Members {
     }
 }
 
+fn are_others_inside(list: &[usize], own: &Presence) -> bool {
+    list.iter().copied().filter(|address| *address != own.address()).any(|address| {
+        // SAFETY: threads leave the list, which is locked, before their block goes; in the child of a fork
+        // the memory of the others' blocks is there, as it was.
+        let presence = unsafe { &*(address as *const Presence) };
+        presence.sequence.load(Ordering::Acquire) % 2 == 1
+    })
+}
+
 /// A call in which a thread was seen.
 #[derive(Clone, Copy)]
 pub struct Visit {
@@ -254,13 +272,6 @@ const SPARE: usize = 64;
 pub struct Old {
     objects: Vec<Box<dyn Send>>,
     waiting_for: Vec<(usize, u64)>,
-}
-
-/// Keeps `Retired` still while it lives.
-pub struct Still<'a> {
-    _old: Held<'a, Old>,
-    _young: Held<'a, Vec<Box<dyn Send>>>,
-    _spare: Held<'a, [Option<Box<dyn Send>>; SPARE]>,
 }
 
 /// Objects out of use, dropped once no member that was inside can still see them.
@@ -298,12 +309,6 @@ impl Retired {
         }
         young.push(object);
         young.len()
-    }
-
-    /// Holds all of it still, for a fork: a child could never take a lock that another thread held.
-    pub fn hold(&self) -> Still<'_> {
-        // Whoever has one of the leaves waits for nothing, so that trying comes to an end.
-        Still { _old: self.old.lock(), _young: self.young.hold(), _spare: self.spare.hold() }
     }
 
     /// Moves objects one step on, dropping those that nobody can see. `own` is the caller's, if what

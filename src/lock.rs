@@ -197,8 +197,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes it by trying, for a fork, which holds several leaves at once: only where whoever has it
-    /// waits for nothing.
+    /// Takes it by trying, for a caller that holds several of a rank at once: only where a thread that
+    /// has it waits for nothing.
     pub fn hold(&self) -> Held<'_, T> {
         loop {
             match self.try_lock() {

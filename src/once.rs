@@ -23,6 +23,11 @@ impl<T> Once<T> {
         self.cell.get()
     }
 
+    /// Is a thread making the value?
+    pub fn is_being_made(&self) -> bool {
+        self.making.is_held()
+    }
+
     /// The value, made now if it was not; a failure leaves it to the next who asks.
     #[inline]
     pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {

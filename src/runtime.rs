@@ -8,18 +8,17 @@ use crate::error::{Error, Result};
 use crate::graph::underway::Captures;
 use crate::ipc::Ipc;
 use crate::life::{Holder, Life};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::memory::host::HostMemory;
-use crate::memory::pluggable::Pluggable;
-use crate::memory::settings::{self, Settings};
+use crate::memory::settings;
 use crate::memory::{backend, direct, history, observers};
 use crate::nvtx::own;
 use crate::random::pending;
 use crate::rank::Rank;
-use crate::tensor::owned;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
+use crate::watch::{self, Watcher};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -148,6 +147,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     settings::choose(settings);
     settings.warn();
     LIFE.begin(&held, runtime);
+    watch::end(Watcher::Forks);
     own::set(is_annotated);
     crate::sanitizer::begin(is_watched);
     get(inside)
@@ -379,6 +379,9 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     }
     let held = LIFE.hold()?;
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    if existing(inside).is_some() {
+        watch::begin(Watcher::Forks);
+    }
     history::stop();
     crate::sanitizer::stop();
     own::set(false);
@@ -426,34 +429,20 @@ fn stop_driver(driver: Box<Driver>) {
     }
 }
 
-/// In the child of a fork: is the library unusable here? It is when the driver was started, or when
-/// another thread was in the middle of starting it.
+/// Was the driver started? A child that is forked then cannot use the library.
+pub(crate) fn is_started() -> bool {
+    CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver()
+}
+
+/// In the child of a fork: is the library unusable here? It is when the driver was started, or when a
+/// thread was in the middle of starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
-    // What its thread knows of the library is of no use then, and nothing is lost otherwise.
+    is_started() || LIFE.is_held()
+}
+
+/// In the child of a fork: what its thread knows of the library belongs to another life of it.
+pub(crate) fn forget_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver() || LIFE.is_held()
-}
-
-/// What was selected, held still while it lives.
-pub(crate) struct Still {
-    _selection: Held<'static, Selection>,
-    _settings: Held<'static, Option<Settings>>,
-    _observers: observers::Still,
-    _allocator: Held<'static, Option<Pluggable>>,
-    _tensors: owned::Still,
-    _seeds: pending::Still,
-}
-
-/// Holds still what was selected, for a fork.
-pub(crate) fn hold() -> Still {
-    Still {
-        _selection: SELECTION.hold(),
-        _settings: settings::hold(),
-        _observers: observers::hold(),
-        _allocator: backend::hold(),
-        _tensors: owned::hold(),
-        _seeds: pending::hold(),
-    }
 }
 
 impl Runtime {

@@ -1,17 +1,15 @@
 //! What a thread carries: its current device and streams, and whether it is inside the library (`epoch`).
 
-use crate::driver::inject;
 use crate::epoch::{Fence, Members, Presence, Retired, Visit};
 use crate::error::{Error, Result};
-use crate::lock::Held;
-use crate::memory::history;
 use crate::once::Once;
 use crate::rank::Rank;
 use crate::watch::{self, Watcher};
 use crate::{runtime, sync, turn};
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// The thread block of `thread.c`.
 #[repr(C)]
@@ -213,12 +211,26 @@ fn enter_slowly(block: &'static Block) -> Result<Inside> {
         // Outside still: nobody waits for a thread that waits for its turn.
         turn::call();
     }
-    match MODE.load(Ordering::Relaxed) {
-        MODE_MEMBARRIER => block.presence.enter(Fence::Light),
-        MODE_FORKED => return Err(Error::Forked),
-        _ => block.presence.enter(Fence::Full),
+    if is_forked() {
+        return Err(Error::Forked);
     }
+    enter_beside_forks(block);
     Ok(Inside { block })
+}
+
+/// Enters when no fork waits for all threads to be outside.
+fn enter_beside_forks(block: &'static Block) {
+    loop {
+        let is_light = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER;
+        block.presence.enter(if is_light { Fence::Light } else { Fence::Full });
+        // Read inside: a fork that is not seen here sees that this thread is inside. A call inside a call
+        // goes on, since the fork waits for the outer one.
+        if FORKS.load(Ordering::Relaxed) == 0 || block.presence.depth() > 1 {
+            return;
+        }
+        block.presence.leave();
+        sync::nap();
+    }
 }
 
 impl Drop for Inside {
@@ -241,8 +253,7 @@ struct Return(&'static Block);
 impl Drop for Return {
     fn drop(&mut self) {
         turn::call();
-        let is_light = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER;
-        self.0.presence.enter(if is_light { Fence::Light } else { Fence::Full });
+        enter_beside_forks(self.0);
     }
 }
 
@@ -322,50 +333,43 @@ fn register(block: &'static Block) -> Result<()> {
     Ok(())
 }
 
-/// Locks that are held from before a fork to after it: what they guard is whole in the child.
-struct Forking(UnsafeCell<Option<StillAll>>);
+/// Forks for which threads wait before they enter. A child has only the thread that forked, so that a lock
+/// that another one holds is never given back there. A child that may use the library is therefore made
+/// when no other thread is inside: no lock is held then, and all that they guard is whole.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
-type StillAll = (
-    Held<'static, ()>,
-    crate::epoch::Still<'static>,
-    inject::Still,
-    runtime::Still,
-    crate::sanitizer::Still,
-);
-
-// SAFETY: used by the thread that holds the list of members only.
-unsafe impl Sync for Forking {}
-
-static FORKING: Forking = Forking(UnsafeCell::new(None));
+/// How long a fork waits for calls to end. A child made beside one that takes longer cannot use the library.
+const FORK_PATIENCE: Duration = Duration::from_secs(1);
 
 unsafe extern "C" fn before_fork() {
-    // First: whoever has it may wait for the others.
-    let records = history::hold_records();
-    let held = (records, RETIRED.hold(), inject::hold(), runtime::hold(), crate::sanitizer::hold());
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    // The child of a process that started the driver cannot use the library in any case.
+    if !barrier() {
+        do_without_heavy_fences();
+    }
+    let (begin, own) = (Instant::now(), &block().presence);
+    while !runtime::is_started()
+        && MEMBERS.are_others_inside(own)
+        && begin.elapsed() < FORK_PATIENCE
+    {
+        sync::nap();
+    }
     MEMBERS.hold();
-    // SAFETY: the list is held.
-    unsafe { *FORKING.0.get() = Some(held) };
-}
-
-/// What `before_fork` holds. The caller holds the list.
-fn held_for_fork() -> impl Sized {
-    // SAFETY: the list is held since `before_fork`, by this thread.
-    let held = unsafe { &mut *FORKING.0.get() };
-    held.take()
 }
 
 unsafe extern "C" fn after_fork() {
-    let _held = held_for_fork();
     MEMBERS.release();
+    FORKS.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// In the child only the forking thread exists.
 unsafe extern "C" fn in_child() {
-    let _held = held_for_fork();
+    FORKS.store(0, Ordering::SeqCst);
     crate::ipc::close_in_child();
     crate::sanitizer::in_child();
-    MEMBERS.keep_only(&block().presence);
-    if runtime::is_lost_by_fork() {
+    let were_inside = MEMBERS.keep_only(&block().presence);
+    runtime::forget_in_child();
+    if were_inside || runtime::is_lost_by_fork() {
         choose(MODE_FORKED, Ordering::Relaxed);
     }
 }
@@ -375,12 +379,17 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     let block = address.cast::<Block>();
     // SAFETY: set by `register` to this thread's block, which outlives its destructors.
     let block = unsafe { &*block };
+    if !is_forked() {
+        // Inside, so that a fork waits for the locks that this takes.
+        enter_beside_forks(block);
+        crate::stream::forget_current(block);
+        crate::memory::route::forget(block);
+        crate::blas::leave(address as usize);
+        block.presence.leave();
+    }
     MEMBERS.part(&block.presence);
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
-    crate::stream::forget_current(block);
-    crate::memory::route::forget(block);
-    crate::blas::leave(address as usize);
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.

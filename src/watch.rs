@@ -1,6 +1,6 @@
 //! Whether anybody looks at calls: one word, zero unless events are recorded, the stream sanitizer is on, a
 //! thread uses a private pool or is in an observer, freed memory is poisoned, a tool is told of calls, turns
-//! are kept, or light fences do not work. So a plain allocation or free pays for all of that with one load
+//! are kept, light fences do not work, or the library is not initialised. So a plain allocation or free pays for all of that with one load
 //! and one branch.
 //!
 //! A word that changes is seen at once by the thread that changed it; another thread may finish what
@@ -28,6 +28,8 @@ pub enum Watcher {
     Turns = 58,
     /// Full fences, where light ones do not work.
     Fences = 60,
+    /// Forks, which wait until no other thread is inside; as long as the library is not initialised.
+    Forks = 62,
 }
 
 /// All that look at memory.
@@ -39,7 +41,7 @@ pub const ENTRIES: u64 = !0 << Watcher::Turns as u32;
 /// All.
 pub const ALL: u64 = !0;
 
-static WATCHERS: AtomicU64 = AtomicU64::new(0);
+static WATCHERS: AtomicU64 = AtomicU64::new(1 << Watcher::Forks as u32);
 
 /// Does any of these look?
 #[inline(always)]

@@ -5,7 +5,7 @@ use super::pluggable::Pluggable;
 use super::settings::{Backend, Settings};
 use crate::environment;
 use crate::error::Result;
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::runtime;
 use crate::thread::Inside;
@@ -136,9 +136,4 @@ pub(crate) fn forget() {
     set_pluggable(None);
     CACHING.store(true, Ordering::Relaxed);
     FORBIDDEN.store(false, Ordering::Relaxed);
-}
-
-/// Holds it still, for a fork.
-pub(crate) fn hold() -> Held<'static, Option<Pluggable>> {
-    CURRENT.hold()
 }

@@ -349,7 +349,7 @@ pub(super) fn ring(device: Option<i32>) -> Held<'static, Ring> {
 }
 
 /// Keeps others from forgetting what is recorded.
-pub(crate) fn hold_records() -> Held<'static, ()> {
+pub(super) fn hold_records() -> Held<'static, ()> {
     RECORDS.lock()
 }
 

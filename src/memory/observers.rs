@@ -2,7 +2,7 @@
 //! thread that fails, without a lock, and allocate nothing meanwhile: there is no memory.
 
 use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::rank::{Rank, before_host_function};
 use crate::thread::{self, try_box};
 use crate::watch::{self, Watcher};
@@ -65,16 +65,6 @@ pub fn detach_all() {
     for (_, observer) in observers {
         thread::retire(observer);
     }
-}
-
-/// The list, held still while it lives.
-pub(crate) struct Still {
-    _list: Held<'static, List>,
-}
-
-/// Holds the list still, for a fork.
-pub(crate) fn hold() -> Still {
-    Still { _list: LIST.hold() }
 }
 
 /// Says that this thread is in observers, until it is dropped: it may not allocate meanwhile.

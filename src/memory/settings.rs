@@ -5,7 +5,7 @@ use super::host_settings::HostSettings;
 use super::{poison, suballocations};
 use crate::environment;
 use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::log::{self, Level};
 use crate::rank::Rank;
 use std::ffi::CStr;
@@ -254,9 +254,4 @@ pub(crate) fn forget() {
     *CHOSEN.lock() = None;
     poison::set(false);
     suballocations::set(false);
-}
-
-/// Holds them still, for a fork.
-pub(crate) fn hold() -> Held<'static, Option<Settings>> {
-    CHOSEN.hold()
 }

@@ -62,8 +62,14 @@ pub fn is_heard() -> bool {
     }
 }
 
+/// Inside the library, so that a fork waits for it. A forked child that may not enter finds the tool for
+/// itself, unless another thread of the parent was about to: what that left cannot be used.
 #[cold]
 fn find_listener() -> bool {
+    let inside = thread::enter();
+    if inside.is_err() && (TOOL.is_being_made() || table::is_being_introduced()) {
+        return false;
+    }
     let is_heard = tool().is_some_and(table::introduce);
     LISTENER.store(if is_heard { SOMEBODY } else { NOBODY }, Ordering::Release);
     is_heard

@@ -127,12 +127,18 @@ unsafe extern "C" fn export_table(number: u32) -> *const c_void {
     }
 }
 
+/// Several threads may be the first: the tool is told once.
+static KNOWN: Once<bool> = Once::new(Rank::ONCE);
+
+/// Is a thread at it?
+pub(super) fn is_being_introduced() -> bool {
+    KNOWN.is_being_made()
+}
+
 /// Introduces the library to a tool; false: the tool wants nothing of it.
 pub(super) fn introduce(tool: &Library) -> bool {
     type ExportTable = unsafe extern "C" fn(u32) -> *const c_void;
     type Initialize = unsafe extern "C" fn(ExportTable) -> c_int;
-    // Several threads may be the first: the tool is told once.
-    static KNOWN: Once<bool> = Once::new(Rank::ONCE);
     let known = KNOWN.get_or_try_init(|| {
         let address = tool.symbol(c"InitializeInjectionNvtx2");
         if address.is_null() {

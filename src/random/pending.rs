@@ -7,7 +7,7 @@
 use super::generator::Position;
 use crate::device::{CURRENT, MAX_DEVICES};
 use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::log::{self, Level};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
@@ -33,13 +33,6 @@ pub struct Change {
 }
 
 static CHANGES: Mutex<Vec<Change>> = Mutex::new(Rank::LEAF, Vec::new());
-
-/// Held still for a fork.
-pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, Vec<Change>>);
-
-pub(crate) fn hold() -> Still {
-    Still(CHANGES.hold())
-}
 
 /// Remembers a change; the library is not initialised meanwhile.
 pub fn remember(change: Change) -> Result<()> {

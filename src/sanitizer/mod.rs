@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use hooks::{Call, Point, Recording};
 pub use report::{Access, DEFAULT_MOST, Report};
 pub use switch::{Listener, count, disable, enable, report, report_text};
-pub(crate) use switch::{Still, begin, forget, hold, in_child, is_wanted, stop};
+pub(crate) use switch::{begin, forget, in_child, is_wanted, stop};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 

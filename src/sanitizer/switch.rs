@@ -121,14 +121,6 @@ pub(crate) fn forget() {
     drop(old);
 }
 
-/// The state, held still while this lives.
-pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, State>);
-
-/// Holds the state still, for a fork.
-pub(crate) fn hold() -> Still {
-    Still(STATE.hold())
-}
-
 /// In the child of a fork nobody watches.
 pub(crate) fn in_child() {
     IS_ON.store(false, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use super::bundles::Bundles;
 use super::{Parts, Place, Tensor};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::memory;
 use crate::rank::{self, Rank};
 use crate::runtime::{self, Runtime};
@@ -134,13 +134,6 @@ static TABLE: Mutex<Filled> = Mutex::new(
 );
 /// Tensors that must not be written, so that nobody looks where there are none.
 static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
-
-/// Holds the table still for a fork.
-pub(crate) struct Still(#[expect(dead_code, reason = "held")] Held<'static, Filled>);
-
-pub(crate) fn hold() -> Still {
-    Still(TABLE.hold())
-}
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a tensor");
 const NOT_OURS: Error = Error::Invalid(

@@ -5,7 +5,7 @@ mod grammar;
 mod lost;
 
 use super::{Call, Driver, NAMES};
-use crate::lock::{Held, Mutex};
+use crate::lock::Mutex;
 use crate::progress;
 use crate::rank::Rank;
 pub use grammar::{RuleError, parse};
@@ -148,16 +148,6 @@ pub fn clear() {
 pub fn forget() {
     clear();
     REFUSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-}
-
-/// The rules, held still while it lives.
-pub struct Still {
-    _state: Held<'static, State>,
-}
-
-/// Holds the rules still, for a fork.
-pub fn hold() -> Still {
-    Still { _state: STATE.hold() }
 }
 
 /// Runs `body` on the state, and then says whether calls must look at it.
