@@ -48,6 +48,21 @@ static void shares_are_checked(void)
     CHECK(fraction() == 1.0);
 }
 
+/* The share of a size allows that size, and not the next larger one. */
+static void a_share_allows_what_it_is_the_share_of(void)
+{
+    size_t free_bytes = 0, total = 0;
+    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
+    const size_t most = free_bytes / (4 * mib) * (2 * mib);
+    for (size_t bytes = 2 * mib; bytes <= most; bytes += (on_simulator() ? 2 : 98) * mib) {
+        CHECK_OK(tcuda_memory_fraction_set(0, (double)bytes / (double)total));
+        CHECK_OK(tcuda_free(allocate(bytes, 0, NULL)));
+        runs_out(bytes + 1);
+        CHECK_OK(tcuda_memory_empty_cache());
+    }
+    CHECK_OK(tcuda_memory_fraction_set(0, 1));
+}
+
 /* What is reserved counts, to the byte; another stream's cache goes before a failure, where streams do
  * not share. */
 static void the_limit_is_kept(void)
@@ -191,6 +206,7 @@ int main(void)
 {
     SKIP_WITHOUT_GPU();
     shares_are_checked();
+    a_share_allows_what_it_is_the_share_of();
     the_limit_is_kept();
     garbage_is_collected();
     an_early_rejection_is_counted();

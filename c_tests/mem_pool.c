@@ -363,21 +363,47 @@ static void threads_are_routed_each_for_itself(void)
     CHECK(reserved() <= before);
 }
 
+static void *ends_a_route_of_another_thread(void *pool)
+{
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_mem_pool_end((tcuda_mem_pool *)pool, 0));
+    return NULL;
+}
+
+/* Until the end, which works; twice begun it ends twice, and in the order of other pools. */
 static void a_destroyed_pool_serves_those_who_are_routed_there(void)
 {
-    tcuda_mem_pool *pool = create_pool(0);
+    CHECK_OK(tcuda_memory_empty_cache());
+    const size_t before = reserved();
+    tcuda_mem_pool *const pool = create_pool(0), *const inner = create_pool(0);
     const pool_id id = id_of_pool(pool);
     CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    CHECK_OK(tcuda_mem_pool_begin(pool, TCUDA_CURRENT_DEVICE));
+    CHECK_OK(tcuda_mem_pool_begin(inner, 0));
     CHECK_OK(tcuda_mem_pool_destroy(pool));
-    void *block = allocate(1000, 0, NULL);
-    CHECK_EQ(pool_of(block).second, id.second);
-    CHECK_OK(tcuda_free(block));
     CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_mem_pool_end(pool, 0));
-    /* Only a shutdown takes the thread away from there now. */
-    CHECK_OK(tcuda_shutdown(NULL));
-    block = allocate(1000, 0, NULL);
+    CHECK_OK(tcuda_mem_pool_end(inner, 0));
+    run_on_thread(ends_a_route_of_another_thread, pool);
+    for (int i = 0; i < 2; i++) {
+        void *const block = allocate(1000, 0, NULL);
+        CHECK_EQ(pool_of(block).second, id.second);
+        CHECK_OK(tcuda_free(block));
+        CHECK_OK(tcuda_mem_pool_end(pool, TCUDA_CURRENT_DEVICE));
+    }
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_mem_pool_end(pool, 0));
+    void *const block = allocate(1000, 0, NULL);
     CHECK(is_in_none(block));
     CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_mem_pool_destroy(inner));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_EQ(reserved(), before);
+    /* A shutdown ends what was not ended. */
+    tcuda_mem_pool *const last = create_pool(0);
+    CHECK_OK(tcuda_mem_pool_begin(last, 0));
+    CHECK_OK(tcuda_shutdown(NULL));
+    void *const after = allocate(1000, 0, NULL);
+    CHECK(is_in_none(after));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_mem_pool_end(last, 0));
+    CHECK_OK(tcuda_free(after));
 }
 
 static void wrong_arguments_are_refused(void)

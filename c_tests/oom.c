@@ -285,6 +285,50 @@ static void observers_may_free(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* An observer that takes itself out, and the older one as well: the data of each go when it returns. */
+typedef struct leaver {
+    tcuda_observer *own, *other;
+    int asked, destroyed, destroyed_in_callback;
+    tcuda_status left;
+} leaver;
+
+static int32_t leave(void *user_data, int32_t device, size_t bytes, size_t limit_bytes,
+    size_t free_bytes)
+{
+    leaver *const self = (leaver *)user_data;
+    (void)device, (void)bytes, (void)limit_bytes, (void)free_bytes;
+    self->asked++;
+    self->left = tcuda_observer_destroy(self->own);
+    if (self->left == TCUDA_STATUS_OK)
+        self->left = tcuda_observer_destroy(self->other);
+    self->destroyed_in_callback = self->destroyed;
+    return 1;
+}
+
+static void forget_leaver(void *user_data)
+{
+    ((leaver *)user_data)->destroyed++;
+}
+
+static void observers_may_take_themselves_out(void)
+{
+    leaver self = { 0 };
+    watcher older = { 0 };
+    size_t total = 0;
+    (void)free_memory(&total);
+    self.other = observe(&older);
+    CHECK_OK(tcuda_memory_on_out_of_memory(leave, &self, forget_leaver, &self.own));
+    fails_for_want(total + 2 * mib);
+    CHECK_EQ(self.left, TCUDA_STATUS_OK);
+    CHECK_EQ(self.asked, 1);
+    CHECK_EQ(self.destroyed_in_callback, 0);
+    CHECK_EQ(self.destroyed, 1);
+    CHECK_EQ(older.asked, 0);
+    CHECK_EQ(older.destroyed, 1);
+    fails_for_want(total + 2 * mib);
+    CHECK_EQ(self.asked, 1);
+}
+
 /* One without a handle goes with the library, and so does one whose handle is forgotten. */
 static void observers_end_with_the_library(void)
 {
@@ -409,6 +453,7 @@ int main(void)
         }
     }
     observers_may_free();
+    observers_may_take_themselves_out();
     observers_end_with_the_library();
     the_library_still_works();
     return finish();

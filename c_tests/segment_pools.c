@@ -93,7 +93,7 @@ static void blocks_are_whole_segments(bool segments)
     nothing_is_left();
 }
 
-/* What each pool has is a statistic of its own, and history when the pool is gone. */
+/* What each pool has is a statistic of its own, as long as the pool is there or has memory. */
 static void each_pool_is_counted(bool segments)
 {
     begin(segments);
@@ -114,11 +114,13 @@ static void each_pool_is_counted(bool segments)
     CHECK_OK(tcuda_free(large));
     CHECK_OK(tcuda_free(apart));
     CHECK_EQ(statistic(keys[0]), 30 * MIB);
+    void *const left = allocate_in(pool, 30 * MIB, NULL);
     CHECK_OK(tcuda_mem_pool_destroy(pool));
-    CHECK_EQ(statistic(keys[0]), 0);
+    CHECK_EQ(statistic(keys[0]), 30 * MIB);
     CHECK_EQ(statistic(keys[1]), 32 * MIB);
-    CHECK_OK(tcuda_memory_reset_peak(0));
-    CHECK_EQ(statistic(keys[1]), 0);
+    CHECK_OK(tcuda_free(left));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_stat(0, keys[0], &value));
     CHECK_OK(tcuda_mem_pool_destroy(other));
     nothing_is_left();
 }
@@ -244,11 +246,20 @@ static void memory_of_tcuda_is_refused(void)
     atomic_store(&calls, 0);
     CHECK_OK(tcuda_mem_pool_begin(pool, 0));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(1, 0, NULL, &ptr));
-    CHECK_EQ(atomic_load(&calls), 1);
+    /* It is not given back: it is in use. */
+    CHECK_EQ(atomic_load(&calls), 0);
     pieces[0].address = next_address;
     void *const first = allocate(2 * MIB, 0, NULL);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(1, 0, NULL, &ptr));
-    CHECK_EQ(atomic_load(&calls), 2);
+    CHECK_EQ(atomic_load(&calls), 0);
+    /* Nor is a block that is in no arena. */
+    CHECK_OK(tcuda_memory_caching_enable(0));
+    void *const uncached = allocate(2 * MIB, 0, NULL);
+    CHECK_OK(tcuda_memory_caching_enable(1));
+    pieces[0].address = (uintptr_t)uncached;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(1, 0, NULL, &ptr));
+    CHECK_EQ(atomic_load(&calls), 0);
+    CHECK_OK(tcuda_free(uncached));
     CHECK_OK(tcuda_mem_pool_end(pool, 0));
     CHECK_OK(tcuda_free(first));
     CHECK_OK(tcuda_free(block));

@@ -177,6 +177,21 @@ static void a_pool_of_the_host_is_for_its_thread(void)
     expect_silence();
 }
 
+/* Released before it is ended, a pool serves until the end. */
+static void a_pool_ends_after_its_release(void)
+{
+    tcuda_torch_begin_allocate_to_pool(0, 0, 8, NULL);
+    tcuda_torch_release_pool(0, 0, 8);
+    void *block = torch_malloc(1000, 0, NULL);
+    CHECK(pool_of(block) != 0);
+    tcuda_torch_end_allocate_to_pool(0, 0, 8);
+    expect_silence();
+    allocate_outside(NULL);
+    torch_free(block);
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), 0);
+}
+
 /* ---- Ends ---- */
 
 /* Interpreters free their tensors last. */
@@ -270,6 +285,7 @@ int main(void)
     failures_are_logged();
     the_other_hooks_do_what_they_say();
     a_pool_of_the_host_is_for_its_thread();
+    a_pool_ends_after_its_release();
     a_child_is_refused();
     nothing_happens_after_the_end();
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));

@@ -840,7 +840,7 @@ tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
 /**
  * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
  * was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
- * tcuda_mem_pool_id gives.
+ * tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
@@ -978,7 +978,8 @@ tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void
     tcuda_destroy_fn destroy, tcuda_observer **observer);
 
 /**
- * Takes an observer out. A thread that is in it finishes; its user_data is destroyed after that.
+ * Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
+ * callback, as this one may be, when the last of them has returned from it.
  *
  * @param observer  may be NULL: no-op
  */
@@ -1365,9 +1366,11 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
 
 /**
- * Ends what this thread's last tcuda_mem_pool_begin on that device began.
+ * Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
+ * destroyed since.
  *
- * @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE
+ * @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where it was destroyed, the
+ * same handle, or TCUDA_STATUS_INVALID_HANDLE
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1558,7 +1561,8 @@ tcuda_status tcuda_host_free(void *ptr);
  * Says that a block is used on `stream`: once freed, it is not reused before what is queued there
  * then is done. For kernels, callbacks and copies that do not come from this library; its own are
  * recorded by themselves. A block that is used on a stream while that is captured into a graph may
- * be used by each launch of it, and is kept until tcuda_shutdown.
+ * be used by each launch: it is not reused before the last graph of that capture is gone and its
+ * launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
  *
  * @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
  * @param stream  NULL: the current stream of the current device

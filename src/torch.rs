@@ -29,10 +29,11 @@ struct Kept {
     uses: u32,
 }
 
-/// Allocations go to a pool, between begin and end.
+/// Allocations go to a pool, between begin and end, which keeps it also where it is released before.
 struct Begun {
     device: i32,
     id: Id,
+    pool: Pool,
     /// The thread that began it.
     thread: u64,
     /// The capture that it turned out to be for; 0: none yet.
@@ -68,11 +69,19 @@ impl Pools {
         }
         lists.begun.try_reserve(1).map_err(|_| NO_ROOM)?;
         lists.kept.try_reserve(1).map_err(|_| NO_ROOM)?;
-        match lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id)) {
-            Some(kept) => kept.uses = kept.uses.saturating_add(1),
-            None => lists.kept.push(Kept { device, id, pool: Pool::new(0, None)?, uses: 1 }),
-        }
-        lists.begun.push(Begun { device, id, thread: thread::number(), capture: 0 });
+        let kept = lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id));
+        let pool = match kept {
+            Some(kept) => {
+                kept.uses = kept.uses.saturating_add(1);
+                kept.pool.share()
+            }
+            None => {
+                let pool = Pool::new(0, None)?;
+                lists.kept.push(Kept { device, id, pool: pool.share(), uses: 1 });
+                pool
+            }
+        };
+        lists.begun.push(Begun { device, id, pool, thread: thread::number(), capture: 0 });
         self.routes.store(lists.begun.len(), Ordering::Release);
         Ok(())
     }
@@ -81,8 +90,10 @@ impl Pools {
     fn end(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
         let found = lists.begun.iter().position(|begun| (begun.device, begun.id) == (device, id));
-        lists.begun.remove(found.ok_or(NOT_BEGUN)?);
+        let ended = lists.begun.remove(found.ok_or(NOT_BEGUN)?);
         self.routes.store(lists.begun.len(), Ordering::Release);
+        drop(lists);
+        drop(ended);
         Ok(())
     }
 
@@ -96,8 +107,6 @@ impl Pools {
         if kept.uses > 0 {
             return Ok(());
         }
-        lists.begun.retain(|begun| (begun.device, begun.id) != (device, id));
-        self.routes.store(lists.begun.len(), Ordering::Release);
         let gone = lists.kept.swap_remove(index);
         drop(lists);
         drop(gone);
@@ -123,9 +132,7 @@ impl Pools {
         let index = index?.0;
         let begun = &mut lists.begun[index];
         begun.capture = capture.unwrap_or(0);
-        let id = begun.id;
-        let kept = lists.kept.iter().find(|kept| (kept.device, kept.id) == (device, id));
-        kept.map(|kept| kept.pool.share())
+        Some(begun.pool.share())
     }
 }
 
@@ -152,7 +159,7 @@ pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) 
         return device.memory.allocate(runtime, device, stream, bytes as u64);
     };
     let (id, generation) = (pool.id(), device.streams.generation());
-    route::begin(pool, device.ordinal(), generation)?;
+    route::begin(pool, 0, device.ordinal(), generation)?;
     let allocated = device.memory.allocate(runtime, device, stream, bytes as u64);
     let ended = route::end(id, device.ordinal(), generation);
     allocated.and_then(|address| ended.map(|()| address))

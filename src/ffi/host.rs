@@ -103,7 +103,8 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
 /// Says that a block is used on `stream`: once freed, it is not reused before what is queued there
 /// then is done. For kernels, callbacks and copies that do not come from this library; its own are
 /// recorded by themselves. A block that is used on a stream while that is captured into a graph may
-/// be used by each launch of it, and is kept until tcuda_shutdown.
+/// be used by each launch: it is not reused before the last graph of that capture is gone and its
+/// launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
 ///
 /// @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
 /// @param stream  NULL: the current stream of the current device

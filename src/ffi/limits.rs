@@ -10,7 +10,7 @@ use crate::memory::observers::{self, Observes, Shortage};
 use crate::memory::settings;
 use crate::rank::before_host_function;
 use crate::runtime;
-use crate::thread::{self, try_box};
+use crate::thread::try_box;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,6 +57,10 @@ impl Observes for HostObserver {
         // SAFETY: the host's own function with its own data.
         let answer = unsafe { (self.callback)(self.user_data, device, wanted, limit, free) };
         answer != 0
+    }
+
+    fn attached(&self) {
+        self.registered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -132,24 +136,33 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
         let callback = callback.ok_or(Error::Null { name: "callback" })?;
         // What is registered ends with the runtime.
         call.runtime()?;
+        let place = match observer.is_null() {
+            true => None,
+            false => Some(out(observer, "observer")?),
+        };
         let registered = AtomicBool::new(false);
-        let host = HostObserver { callback, user_data, destroy, registered };
-        let host = try_box(host, "an observer")?;
-        let address: *const HostObserver = &*host;
-        let number = observers::attach(host)?;
-        if !observer.is_null() {
-            let handle = OBSERVERS.insert(Registration(number)).inspect_err(|_| {
-                observers::detach(number);
-            })?;
-            out(observer, "observer")?.set(handle as *mut tcuda_observer);
+        let host =
+            try_box(HostObserver { callback, user_data, destroy, registered }, "an observer")?;
+        let number = observers::next_number();
+        let handle = match place {
+            Some(_) => Some(OBSERVERS.insert(Registration(number))?),
+            None => None,
+        };
+        if let Err(error) = observers::attach(number, host) {
+            if let Some(handle) = handle {
+                OBSERVERS.remove(handle, "observer")?;
+            }
+            return Err(error);
         }
-        // SAFETY: boxed, and this thread is inside: it lives, also where it was detached already.
-        unsafe { &*address }.registered.store(true, Ordering::Relaxed);
+        if let (Some(place), Some(handle)) = (place, handle) {
+            place.set(handle as *mut tcuda_observer);
+        }
         Ok(())
     })
 }
 
-/// Takes an observer out. A thread that is in it finishes; its user_data is destroyed after that.
+/// Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
+/// callback, as this one may be, when the last of them has returned from it.
 ///
 /// @param observer  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -161,7 +174,6 @@ pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -
         let number = OBSERVERS.get(observer as usize, "observer", call)?.0;
         OBSERVERS.remove(observer as usize, "observer")?;
         observers::detach(number);
-        thread::collect();
         Ok(())
     })
 }

@@ -83,13 +83,15 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin(
 ) -> tcuda_status {
     boundary(|call| {
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
-        found.begin(call.runtime()?.device(device)?)
+        found.begin(pool as usize, call.runtime()?.device(device)?)
     })
 }
 
-/// Ends what this thread's last tcuda_mem_pool_begin on that device began.
+/// Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
+/// destroyed since.
 ///
-/// @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE
+/// @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where it was destroyed, the
+///                same handle, or TCUDA_STATUS_INVALID_HANDLE
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
@@ -97,9 +99,14 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
     pool: *mut tcuda_mem_pool,
     device: i32,
 ) -> tcuda_status {
-    boundary(|call| {
-        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
-        found.end(call.runtime()?.device(device)?)
+    boundary(|call| match MEM_POOLS.get(pool as usize, "pool", call) {
+        Ok(found) => found.end(call.runtime()?.device(device)?),
+        Err(refused) => {
+            let runtime = runtime::existing(call.inside());
+            let device = runtime.and_then(|runtime| runtime.device(device).ok());
+            let ended = device.is_some_and(|at| MemPool::end_destroyed(pool as usize, at));
+            if ended { Ok(()) } else { Err(refused) }
+        }
     })
 }
 

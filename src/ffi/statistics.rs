@@ -156,7 +156,7 @@ pub unsafe extern "C" fn tcuda_memory_stats(
 
 /// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
 /// was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
-/// tcuda_mem_pool_id gives.
+/// tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stat(

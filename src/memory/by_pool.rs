@@ -1,5 +1,5 @@
-//! What each private pool of a device has from the driver, for as long as the device is open: the
-//! counts of a pool that is gone are history, with nothing left.
+//! What each private pool of a device has from the driver, while the pool is alive or has memory. What
+//! is left of others is in the sums of the device.
 
 use super::DeviceMemory;
 use super::arena::Arena;
@@ -8,55 +8,85 @@ use super::stats::{ALL, Class, Stat, StatRow};
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-/// The reserved bytes of each pool, in the order in which they were first used.
-pub struct ByPool(Vec<(PoolId, StatRow)>);
+/// Up to so many pools are not looked through for dead ones.
+const FEW: usize = 16;
+
+/// The reserved bytes of pools.
+pub struct ByPool {
+    /// In the order of the ids.
+    pools: Vec<(PoolId, StatRow)>,
+    /// With so many pools the dead ones are removed: at least twice as many as were alive the last time.
+    sweep_at: usize,
+}
+
+/// Is there anything to say of a pool?
+fn is_current((pool, row): &(PoolId, StatRow)) -> bool {
+    row[ALL].current != 0 || pool.is_alive()
+}
 
 impl ByPool {
     /// No pool.
     pub const fn new() -> ByPool {
-        ByPool(Vec::new())
+        ByPool { pools: Vec::new(), sweep_at: FEW }
     }
 
-    /// Makes sure that a pool can be counted.
+    fn find(&self, pool: PoolId) -> std::result::Result<usize, usize> {
+        self.pools.binary_search_by_key(&pool.word(), |(known, _)| known.word())
+    }
+
+    /// Makes sure that a pool, which is alive, can be counted.
     pub fn know(&mut self, pool: PoolId) -> Result<()> {
-        if self.0.iter().any(|(known, _)| *known == pool) {
+        if self.find(pool).is_ok() {
             return Ok(());
         }
-        self.0.try_reserve(1).map_err(|_| Error::OutOfHostMemory("the statistics of a pool"))?;
-        self.0.push((pool, StatRow::default()));
+        if self.pools.len() >= self.sweep_at {
+            self.pools.retain(is_current);
+            self.sweep_at = FEW.max(2 * self.pools.len());
+        }
+        self.pools
+            .try_reserve(1)
+            .map_err(|_| Error::OutOfHostMemory("the statistics of a pool"))?;
+        let (Ok(place) | Err(place)) = self.find(pool);
+        self.pools.insert(place, (pool, StatRow::default()));
         Ok(())
     }
 
-    /// Counts memory that a pool, which is known if it is one, got or gave back.
+    /// Counts memory that a pool got or gave back; of one that is not known nothing is counted.
     pub fn count(&mut self, pool: PoolId, class: Class, bytes: i64) {
-        if let Some((_, row)) = self.0.iter_mut().rev().find(|(known, _)| *known == pool) {
-            for index in [ALL, class.row()] {
-                row[index].change(bytes);
-            }
+        let Ok(place) = self.find(pool) else { return };
+        for index in [ALL, class.row()] {
+            self.pools[place].1[index].change(bytes);
+        }
+        if !is_current(&self.pools[place]) {
+            self.pools.remove(place);
         }
     }
 
     /// The counts of the pool with this pair of numbers.
     pub fn of(&self, pair: (u64, u64)) -> Option<StatRow> {
-        self.0.iter().find(|(pool, _)| pool.pair() == pair).map(|(_, row)| *row)
+        let found = self.pools.iter().find(|(pool, _)| pool.pair() == pair);
+        found.filter(|known| is_current(known)).map(|(_, row)| *row)
     }
 
     /// The counts of all, by their pairs of numbers.
     fn all(&self) -> Result<Vec<((u64, u64), StatRow)>> {
         let mut all = Vec::new();
-        all.try_reserve_exact(self.0.len()).map_err(|_| Error::OutOfHostMemory("statistics"))?;
-        all.extend(self.0.iter().map(|(pool, row)| (pool.pair(), *row)));
+        let current = self.pools.iter().filter(|known| is_current(known));
+        let count = current.clone().count();
+        all.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("statistics"))?;
+        // One may die meanwhile, but none comes alive.
+        all.extend(current.take(count).map(|(pool, row)| (pool.pair(), *row)));
         Ok(all)
     }
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
-        self.0.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_peak);
+        self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_peak);
     }
 
     /// Every total becomes 0.
     pub fn reset_accumulated(&mut self) {
-        self.0.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_accumulated);
+        self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_accumulated);
     }
 }
 

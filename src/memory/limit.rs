@@ -3,6 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A share of `total` in bytes: the largest number whose quotient by `total` is at most `fraction`, so
+/// that `fraction = bytes / total` gives `bytes` whatever the division and the product round to.
+pub(super) fn bytes_of(fraction: f64, total: u64) -> u64 {
+    let product = (fraction * total as f64) as u64;
+    let is_within = |bytes: u64| bytes as f64 / total as f64 <= fraction;
+    if product < total && is_within(product + 1) { product + 1 } else { product }
+}
+
 /// The limit, and what was claimed.
 pub struct Limit {
     /// `u64::MAX`: none.
@@ -27,7 +35,7 @@ impl Limit {
 
     /// A share of `total`, rounded down; the whole is no limit.
     pub fn set(&self, fraction: f64, total: u64) {
-        let most = if fraction == 1.0 { u64::MAX } else { (fraction * total as f64) as u64 };
+        let most = if fraction == 1.0 { u64::MAX } else { bytes_of(fraction, total) };
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
         self.most.store(most, Ordering::Relaxed);
         self.short_at.store(u64::MAX, Ordering::Relaxed);
@@ -98,6 +106,19 @@ mod tests {
         assert!(!limit.claim(1));
         limit.set(1.0, 1001);
         assert_eq!(limit.most(), u64::MAX);
+    }
+
+    #[test]
+    fn the_share_of_a_number_of_bytes_is_that_number() {
+        const MIB: u64 = 1 << 20;
+        for total in [15 << 10, (80 << 10) - 257, 24_217].map(|mib| mib * MIB + 4096) {
+            for bytes in (1..total / (2 * MIB)).map(|units| units * 2 * MIB) {
+                assert_eq!(bytes_of(bytes as f64 / total as f64, total), bytes, "of {total}");
+                let below = (bytes as f64 - 0.5) / total as f64;
+                assert_eq!(bytes_of(below, total), bytes - 1, "of {total}");
+            }
+        }
+        assert_eq!((bytes_of(0.5, 0), bytes_of(1.0, 1001), bytes_of(0.0, 1001)), (0, 1001, 0));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::{Rank, before_host_function};
-use crate::thread::{self, try_box};
+use crate::shared::Shared;
+use crate::thread;
 use crate::watch::{self, Watcher};
 
 /// An allocation that is about to fail.
@@ -24,47 +25,55 @@ pub struct Shortage {
 pub trait Observes: Send + Sync {
     /// Was memory freed, so that the allocation should be tried again?
     fn freed_memory(&self, shortage: &Shortage) -> bool;
+    /// It is in the list: nothing can fail any more.
+    fn attached(&self);
 }
 
-/// A box of it: what is retired must have a size.
+/// A box of it: what has several owners has a size.
 struct Observer(Box<dyn Observes>);
 
 /// The observers, oldest first, with their numbers.
 struct List {
-    observers: Vec<(u64, Box<Observer>)>,
+    observers: Vec<(u64, Shared<Observer>)>,
     last: u64,
 }
 
 static LIST: Mutex<List> = Mutex::new(Rank::LEAF, List { observers: Vec::new(), last: 0 });
 
-/// Adds an observer and gives its number.
-pub fn attach(observer: Box<dyn Observes>) -> Result<u64> {
-    let observer = try_box(Observer(observer), "an observer")?;
+/// A number for an observer, newer than all before.
+pub fn next_number() -> u64 {
     let mut list = LIST.lock();
-    list.observers.try_reserve(1).map_err(|_| Error::OutOfHostMemory("the list of observers"))?;
     list.last += 1;
-    let number = list.last;
-    list.observers.push((number, observer));
-    Ok(number)
+    list.last
 }
 
-/// Takes an observer out, if it is still there; it goes once no thread can be in it.
+/// Adds an observer under its number. On failure it is dropped without having been attached.
+pub fn attach(number: u64, observer: Box<dyn Observes>) -> Result<()> {
+    let observer = Shared::new(Observer(observer), "an observer")?;
+    let mut list = LIST.lock();
+    if list.observers.try_reserve(1).is_err() {
+        drop(list);
+        return Err(Error::OutOfHostMemory("the list of observers"));
+    }
+    observer.0.attached();
+    let index = list.observers.partition_point(|(known, _)| *known < number);
+    list.observers.insert(index, (number, observer));
+    Ok(())
+}
+
+/// Takes an observer out, if it is still there. It ends here, or on the last of the threads that are in it.
 pub fn detach(number: u64) {
     let mut list = LIST.lock();
-    let found = list.observers.iter().position(|(known, _)| *known == number);
-    let observer = found.map(|index| list.observers.remove(index).1);
+    let found = list.observers.binary_search_by_key(&number, |(known, _)| *known);
+    let observer = found.ok().map(|index| list.observers.remove(index).1);
     drop(list);
-    if let Some(observer) = observer {
-        thread::retire(observer);
-    }
+    drop(observer);
 }
 
 /// Takes all observers out.
 pub fn detach_all() {
     let observers = std::mem::take(&mut LIST.lock().observers);
-    for (_, observer) in observers {
-        thread::retire(observer);
-    }
+    drop(observers);
 }
 
 /// Says that this thread is in observers, until it is dropped: it may not allocate meanwhile.
@@ -86,25 +95,26 @@ impl Drop for Asking {
 }
 
 /// The observer that comes before one with this number: the next older.
-fn before(number: u64) -> Option<(u64, *const Observer)> {
+fn before(number: u64) -> Option<(u64, Shared<Observer>)> {
     let list = LIST.lock();
-    let found = list.observers.iter().rev().find(|(known, _)| *known < number);
-    found.map(|(known, observer)| (*known, std::ptr::from_ref::<Observer>(observer)))
+    let index = list.observers.partition_point(|(known, _)| *known < number).checked_sub(1)?;
+    list.observers.get(index).map(|(known, observer)| (*known, observer.share()))
 }
 
 /// Asks every observer, newest first: did any free memory? The caller holds no lock.
 pub(super) fn ask(shortage: impl FnOnce() -> Shortage) -> bool {
-    let Some(mut next) = before(u64::MAX) else { return false };
+    let Some((mut number, mut observer)) = before(u64::MAX) else { return false };
     let shortage = shortage();
     let _asking = Asking::begin();
     let mut freed = false;
     loop {
         before_host_function();
-        // SAFETY: one that is taken out lives until the threads that are inside have left; this is one.
-        let observer = unsafe { &*next.1 };
         freed |= observer.0.freed_memory(&shortage);
-        match before(next.0) {
-            Some(older) => next = older,
+        let older = before(number);
+        // One that was taken out meanwhile ends here.
+        drop(observer);
+        match older {
+            Some(older) => (number, observer) = older,
             None => return freed,
         }
     }

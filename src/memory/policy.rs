@@ -3,6 +3,7 @@
 
 use super::arena::Request;
 use super::block::UNIT;
+use super::limit::bytes_of;
 use super::segmented::Rules;
 use super::settings::{INTERVALS, Settings};
 use super::stats::Class;
@@ -133,7 +134,7 @@ impl Policy {
     /// Up to so much reserved memory, of `most`, streams are left apart.
     pub fn not_shared_below(&self, most: u64) -> u64 {
         let threshold = f64::from_bits(self.sharing_threshold.load(Ordering::Relaxed));
-        (most as f64 * threshold) as u64
+        bytes_of(threshold, most)
     }
 
     /// Is idle memory shared between streams?
@@ -171,7 +172,7 @@ impl Policy {
     /// The reserved bytes above which garbage is collected, for a limit; none: it is not.
     pub fn collects_above(&self, limit: u64) -> Option<u64> {
         let threshold = f64::from_bits(self.threshold.load(Ordering::Relaxed));
-        (threshold > 0.0 && limit != u64::MAX).then_some((threshold * limit as f64) as u64)
+        (threshold > 0.0 && limit != u64::MAX).then(|| bytes_of(threshold, limit))
     }
 
     /// Does memory come in segments?

@@ -236,18 +236,25 @@ impl MemPool {
         self.own.lock().as_ref().map(Pool::share).ok_or(DESTROYED)
     }
 
-    /// Sends this thread's allocations on a device there, until the matching `end`.
-    pub fn begin(&self, device: &Device) -> Result<()> {
+    /// Sends this thread's allocations on a device there, until the matching `end`; the host names it by
+    /// a handle.
+    pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
         if matches!(device.memory.server(), Server::DriverPool | Server::Pluggable) {
             let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
             return Err(Error::NotSupported { what, by });
         }
-        route::begin(self.share()?, device.ordinal(), device.streams.generation())
+        route::begin(self.share()?, handle, device.ordinal(), device.streams.generation())
     }
 
     /// Ends that.
     pub fn end(&self, device: &Device) -> Result<()> {
         route::end(self.id, device.ordinal(), device.streams.generation())
+    }
+
+    /// The same for a pool whose handle was destroyed since; false: this thread's last `begin` on that
+    /// device was with another one.
+    pub fn end_destroyed(handle: usize, device: &Device) -> bool {
+        route::end_by_handle(handle, device.ordinal(), device.streams.generation())
     }
 
     /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.

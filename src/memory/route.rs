@@ -31,6 +31,8 @@ struct Served {
 /// A thread's allocations on one device go to one pool.
 struct Route {
     pool: Pool,
+    /// The handle by which the host began it, which may be destroyed since; 0: none.
+    handle: usize,
     device: i32,
     /// The runtime in which it began: with that its arenas went.
     generation: u64,
@@ -42,10 +44,11 @@ struct Route {
 }
 
 impl Route {
-    fn new(pool: Pool, device: i32, generation: u64) -> Route {
+    fn new(pool: Pool, handle: usize, device: i32, generation: u64) -> Route {
         watch::begin(Watcher::Route);
         Route {
             pool,
+            handle,
             device,
             generation,
             number: next_number(),
@@ -72,8 +75,9 @@ fn with_own<R>(body: impl FnOnce(&mut Routes) -> R) -> Option<R> {
     unsafe { routes.as_mut() }.map(body)
 }
 
-/// Begins to send this thread's allocations on a device to a pool.
-pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
+/// Begins to send this thread's allocations on a device to a pool, which the host names by a handle; 0:
+/// it has none.
+pub fn begin(pool: Pool, handle: usize, device: i32, generation: u64) -> Result<()> {
     let block = thread::block();
     if block.routes.load(Ordering::Relaxed).is_null() {
         let fresh = try_box(Routes::default(), "a thread's pools")?;
@@ -82,7 +86,7 @@ pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
     let begun = with_own(|routes| {
         routes.0.retain(|route| route.generation == generation);
         routes.0.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's pools"))?;
-        routes.0.push(Route::new(pool, device, generation));
+        routes.0.push(Route::new(pool, handle, device, generation));
         Ok(())
     });
     let begun = begun.unwrap_or(Ok(()));
@@ -94,21 +98,31 @@ pub fn begin(pool: Pool, device: i32, generation: u64) -> Result<()> {
 
 /// Ends what the last `begin` on this device began, which must have been with this pool.
 pub fn end(pool: PoolId, device: i32, generation: u64) -> Result<()> {
+    match end_where(device, generation, |route| route.pool.id() == pool) {
+        true => Ok(()),
+        false => Err(NOT_BEGUN),
+    }
+}
+
+/// The same by the handle with which it was begun, where that is destroyed; false: it was another one.
+pub fn end_by_handle(handle: usize, device: i32, generation: u64) -> bool {
+    handle != 0 && end_where(device, generation, |route| route.handle == handle)
+}
+
+/// Ends the innermost route on a device if it is this one.
+fn end_where(device: i32, generation: u64, is_it: impl Fn(&Route) -> bool) -> bool {
     let ended = with_own(|routes| {
         routes.0.retain(|route| route.generation == generation);
-        let last = routes.0.iter().rposition(|route| route.device == device);
-        match last.filter(|index| routes.0[*index].pool.id() == pool) {
-            Some(index) => {
-                routes.0.remove(index);
-                Ok(routes.0.is_empty())
-            }
-            None => Err(NOT_BEGUN),
-        }
+        let last = routes.0.iter().rposition(|route| route.device == device)?;
+        is_it(&routes.0[last]).then(|| (routes.0.remove(last), routes.0.is_empty()))
     });
-    if ended.unwrap_or(Err(NOT_BEGUN))? {
+    let Some(Some((route, is_last))) = ended else { return false };
+    if is_last {
         forget(thread::block());
     }
-    Ok(())
+    // It may be the last reference to the pool, and close a library.
+    drop(route);
+    true
 }
 
 const NOT_BEGUN: Error = Error::InvalidState(

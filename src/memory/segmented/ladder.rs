@@ -12,7 +12,7 @@ use super::super::ring::Action;
 use super::super::source::{DriverSource, Source};
 use super::super::stats::Class;
 use super::super::suballocations;
-use super::super::{DeviceMemory, history, virtual_memory};
+use super::super::{DeviceMemory, direct, history, virtual_memory};
 use super::fits::Fit;
 use super::{Allocation, Rules, Segments, table};
 use crate::device::Device;
@@ -207,7 +207,12 @@ impl DeviceMemory {
         drop(guard);
         self.virtual_memory.limit.let_go(bytes);
         if let Some(allocation) = allocation {
-            let _ = self.give(device, Gone::new(arena, allocation));
+            let mut gone = Gone::new(arena, allocation);
+            match error {
+                Error::OutOfHostMemory(_) => drop(self.give(device, gone)),
+                // Memory that is in use elsewhere is not this segment's to give back.
+                _ => suballocations::segment_goes(device, gone.heap.take()),
+            }
         }
         Err(error)
     }
@@ -218,8 +223,11 @@ impl DeviceMemory {
         let Some(Allocation { address, bytes, oversize, .. }) = *allocation else {
             return Err(NO_ROOM);
         };
-        // What is tcuda's own is another arena's block, or another segment.
-        if virtual_memory::device_of(address).is_some() {
+        // What is tcuda's own is another arena's block, another segment, or a block in no arena.
+        let last = address.saturating_add(bytes - 1);
+        let is_mapped =
+            [address, last].into_iter().any(|at| virtual_memory::device_of(at).is_some());
+        if is_mapped || direct::has(address) {
             return Err(NOT_ITS_OWN);
         }
         // SAFETY: the lock is held, and this is the only reference.

@@ -378,7 +378,7 @@ fn small_blocks_and_private_pools_have_no_aliases() {
         let block = bench.malloc(stream, 120 * MIB);
         assert_eq!((aliases(block), bench.reserved()), (0, 288 * MIB));
         let pool = MemPool::new(0, None).unwrap();
-        pool.begin(bench.device).unwrap();
+        pool.begin(0, bench.device).unwrap();
         let parts = two_free_ranges(bench, stream);
         let block = bench.malloc(stream, 120 * MIB);
         assert_eq!((aliases(parts[0]), bench.reserved()), (0, 288 * MIB + 288 * MIB));

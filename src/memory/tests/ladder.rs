@@ -218,6 +218,8 @@ impl Observes for Frees {
         }
         self.answer
     }
+
+    fn attached(&self) {}
 }
 
 #[test]
@@ -232,7 +234,9 @@ fn observers_are_asked_last_and_may_free() {
             let block = AtomicUsize::new(block as usize);
             let bench = (runtime, device);
             let frees = Frees { asked: Arc::clone(&asked), order, answer, block, bench };
-            observers::attach(Box::new(frees)).unwrap()
+            let number = observers::next_number();
+            observers::attach(number, Box::new(frees)).unwrap();
+            number
         };
         let held = bench.malloc(other, 48 * MIB);
         let quiet = attach(1, false, 0);

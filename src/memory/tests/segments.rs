@@ -188,7 +188,7 @@ fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
             let configure = |text| runtime::configure(&thread::enter().unwrap(), text).unwrap();
             configure(pools);
             let pool = MemPool::new(USE_ON_OOM, None).unwrap();
-            pool.begin(bench.device).unwrap();
+            pool.begin(0, bench.device).unwrap();
             let sizes = [30 * KIB, 500 * KIB, 3 * MIB];
             let lent = sizes.map(|bytes| bench.malloc(stream, bytes));
             pool.end(bench.device).unwrap();

@@ -320,7 +320,7 @@ fn pools_and_captured_streams_are_left_alone() {
     super::sharing("memory=1GiB", |bench| {
         let (first, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let pool = MemPool::new(0, None).unwrap();
-        pool.begin(bench.device).unwrap();
+        pool.begin(0, bench.device).unwrap();
         bench.free(bench.malloc(first, 40 * MIB));
         pool.end(bench.device).unwrap();
         bench.free(bench.malloc(second, 40 * MIB));

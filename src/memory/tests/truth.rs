@@ -125,7 +125,7 @@ impl Run<'_> {
             _ => None,
         };
         if let Some(pool) = pool {
-            self.pools[pool].begin(self.bench.device).unwrap();
+            self.pools[pool].begin(0, self.bench.device).unwrap();
         }
         let outcome = self.bench.try_malloc(self.streams[stream], requested);
         if let Some(pool) = pool {
