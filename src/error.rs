@@ -354,9 +354,7 @@ pub enum Error {
     #[error("{0}")]
     PeerGone(&'static str),
     /// A file could not be written.
-    #[error(
-        "{path} cannot be written (errno {code}); name a directory that exists, with room in it"
-    )]
+    #[error("{path} cannot be written (errno {code}); {}", crate::file::advice(*.code))]
     File {
         /// What was passed, perhaps shortened.
         path: Text,

@@ -83,6 +83,16 @@ impl State {
         }
     }
 
+    fn require_template(&self) -> Result<()> {
+        self.require_captured(NOT_CAPTURED)?;
+        match self.template {
+            0 => Err(Error::InvalidState(
+                "the graph has no template any more: make it by tcuda_graph_create with keep 1",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds a generator, once.
     fn register(&mut self, runtime: &Runtime, generator: &Generator) -> Result<()> {
         if self.generators.iter().any(|known| known.generator.is_of(generator)) {
@@ -357,19 +367,18 @@ impl Graph {
 
     /// Prints the template into a file, in DOT.
     pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
-        let _templates = TEMPLATES.lock();
-        let state = self.state.lock();
-        state.require_captured(NOT_CAPTURED)?;
-        if state.template == 0 {
-            return Err(Error::InvalidState(
-                "the graph has no template any more: make it by tcuda_graph_create with keep 1",
-            ));
-        }
-        crate::file::can_be_written(path)?;
-        let _relaxed = Relaxed::enter(runtime.driver());
-        // SAFETY: the graph is alive, and the path ends with a NUL.
-        unsafe { runtime.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE) }?;
-        Ok(())
+        self.state.lock().require_template()?;
+        crate::file::replace_by_name(path, |path| {
+            let _templates = TEMPLATES.lock();
+            let state = self.state.lock();
+            state.require_template()?;
+            let _relaxed = Relaxed::enter(runtime.driver());
+            // SAFETY: the graph is alive, and the path ends with a NUL.
+            unsafe {
+                runtime.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE)
+            }?;
+            Ok(())
+        })
     }
 
     /// The driver's handles: the template's and the executable's, NULL where there is none.

@@ -231,7 +231,7 @@ pub fn store(key: &Key, image: &Image) {
             put(&image.entry)?;
             put(&image.bytes)
         };
-        file::replace_with(text, 0o600, body).is_ok()
+        file::replace_private(text, body).is_ok()
     };
     if !write(&path) {
         make_directories(&mut path);
