@@ -3,27 +3,7 @@
 
 #include <stddef.h>
 
-#include "support.h"
-
-/* DLPack 1.0's own structs, written down once more: what consumers are compiled with. */
-typedef struct { int32_t device_type, device_id; } dl_device;
-typedef struct { uint8_t code, bits; uint16_t lanes; } dl_data_type;
-typedef struct {
-    void *data;
-    dl_device device;
-    int32_t ndim;
-    dl_data_type dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} dl_tensor;
-typedef struct { uint32_t major, minor; } dl_version;
-typedef struct dl_managed {
-    dl_version version;
-    void *manager_ctx;
-    void (*deleter)(struct dl_managed *self);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_managed;
+#include "dl_tensor.h"
 
 #define SAME(member) _Static_assert(offsetof(tcuda_tensor, member) == offsetof(dl_tensor, member) \
     && sizeof ((tcuda_tensor *)0)->member == sizeof ((dl_tensor *)0)->member, #member)
@@ -36,42 +16,6 @@ SAME(strides);
 SAME(byte_offset);
 _Static_assert(sizeof(tcuda_tensor) == sizeof(dl_tensor), "size");
 _Static_assert(offsetof(dl_managed, tensor) == 32 && sizeof(dl_managed) == 80, "as in dlpack.h");
-
-enum { READ_ONLY = 1, COPIED = 2, PADDED = 4 };
-
-static const tcuda_dtype float32 = { TCUDA_DTYPE_FLOAT, 32, 1 };
-
-/* ---- A library that lends ---- */
-
-static atomic_int deleted;
-
-static void delete(dl_managed *self)
-{
-    CHECK(self->manager_ctx == &deleted);
-    atomic_fetch_add(&deleted, 1);
-    memset(self, 0x5A, sizeof *self);
-}
-
-static dl_managed lend(void *data, int32_t ndim, int64_t *shape, int64_t *strides)
-{
-    const dl_managed managed = {
-        .version = { 1, 0 }, .manager_ctx = &deleted, .deleter = delete,
-        .tensor = { .data = data, .device = { TCUDA_DEVICE_CPU, 0 }, .ndim = ndim,
-            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = shape, .strides = strides },
-    };
-    return managed;
-}
-
-static struct DLManagedTensorVersioned *capsule(dl_managed *managed)
-{
-    return (struct DLManagedTensorVersioned *)(void *)managed;
-}
-
-static bool is_zero(const tcuda_tensor *tensor)
-{
-    static const tcuda_tensor zero;
-    return memcmp(tensor, &zero, sizeof zero) == 0;
-}
 
 static void a_loan_is_ended_once(void)
 {
@@ -247,6 +191,33 @@ static void a_loan_goes_back_as_it_came(void)
     CHECK_EQ(atomic_load(&deleted), 1);
 }
 
+/* What the host has changed of it, or what begins beyond its data, leaves as it is now. */
+static void a_slice_of_a_loan_begins_at_its_data(void)
+{
+    static float memory[24];
+    for (int changed = 0; changed < 3; changed++) {
+        int64_t shape[] = { 12 };
+        dl_managed managed = lend(memory, 1, shape, NULL), *out = NULL;
+        managed.tensor.byte_offset = changed == 0 ? 16 : 0;
+        managed.flags = READ_ONLY;
+        tcuda_tensor tensor;
+        atomic_store(&deleted, 0);
+        CHECK_OK(tcuda_tensor_from_dlpack(capsule(&managed), &tensor));
+        if (changed == 1)
+            tensor.byte_offset = 16;
+        tensor.shape[0] = changed == 2 ? 5 : 12;
+        CHECK_OK(tcuda_tensor_to_dlpack(&tensor, (struct DLManagedTensorVersioned **)(void *)&out));
+        CHECK(out != &managed && is_zero(&tensor));
+        CHECK((float *)out->tensor.data == memory + (changed < 2 ? 4 : 0));
+        CHECK_EQ(out->tensor.byte_offset, 0);
+        CHECK_EQ(out->tensor.shape[0], changed == 2 ? 5 : 12);
+        CHECK_EQ(out->flags, READ_ONLY);
+        CHECK_EQ(atomic_load(&deleted), 0);
+        out->deleter(out);
+        CHECK_EQ(atomic_load(&deleted), 1);
+    }
+}
+
 /* ---- Memory of ours ---- */
 
 static uint64_t allocated(int32_t device)
@@ -276,14 +247,14 @@ static void a_block_becomes_a_capsule(int32_t device)
     int64_t shape[] = { 3, 5 };
     tcuda_tensor tensor = on_device(allocate(64, device, NULL), device, 2, shape);
     tensor.byte_offset = 4;
-    void *const data = tensor.data;
+    char *const data = tensor.data;
     struct DLManagedTensorVersioned *out = NULL;
     CHECK_OK(tcuda_tensor_to_dlpack(&tensor, &out));
     CHECK(is_zero(&tensor));
     dl_managed *const managed = (dl_managed *)(void *)out;
     CHECK_EQ(managed->version.major, 1);
     CHECK_EQ(managed->flags, 0);
-    CHECK(managed->tensor.data == data && managed->tensor.byte_offset == 4);
+    CHECK((char *)managed->tensor.data == data + 4 && managed->tensor.byte_offset == 0);
     CHECK_EQ(managed->tensor.device.device_type, TCUDA_DEVICE_CUDA);
     CHECK_EQ(managed->tensor.device.device_id, device);
     CHECK_EQ(managed->tensor.dtype.bits, 32);
@@ -293,7 +264,7 @@ static void a_block_becomes_a_capsule(int32_t device)
     CHECK(allocated(device) > before);
     /* In again: the tensor is the library's, and its release frees the block. */
     CHECK_OK(tcuda_tensor_from_dlpack(out, &tensor));
-    CHECK(tensor.data == data && tensor.byte_offset == 4 && tensor.shape[0] == 3);
+    CHECK((char *)tensor.data == data + 4 && tensor.byte_offset == 0 && tensor.shape[0] == 3);
     CHECK(allocated(device) > before);
     CHECK_OK(tcuda_tensor_release(&tensor));
     CHECK_EQ(allocated(device), before);
@@ -412,6 +383,7 @@ int main(void)
     scalars_and_nothing_are_tensors();
     what_the_host_changed_is_noticed();
     a_loan_goes_back_as_it_came();
+    a_slice_of_a_loan_begins_at_its_data();
     threads_lend_at_once();
     SKIP_WITHOUT_GPU();
     for (int32_t device = 0; device < num_devices(); device++) {

@@ -4,7 +4,7 @@ use super::boundary::{Call, Sized_, boundary, out, struct_in, text};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
-use super::tensor::{parts_of, tcuda_tensor, view, writable};
+use super::tensor::{is_read_only, parts_of, tcuda_tensor, view, writable};
 use crate::error::{Error, Result};
 use crate::jit::call::Scalars;
 use crate::jit::recent::Asked;
@@ -230,8 +230,8 @@ impl Views {
 ///
 /// @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
 ///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
-///                 multiples of an element's size, and strides not negative. At most 25 dimensions
-///                 of which no two are as one
+///                 multiples of an element's size, and strides not negative where there are
+///                 elements. At most 25 dimensions of which no two are as one
 /// @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
 /// @param outputs  as many as the function has, on that device, of the shape and type that the
 ///                 inputs have together. One may be an input, but share no part of one, nor two of
@@ -284,7 +284,7 @@ fn call_again(
             // SAFETY: not NULL, and as long as the caller says.
             let raw = unsafe { list.wrapping_add(index).read_unaligned() };
             let Some(found) = parts_of(&raw) else { return Ok(false) };
-            if list == outputs.0 && owned::is_read_only(raw.shape as usize) {
+            if list == outputs.0 && owned::has_read_only() && is_read_only(&raw) {
                 return Ok(false);
             }
             parts[len].write(found);

@@ -193,7 +193,7 @@ pub(super) fn read_view(
 ) -> Result<()> {
     let raw = read(tensor, name)?;
     set_view(view, &raw)?;
-    view.read_only = owned::is_read_only(raw.shape as usize);
+    view.read_only = owned::is_read_only(raw.shape as usize, view);
     Ok(())
 }
 
@@ -211,12 +211,19 @@ pub(super) fn read_writable(
     name: &'static str,
 ) -> Result<()> {
     let raw = read(tensor, name)?;
-    if owned::is_read_only(raw.shape as usize) {
+    set_view(view, &raw)?;
+    if owned::is_read_only(raw.shape as usize, view) {
         return Err(Error::Invalid(
-            "the tensor must not be written: the capsule that it came from is read-only",
+            "the tensor must not be written: the capsule that its memory came from is read-only",
         ));
     }
-    set_view(view, &raw)
+    Ok(())
+}
+
+/// Must a tensor not be written, or is it none?
+#[cold]
+pub(super) fn is_read_only(raw: &tcuda_tensor) -> bool {
+    view_of(raw).map_or(true, |view| owned::is_read_only(raw.shape as usize, &view))
 }
 
 /// The host's form of a tensor that was filled in with others.
@@ -276,7 +283,8 @@ pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcud
 /// the library, and does not ask whose the memory is; what uses the tensor does.
 ///
 /// @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
-///                     flags say read-only, functions that write to the tensor refuse it
+///                     flags say read-only, functions that write refuse the tensor, and tensors
+///                     of the host's own that share a byte with it, until it is released
 /// @param[out] tensor  the caller's, to be released; its shape and strides are the library's
 #[unsafe(no_mangle)]
 #[must_use]
@@ -344,7 +352,8 @@ unsafe extern "C" fn delete_capsule(managed: *mut DLManagedTensorVersioned) {
     }
 }
 
-fn capsule_of(raw: &tcuda_tensor, view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
+/// A capsule begins at the first element: consumers are known that ignore byte_offset.
+fn capsule_of(view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
     let mut sizes = owned::sizes(view)?;
     let shape = sizes.as_mut_ptr();
     let strides = shape.wrapping_add(view.shape().len());
@@ -354,15 +363,28 @@ fn capsule_of(raw: &tcuda_tensor, view: &Tensor, read_only: bool) -> Result<Box<
         manager: std::ptr::null_mut(),
         deleter: Some(delete_capsule),
         flags: if read_only { READ_ONLY } else { 0 },
-        tensor: lent(view, Lent { shape, strides }, raw.byte_offset),
+        tensor: lent(&view.without_offset(), Lent { shape, strides }, 0),
     };
     try_box(Capsule { managed, sizes, share: None }, "a capsule")
+}
+
+/// Does a capsule say what the tensor that was made of it says now, and without a byte_offset?
+fn is_as_it_came(object: *mut c_void, view: &Tensor) -> bool {
+    // SAFETY: lent by from_dlpack, as a capsule of this version, and not given back.
+    let capsule = unsafe { object.cast::<DLManagedTensorVersioned>().read_unaligned() };
+    let is_same = |lent: Tensor| {
+        (lent.address, lent.place, lent.dtype) == (view.address, view.place, view.dtype)
+            && (lent.shape(), lent.strides()) == (view.shape(), view.strides())
+    };
+    capsule.tensor.byte_offset == 0 && view_of(&capsule.tensor).is_ok_and(is_same)
 }
 
 /// Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
 /// thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
 /// that it was allocated on. Who gives the capsule to a user of other streams calls
-/// tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+/// tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
+/// unless the host has changed it: then one that gives that capsule back. The capsule's data is the
+/// first element, and its byte_offset 0.
 ///
 /// @param tensor        one that the library filled in; or one of the host's own, whose data is what
 ///                      tcuda_malloc gave: the capsule takes the block, and copies shape and strides
@@ -383,10 +405,11 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
             crate::memory::find(data)?;
         }
         let view = view_of(&raw)?;
-        let mut capsule = capsule_of(&raw, &view, is_ours && owned::is_read_only(shape))?;
+        let mut capsule = capsule_of(&view, owned::is_read_only(shape, &view))?;
         let share = match is_ours {
             true => match owned::take_out(shape, data)? {
                 Moved::Ours(share) => share,
+                Moved::Loan(loan) if !is_as_it_came(loan.object, &view) => Share::Loan(loan),
                 Moved::Loan(loan) => {
                     managed.set(loan.object.cast());
                     out(tensor, "tensor")?.set(EMPTY);

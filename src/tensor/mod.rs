@@ -8,6 +8,7 @@ mod bundles;
 pub mod dtype;
 pub mod order;
 pub mod owned;
+mod ranges;
 
 pub use dtype::Dtype;
 
@@ -254,6 +255,11 @@ impl Tensor {
         let (shape, strides) = (self.shape(), Some(&strides[..self.ndim]));
         let (dtype, place) = (self.dtype, self.place);
         Tensor::new(Parts { data: address, byte_offset: 0, place, dtype, shape, strides })
+    }
+
+    /// The same view, of memory that starts at its first element.
+    pub fn without_offset(&self) -> Tensor {
+        Tensor { data: if self.data == 0 { 0 } else { self.address }, ..*self }
     }
 
     /// Its memory, seen in another way that was checked.

@@ -6,6 +6,7 @@
 
 use super::bundle::{Bundle, Given};
 use super::bundles::Bundles;
+use super::ranges::{Range, Ranges};
 use super::{Parts, Place, Tensor};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -115,7 +116,8 @@ struct Entry {
     /// What the tensor's shape and strides lead to.
     sizes: Sizes,
     data: u64,
-    read_only: bool,
+    /// Its bytes, if it must not be written.
+    read_only: Option<Range>,
 }
 
 type Entries = HashMap<usize, Entry, BuildHasherDefault<DefaultHasher>>;
@@ -124,13 +126,19 @@ type Entries = HashMap<usize, Entry, BuildHasherDefault<DefaultHasher>>;
 struct Filled {
     /// Single ones, by the addresses of their shapes.
     entries: Entries,
+    /// Bytes of those of them that must not be written.
+    read_only: Ranges,
     /// Those that were filled in together, by where their sizes begin.
     bundles: Bundles,
 }
 
 static TABLE: Mutex<Filled> = Mutex::new(
     Rank::LEAF,
-    Filled { entries: Entries::with_hasher(BuildHasherDefault::new()), bundles: Bundles::new() },
+    Filled {
+        entries: Entries::with_hasher(BuildHasherDefault::new()),
+        read_only: Ranges::new(),
+        bundles: Bundles::new(),
+    },
 );
 /// Tensors that must not be written, so that nobody looks where there are none.
 static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
@@ -165,13 +173,17 @@ pub fn sizes(tensor: &Tensor) -> Result<Sizes> {
 
 fn insert(tensor: &Tensor, source: Source, read_only: bool) -> Result<Lent> {
     let mut sizes = sizes(tensor)?;
+    let read_only = if read_only { Some(tensor.range()?) } else { None };
     let shape = sizes.as_mut_ptr();
     let strides = shape.wrapping_add(tensor.shape().len());
     let mut table = TABLE.lock();
     table.entries.try_reserve(1).map_err(|_| NO_ROOM)?;
+    if let Some(range) = read_only {
+        table.read_only.insert(range)?;
+    }
     let entry = Entry { source, sizes, data: tensor.data, read_only };
     table.entries.insert(shape as usize, entry);
-    READ_ONLY.fetch_add(usize::from(read_only), Ordering::Relaxed);
+    READ_ONLY.fetch_add(usize::from(read_only.is_some()), Ordering::Relaxed);
     Ok(Lent { shape, strides })
 }
 
@@ -232,7 +244,10 @@ impl Filled {
             Some(_) => return Err(NOT_ITS_DATA),
         }
         let entry = self.entries.remove(&shape).ok_or(NOT_OURS)?;
-        READ_ONLY.fetch_sub(usize::from(entry.read_only), Ordering::Relaxed);
+        if let Some(range) = entry.read_only {
+            self.read_only.remove(range);
+            READ_ONLY.fetch_sub(1, Ordering::Relaxed);
+        }
         if self.entries.is_empty() {
             // So that nothing is left of it at the end.
             self.entries = Entries::default();
@@ -314,19 +329,26 @@ pub fn withdraw_bundle(start: usize) -> Option<Bundle> {
     Some(bundle)
 }
 
-/// Must a tensor with this shape not be written?
-pub fn is_read_only(shape: usize) -> bool {
-    if READ_ONLY.load(Ordering::Relaxed) == 0 {
+/// Is there any tensor that must not be written?
+#[inline]
+pub fn has_read_only() -> bool {
+    READ_ONLY.load(Ordering::Relaxed) != 0
+}
+
+/// Must a tensor with this shape not be written? What the library filled in says so itself; a tensor of
+/// the host's own must not share a byte with a read-only one that the library filled in.
+pub fn is_read_only(shape: usize, view: &Tensor) -> bool {
+    if !has_read_only() {
         return false;
     }
     let table = TABLE.lock();
-    match table.entries.get(&shape) {
-        Some(entry) => entry.read_only,
-        None => {
-            let member = table.bundles.find(shape);
-            member.is_some_and(|(bundle, member)| table.bundles.of(bundle).is_read_only(member))
-        }
+    if let Some(entry) = table.entries.get(&shape) {
+        return entry.read_only.is_some();
     }
+    if let Some((bundle, member)) = table.bundles.find(shape) {
+        return table.bundles.of(bundle).is_read_only(member);
+    }
+    view.range().is_ok_and(|range| table.read_only.meets(range))
 }
 
 /// What a capsule has of a tensor's.
@@ -336,6 +358,8 @@ pub enum Share {
     Block(Block),
     /// The part of a bundle's tensor, by where its shape was.
     Member(usize),
+    /// What another library lent, seen in another way than it was lent.
+    Loan(Loan),
 }
 
 impl Share {
@@ -343,6 +367,10 @@ impl Share {
     pub fn end(self, inside: &Inside) -> Result<()> {
         match self {
             Share::Block(block) => block.free(inside),
+            Share::Loan(loan) => {
+                loan.end();
+                Ok(())
+            }
             Share::Member(shape) => {
                 let mut gone = Bundle::none();
                 let source = {

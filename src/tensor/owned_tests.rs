@@ -17,7 +17,7 @@ fn our_own_memory_is_given_back_once() {
     assert_eq!(memory::find(tensor.data).unwrap().requested, 60);
     assert_eq!(tensor.require_on(runtime).unwrap(), 0);
     let shape = lent.shape as usize;
-    assert!(is_ours(shape) && !is_read_only(shape));
+    assert!(is_ours(shape) && !is_read_only(shape, &tensor));
     assert!(take(shape, tensor.data + 4).is_err());
     take(shape, tensor.data).unwrap().end(&inside).unwrap();
     assert!(memory::find(tensor.data).is_err() && take(shape, tensor.data).is_err());
