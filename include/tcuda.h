@@ -1732,7 +1732,8 @@ tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
  * the library, and does not ask whose the memory is; what uses the tensor does.
  *
  * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
- * flags say read-only, functions that write to the tensor refuse it
+ * flags say read-only, functions that write refuse the tensor, and tensors
+ * of the host's own that share a byte with it, until it is released
  * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1743,7 +1744,9 @@ tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
  * Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
  * thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
  * that it was allocated on. Who gives the capsule to a user of other streams calls
- * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again.
+ * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
+ * unless the host has changed it: then one that gives that capsule back. The capsule's data is the
+ * first element, and its byte_offset 0.
  *
  * @param tensor        one that the library filled in; or one of the host's own, whose data is what
  * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
@@ -2836,7 +2839,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_jit_create(const char *code, const tcuda_jit_options *options, tcuda_jit **jit);
 
 /**
- * The same for a function that returns void, whose last parameters are its outputs, T &.
+ * The same for a function whose last parameters are its outputs, T &. It returns void, or a value
+ * that is ignored.
  * (torch.cuda.jiterator._create_multi_output_jit_fn)
  *
  * @param num_outputs  1 to 8
@@ -2865,8 +2869,8 @@ tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
  *
  * @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
  * e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
- * multiples of an element's size, and strides not negative. At most 25 dimensions
- * of which no two are as one
+ * multiples of an element's size, and strides not negative where there are
+ * elements. At most 25 dimensions of which no two are as one
  * @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
  * @param outputs  as many as the function has, on that device, of the shape and type that the
  * inputs have together. One may be an input, but share no part of one, nor two of

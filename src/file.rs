@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const CHUNK: usize = 4 << 10;
 
 /// How long the reader of a FIFO may take nothing, in milliseconds.
-const PATIENCE: c_int = 10_000;
+const PATIENCE: c_int = if cfg!(test) { 100 } else { 10_000 };
 
 /// Symbolic links that are followed: as many as Linux follows.
 const MOST_LINKS: usize = 40;
@@ -295,8 +295,8 @@ impl Quiet {
     const SIGNALS: [c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
 
     fn begin() -> Quiet {
-        let [mut all, mut signals, mut before, mut waiting] =
-            [const { () }; 4].map(|()| no_signals());
+        let (mut all, mut signals) = (no_signals(), no_signals());
+        let (mut before, mut waiting) = (no_signals(), no_signals());
         for signal in Quiet::SIGNALS {
             // SAFETY: ours to write, and a signal that there is.
             unsafe { libc::sigaddset(&mut all, signal) };

@@ -22,3 +22,17 @@ fn a_file_is_replaced_or_stays() {
     assert!(matches!(nowhere, Err(Error::File { code: libc::ENOENT, .. })));
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn a_reader_that_takes_nothing_ends_the_wait() {
+    let mut ends = [0; 2];
+    // SAFETY: two new descriptors are written to `ends`.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK) }, 0);
+    let [reader, writer] = ends.map(|end| owned(end).unwrap());
+    let more_than_fits = vec![0; 1 << 20];
+    let put = || write(&writer, c"pipe", |put| put(&more_than_fits));
+    assert!(matches!(put(), Err(Error::File { code: libc::ETIMEDOUT, .. })));
+    drop(reader);
+    let _quiet = Quiet::begin();
+    assert!(matches!(put(), Err(Error::File { code: libc::EPIPE, .. })), "and no signal");
+}

@@ -149,7 +149,8 @@ pub unsafe extern "C" fn tcuda_jit_create(
     boundary(|_| create(code, None, options, jit))
 }
 
-/// The same for a function that returns void, whose last parameters are its outputs, T &.
+/// The same for a function whose last parameters are its outputs, T &. It returns void, or a value
+/// that is ignored.
 /// (torch.cuda.jiterator._create_multi_output_jit_fn)
 ///
 /// @param num_outputs  1 to 8

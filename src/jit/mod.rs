@@ -66,7 +66,8 @@ pub struct Jit {
     /// Where its name is in the code.
     name: std::ops::Range<usize>,
     outputs: usize,
-    is_void: bool,
+    /// The outputs are its last parameters; else it returns the one.
+    by_reference: bool,
     scalars: Vec<Declared>,
     /// What was called before, by types and layout.
     plans: Plans<call::PlanKey>,
@@ -95,7 +96,7 @@ impl Jit {
         outputs: Option<i32>,
         scalars: impl ExactSizeIterator<Item = Result<(&'a str, Scalar)>>,
     ) -> Result<Jit> {
-        let Signature { name, is_void } = source::parse(code)?;
+        let Signature { name, by_reference: is_void } = source::parse(code)?;
         if code.contains('\0') {
             return Err(Error::Invalid("code has a NUL inside"));
         }
@@ -110,17 +111,11 @@ impl Jit {
                 });
             }
         };
-        if is_void != outputs.is_some() {
-            return Err(Error::Invalid(match is_void {
-                true => {
-                    "the function returns void: it is one for tcuda_jit_create_multi, whose last \
-                     parameters are its outputs"
-                }
-                false => {
-                    "the function returns a value: it is one for tcuda_jit_create; here it returns \
-                     void, and its last parameters are references for its outputs"
-                }
-            }));
+        if is_void && outputs.is_none() {
+            return Err(Error::Invalid(
+                "the function returns void: it is one for tcuda_jit_create_multi, whose last \
+                 parameters are its outputs",
+            ));
         }
         let start = name.as_ptr() as usize - code.as_ptr() as usize;
         let name = start..start + name.len();
@@ -145,7 +140,7 @@ impl Jit {
             code: copied(code)?,
             name,
             outputs: number,
-            is_void,
+            by_reference: outputs.is_some(),
             scalars: declared,
             plans: Plans::new(),
             recent: Recent::new(),
@@ -153,6 +148,6 @@ impl Jit {
     }
 
     fn signature(&self) -> Signature<'_> {
-        Signature { name: &self.code[self.name.clone()], is_void: self.is_void }
+        Signature { name: &self.code[self.name.clone()], by_reference: self.by_reference }
     }
 }

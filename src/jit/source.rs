@@ -12,8 +12,8 @@ pub const MOST_BYTES: usize = 1 << 20;
 pub struct Signature<'a> {
     /// The name of the function.
     pub name: &'a str,
-    /// It returns nothing, and writes to its last parameters.
-    pub is_void: bool,
+    /// It writes its outputs to its last parameters; a value that it returns is ignored.
+    pub by_reference: bool,
 }
 
 fn malformed(code: &str) -> Error {
@@ -181,7 +181,7 @@ fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
         return None;
     }
     let start = name.as_ptr() as usize - text.as_ptr() as usize;
-    Some(Signature { name: &code[start..start + name.len()], is_void: word == "void" })
+    Some(Signature { name: &code[start..start + name.len()], by_reference: word == "void" })
 }
 
 #[cfg(test)]
@@ -216,8 +216,8 @@ mod tests {
             assert_eq!(name(&code), Some("f"), "{body}");
         }
         let void = "template <typename T> void split(T x, T& a, T& b) { a = x; b = -x; }";
-        assert_eq!(parse(void).unwrap(), Signature { name: "split", is_void: true });
-        assert!(!parse(plain).unwrap().is_void);
+        assert_eq!(parse(void).unwrap(), Signature { name: "split", by_reference: true });
+        assert!(!parse(plain).unwrap().by_reference);
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl Variant<'_> {
         });
         let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
         let name = signature.name;
-        if signature.is_void {
+        if signature.by_reference {
             let declared = Each(outputs, ", ", |f, i| write!(f, "r{i}"));
             let passed = Each(outputs, "", |f, i| write!(f, ", r{i}"));
             writeln!(to, "{computed} {declared};")?;

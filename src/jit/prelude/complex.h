@@ -149,6 +149,106 @@ template <class T> TCUDA_INLINE complex<T> tan(const complex<T> &z) {
     const complex<T> w = tanh(complex<T>(-z.imag(), z.real()));
     return complex<T>(w.imag(), -w.real());
 }
+template <class T> TCUDA_INLINE complex<T> log10(const complex<T> &z) {
+    const T scale = log(T(10));
+    return complex<T>(log(abs(z)) / scale, arg(z) / scale);
+}
+template <class T> TCUDA_INLINE complex<T> pow(const complex<T> &z, const T &w) {
+    return pow(z, complex<T>(w));
+}
+template <class T> TCUDA_INLINE complex<T> pow(const T &z, const complex<T> &w) {
+    return pow(complex<T>(z), w);
+}
+template <class T, class U, class = enable_if_t<is_arithmetic<U>::value && !is_same<T, U>::value>>
+TCUDA_INLINE auto pow(const complex<T> &z, const U &w) {
+    typedef complex<tcuda::real_of<T, U>> wide;
+    return pow(wide(z), wide(static_cast<typename wide::value_type>(w)));
+}
+template <class T, class U, class = enable_if_t<is_arithmetic<U>::value && !is_same<T, U>::value>>
+TCUDA_INLINE auto pow(const U &z, const complex<T> &w) {
+    typedef complex<tcuda::real_of<T, U>> wide;
+    return pow(wide(static_cast<typename wide::value_type>(z)), wide(w));
+}
+template <class T> TCUDA_INLINE complex<T> proj(const complex<T> &z) {
+    const bool is_far = isinf(z.real()) || isinf(z.imag());
+    return is_far ? complex<T>(T(INFINITY), copysign(T(0), z.imag())) : z;
+}
+/* The inverse functions, with the values of C's Annex G at infinities and where there is no number. */
+template <class T> TCUDA_INLINE complex<T> root_of_square(const complex<T> &z, T more) {
+    const T x = z.real(), y = z.imag();
+    return sqrt(complex<T>((x - y) * (x + y) + more, T(2) * x * y));
+}
+template <class T> TCUDA_INLINE complex<T> asinh(const complex<T> &z) {
+    const T x = z.real(), y = z.imag(), right = T(1.5707963267948966);
+    if (isinf(x)) {
+        if (isnan(y)) return z;
+        return complex<T>(x, copysign(isinf(y) ? right / T(2) : T(0), y));
+    }
+    if (isnan(x)) return isinf(y) ? complex<T>(y, x) : y == T(0) ? z : complex<T>(x, x);
+    if (isinf(y)) return complex<T>(copysign(y, x), copysign(right, y));
+    const complex<T> w = log(z + root_of_square(z, T(1)));
+    return complex<T>(copysign(w.real(), x), copysign(w.imag(), y));
+}
+template <class T> TCUDA_INLINE complex<T> acosh(const complex<T> &z) {
+    const T x = z.real(), y = z.imag(), right = T(1.5707963267948966);
+    if (isinf(x)) {
+        if (isnan(y)) return complex<T>(fabs(x), y);
+        const T angle = isinf(y) ? (x > T(0) ? right / T(2) : right * T(1.5))
+                                 : (x > T(0) ? T(0) : right * T(2));
+        return complex<T>(fabs(x), copysign(angle, y));
+    }
+    if (isnan(x)) return isinf(y) ? complex<T>(fabs(y), x) : complex<T>(x, x);
+    if (isinf(y) || (x == T(0) && isnan(y))) return complex<T>(fabs(y), copysign(right, y));
+    const complex<T> w = log(z + root_of_square(z, T(-1)));
+    return complex<T>(copysign(w.real(), T(0)), copysign(w.imag(), y));
+}
+template <class T> TCUDA_INLINE complex<T> atanh(const complex<T> &z) {
+    const T x = z.real(), y = z.imag(), right = T(1.5707963267948966);
+    if (isinf(y)) return complex<T>(copysign(T(0), x), copysign(right, y));
+    if (isnan(y)) return isinf(x) || x == T(0) ? complex<T>(copysign(T(0), x), y) : complex<T>(y, y);
+    if (isnan(x)) return complex<T>(x, x);
+    if (isinf(x)) return complex<T>(copysign(T(0), x), copysign(right, y));
+    if (fabs(x) == T(1) && y == T(0))
+        return complex<T>(copysign(T(INFINITY), x), copysign(T(0), y));
+    const complex<T> w = log((complex<T>(1) + z) / (complex<T>(1) - z));
+    return complex<T>(copysign(w.real() / T(2), x), copysign(w.imag() / T(2), y));
+}
+template <class T> TCUDA_INLINE complex<T> acos(const complex<T> &z) {
+    const T x = z.real(), y = z.imag(), right = T(1.5707963267948966);
+    const bool is_below = signbit(y);
+    if (isinf(x)) {
+        if (isnan(y)) return complex<T>(y, x);
+        if (isinf(y)) return complex<T>(x < T(0) ? right * T(1.5) : right / T(2), -y);
+        return complex<T>(x < T(0) ? right * T(2) : T(0), is_below ? T(INFINITY) : -T(INFINITY));
+    }
+    if (isnan(x)) return complex<T>(x, isinf(y) ? -y : x);
+    if (isinf(y) || (x == T(0) && (y == T(0) || isnan(y)))) return complex<T>(right, -y);
+    const complex<T> w = log(z + root_of_square(z, T(-1)));
+    return complex<T>(fabs(w.imag()), is_below ? fabs(w.real()) : -fabs(w.real()));
+}
+template <class T> TCUDA_INLINE complex<T> asin(const complex<T> &z) {
+    const complex<T> w = asinh(complex<T>(-z.imag(), z.real()));
+    return complex<T>(w.imag(), -w.real());
+}
+template <class T> TCUDA_INLINE complex<T> atan(const complex<T> &z) {
+    const complex<T> w = atanh(complex<T>(-z.imag(), z.real()));
+    return complex<T>(w.imag(), -w.real());
+}
+/* A real number is a complex one. */
+template <class T> TCUDA_INLINE tcuda::real_of<T> real(T x) { return x; }
+template <class T> TCUDA_INLINE tcuda::real_of<T> imag(T) { return 0; }
+template <class T> TCUDA_INLINE tcuda::real_of<T> arg(T x) {
+    return atan2(tcuda::real_of<T>(0), tcuda::real_of<T>(x));
+}
+template <class T> TCUDA_INLINE tcuda::real_of<T> norm(T x) {
+    return tcuda::real_of<T>(x) * tcuda::real_of<T>(x);
+}
+template <class T> TCUDA_INLINE complex<tcuda::real_of<T>> conj(T x) {
+    return complex<tcuda::real_of<T>>(x);
+}
+template <class T> TCUDA_INLINE complex<tcuda::real_of<T>> proj(T x) {
+    return proj(complex<tcuda::real_of<T>>(x));
+}
 }
 namespace tcuda {
 template <class T, class From> struct cast<std::complex<T>, From> {

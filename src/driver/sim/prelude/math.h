@@ -57,6 +57,30 @@ extern "C" double ldexp(double, int) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 extern "C" double scalbn(double, int) noexcept;
 extern "C" float scalbnf(float, int) noexcept;
+/* Functions of one number with another result, or with a place for one. */
+#define TCUDA_TO(result, name) \
+    extern "C" result name(double) noexcept; \
+    extern "C" result name##f(float) noexcept; \
+    inline result name(float x) { return name##f(x); } \
+    template <class T> inline typename tcuda_host::only_if<tcuda_host::is_whole<T>::value, \
+        result>::type name(T x) { return name(double(x)); }
+TCUDA_TO(int, ilogb) TCUDA_TO(long, lrint) TCUDA_TO(long, lround) TCUDA_TO(long long, llrint)
+TCUDA_TO(long long, llround)
+#undef TCUDA_TO
+extern "C" double frexp(double, int *) noexcept;
+extern "C" float frexpf(float, int *) noexcept;
+extern "C" double modf(double, double *) noexcept;
+extern "C" float modff(float, float *) noexcept;
+extern "C" double remquo(double, double, int *) noexcept;
+extern "C" float remquof(float, float, int *) noexcept;
+extern "C" double scalbln(double, long) noexcept;
+extern "C" float scalblnf(float, long) noexcept;
+extern "C" double nan(const char *) noexcept;
+extern "C" float nanf(const char *) noexcept;
+inline float frexp(float x, int *power) { return frexpf(x, power); }
+inline float modf(float x, float *whole) { return modff(x, whole); }
+inline float remquo(float x, float y, int *quotient) { return remquof(x, y, quotient); }
+inline float scalbln(float x, long n) { return scalblnf(x, n); }
 extern "C" int abs(int) noexcept;
 extern "C" long labs(long) noexcept;
 extern "C" long long llabs(long long) noexcept;
