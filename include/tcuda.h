@@ -882,7 +882,8 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
  * Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
  * by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
  * They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
- * tcuda_memory_reset_accumulated leave open scopes alone. tcuda_shutdown closes all.
+ * tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
+ * tcuda_shutdown closes all.
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_push(int32_t device);
@@ -1043,7 +1044,7 @@ tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 #define TCUDA_FRAMES_STATE 2 /**< For blocks only. */
 #define TCUDA_FRAMES_NONE 3  /**< No frames. */
 
-#define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far. */
+#define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far, with TCUDA_HISTORY_OFF as well. */
 #define TCUDA_RECORD_HOST 2  /**< Pinned memory too: blocks in their rounded sizes, and segments. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
 #define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
@@ -1086,7 +1087,9 @@ typedef struct tcuda_history_options {
  * Starts, changes or stops recording what the allocators do, for all devices, present and future;
  * each call says everything anew. Recording that is off costs an operation a load and a branch.
  * The newest events are in snapshots taken with_history; an event that finds no host memory is left
- * out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
+ * out, and no allocation fails for it. A stack is stored while an event or a live block names it:
+ * host memory is that of max_entries events and of the blocks. tcuda_shutdown stops recording and
+ * forgets all of it.
  * (torch.cuda.memory._record_memory_history)
  *
  * @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event

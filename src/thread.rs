@@ -385,6 +385,8 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         crate::stream::forget_current(block);
         crate::memory::route::forget(block);
         crate::blas::leave(address as usize);
+        crate::memory::figures::leave();
+        crate::memory::history::leave();
         block.presence.leave();
     }
     MEMBERS.part(&block.presence);

@@ -31,7 +31,7 @@ pub const TCUDA_FRAMES_STATE: i32 = 2;
 /// No frames.
 pub const TCUDA_FRAMES_NONE: i32 = 3;
 
-/// Forget the events so far.
+/// Forget the events so far, with TCUDA_HISTORY_OFF as well.
 pub const TCUDA_RECORD_CLEAR: u32 = 1;
 /// Pinned memory too: blocks in their rounded sizes, and segments.
 pub const TCUDA_RECORD_HOST: u32 = 2;
@@ -171,7 +171,9 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
 /// Starts, changes or stops recording what the allocators do, for all devices, present and future;
 /// each call says everything anew. Recording that is off costs an operation a load and a branch.
 /// The newest events are in snapshots taken with_history; an event that finds no host memory is left
-/// out, and no allocation fails for it. tcuda_shutdown stops recording and forgets all of it.
+/// out, and no allocation fails for it. A stack is stored while an event or a live block names it:
+/// host memory is that of max_entries events and of the blocks. tcuda_shutdown stops recording and
+/// forgets all of it.
 /// (torch.cuda.memory._record_memory_history)
 ///
 /// @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event

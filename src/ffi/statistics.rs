@@ -272,7 +272,8 @@ pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
 /// Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
 /// by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
 /// They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
-/// tcuda_memory_reset_accumulated leave open scopes alone. tcuda_shutdown closes all.
+/// tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
+/// tcuda_shutdown closes all.
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {

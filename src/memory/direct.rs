@@ -8,6 +8,7 @@ use super::backend::{self, Server};
 use super::pluggable::Pluggable;
 use super::ring::Action;
 use super::source::{DriverSource, Source};
+use super::stacks::{self, Pin};
 use super::stats::{self, Class, LANES, Lanes};
 use super::{
     DeviceMemory, Found, Relaxed, SMALL, history, reclaim, segmented, unknown_pointer,
@@ -51,7 +52,7 @@ pub(super) struct Block {
     stream: *const Stream,
     /// Other streams that use it.
     uses: Vec<*const Stream>,
-    pub stack: u32,
+    pub stack: Pin,
 }
 
 // SAFETY: streams are shared by all threads and live until shutdown.
@@ -222,12 +223,12 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
     let left = known.map_or(0, |known| known.bytes);
     if let Some(known) = known {
         let actions = [Action::FreeRequested, Action::FreeCompleted];
-        known.record(address, &actions, history::stack_of_direct(known.stack));
+        known.record(address, &actions, history::stack_of_direct(known.stack.id()));
     }
     if blocks.try_reserve(1).is_err() {
         return Err((Error::OutOfHostMemory("the table of blocks"), block));
     }
-    block.stack = stack;
+    block.stack = stacks::pin(stack);
     let actions: &[Action] = match block.origin.is_counted() {
         true => &[Action::SegmentAlloc, Action::Alloc],
         false => &[Action::Alloc],
@@ -250,7 +251,7 @@ fn take(address: u64) -> Result<Block> {
         true => &[Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree],
         false => &[Action::FreeRequested, Action::FreeCompleted],
     };
-    block.record(address, actions, history::stack_of_direct(block.stack));
+    block.record(address, actions, history::stack_of_direct(block.stack.id()));
     Ok(block)
 }
 
@@ -335,7 +336,7 @@ impl DeviceMemory {
         if !limit.claim(bytes) {
             return Err(Error::OverLimit);
         }
-        let (device_ordinal, uses, stack) = (self.ordinal, Vec::new(), 0);
+        let (device_ordinal, uses, stack) = (self.ordinal, Vec::new(), Pin::NONE);
         let given = {
             let _relaxed = Relaxed::enter(self.driver);
             match origin {
@@ -453,7 +454,7 @@ impl DeviceMemory {
 
 /// Puts a block back that could not go.
 pub(super) fn put_back(address: u64, block: Block) {
-    let stack = block.stack;
+    let stack = block.stack.id();
     if insert(address, block, stack).is_err() {
         log::write(
             Level::Error,

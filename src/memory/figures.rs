@@ -6,7 +6,26 @@ use super::{Books, DeviceMemory, Relaxed};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::log::{self, Level};
-use crate::thread;
+use crate::{runtime, thread};
+use std::cell::Cell;
+
+thread_local! {
+    /// Scopes that this thread has opened and not closed; some may have been closed by a shutdown.
+    static OPEN_SCOPES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread ends, and what it has opened with it. It is not inside the library.
+pub(crate) fn leave() {
+    if OPEN_SCOPES.replace(0) == 0 {
+        return;
+    }
+    let Ok(inside) = thread::enter() else { return };
+    let Some(runtime) = runtime::existing(&inside) else { return };
+    for device in &runtime.devices {
+        let forget = |books: &mut Books| books.ledger.forget_scopes(thread::number());
+        device.memory.with_ledger(None, forget);
+    }
+}
 
 impl DeviceMemory {
     /// All statistics, but what the driver counts.
@@ -36,6 +55,7 @@ impl DeviceMemory {
             return Err(Error::NotSupported { what, by });
         }
         let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
+        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_add(u32::from(opened)));
         if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
     }
 
@@ -46,6 +66,7 @@ impl DeviceMemory {
             "this thread has no open scope of statistics on the device; call \
              tcuda_memory_stats_push first",
         ))?;
+        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_sub(1));
         Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
     }
 

@@ -1,8 +1,6 @@
 //! Stacks of frames, each kept once: the same call allocates again and again.
 
 use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::rank::Rank;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
@@ -29,49 +27,110 @@ pub struct Frame {
     address: usize,
 }
 
-/// Things one after the other, each found again by its hash. Ids begin with 1.
+/// Where a list lies in the items of a [`Kept`].
+#[derive(Clone, Copy)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+const NOTHING: Span = Span { start: 0, len: 0 };
+
+/// Lists, each stored once and found by its hash. Ids begin with 1 and never change; the id of a list
+/// that was removed is used again.
 struct Kept<T> {
     items: Vec<T>,
-    ends: Vec<usize>,
+    spans: Vec<Span>,
+    /// Ids without a list.
+    vacant: Vec<u32>,
     ids: HashMap<u64, u32, BuildHasherDefault<DefaultHasher>>,
 }
 
 impl<T: Copy + PartialEq + Hash> Kept<T> {
     const fn new() -> Kept<T> {
         let ids = HashMap::with_hasher(BuildHasherDefault::new());
-        Kept { items: Vec::new(), ends: Vec::new(), ids }
+        Kept { items: Vec::new(), spans: Vec::new(), vacant: Vec::new(), ids }
     }
 
     fn get(&self, id: u32) -> &[T] {
-        let Some(index) = (id as usize).checked_sub(1) else { return &[] };
-        let start = index.checked_sub(1).map_or(0, |below| self.ends[below]);
-        &self.items[start..self.ends[index]]
+        let index = (id as usize).wrapping_sub(1);
+        let span = self.spans.get(index).copied().unwrap_or(NOTHING);
+        &self.items[span.start as usize..][..span.len as usize]
     }
 
-    /// The id of a list, kept now if it was not; none without host memory.
-    fn keep(&mut self, list: &[T]) -> Option<u32> {
+    /// The id of a list; `Err`: the key under which it would be.
+    fn find(&self, list: &[T]) -> std::result::Result<u32, u64> {
         let mut hasher = DefaultHasher::new();
         list.hash(&mut hasher);
-        let mut hash = hasher.finish();
-        while let Some(id) = self.ids.get(&hash) {
+        let mut key = hasher.finish();
+        while let Some(id) = self.ids.get(&key) {
             if self.get(*id) == list {
-                return Some(*id);
+                return Ok(*id);
             }
-            hash = hash.wrapping_add(1);
+            key = key.wrapping_add(1);
         }
-        let id = self.append(list)?;
-        self.ids.insert(hash, id);
-        Some(id)
+        Err(key)
+    }
+
+    /// The id of a list, stored now if it was not; none without host memory.
+    fn keep(&mut self, list: &[T]) -> Option<u32> {
+        match self.find(list) {
+            Ok(id) => Some(id),
+            Err(key) => {
+                let id = self.append(list)?;
+                self.ids.insert(key, id);
+                Some(id)
+            }
+        }
     }
 
     fn append(&mut self, list: &[T]) -> Option<u32> {
         self.ids.try_reserve(1).ok()?;
         self.items.try_reserve(list.len()).ok()?;
-        self.ends.try_reserve(1).ok()?;
-        let id = u32::try_from(self.ends.len() + 1).ok()?;
+        self.spans.try_reserve(1).ok()?;
+        let start = u32::try_from(self.items.len()).ok()?;
+        let span = Span { start, len: u32::try_from(list.len()).ok()? };
+        let id = match self.vacant.pop() {
+            Some(id) => id,
+            None => {
+                self.spans.push(NOTHING);
+                u32::try_from(self.spans.len()).ok()?
+            }
+        };
         self.items.extend_from_slice(list);
-        self.ends.push(self.items.len());
+        self.spans[id as usize - 1] = span;
         Some(id)
+    }
+
+    /// The lists of these ids alone, under the same ids; none without host memory.
+    fn only(&self, ids: &Ids) -> Option<Kept<T>> {
+        let mut new = Kept::new();
+        let count = ids.iter().next_back().unwrap_or(0);
+        let wanted = ids.iter().map(|id| self.get(id).len()).sum();
+        new.items.try_reserve_exact(wanted).ok()?;
+        new.spans.try_reserve_exact(count as usize).ok()?;
+        new.vacant.try_reserve_exact(count as usize - ids.iter().count()).ok()?;
+        new.ids.try_reserve(ids.iter().count()).ok()?;
+        for id in 1..=count {
+            new.spans.push(NOTHING);
+            if !ids.has(id) {
+                new.vacant.push(id);
+                continue;
+            }
+            let list = self.get(id);
+            if let Err(key) = new.find(list) {
+                new.ids.insert(key, id);
+            }
+            new.spans[id as usize - 1] =
+                Span { start: new.items.len() as u32, len: list.len() as u32 };
+            new.items.extend_from_slice(list);
+        }
+        Some(new)
+    }
+
+    /// About how much host memory it takes.
+    fn bytes(&self) -> usize {
+        self.items.len() * size_of::<T>() + self.spans.len() * BYTES_OF_AN_ID
     }
 
     /// A copy to be read.
@@ -79,10 +138,42 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         let mut copy = Kept::new();
         copy.items.try_reserve_exact(self.items.len()).map_err(no_memory)?;
-        copy.ends.try_reserve_exact(self.ends.len()).map_err(no_memory)?;
+        copy.spans.try_reserve_exact(self.spans.len()).map_err(no_memory)?;
         copy.items.extend_from_slice(&self.items);
-        copy.ends.extend_from_slice(&self.ends);
+        copy.spans.extend_from_slice(&self.spans);
         Ok(copy)
+    }
+}
+
+/// A span, an entry of the table, and its share of the table's free room.
+const BYTES_OF_AN_ID: usize = 48;
+
+/// A set of ids, which begin with 1.
+pub struct Ids(Vec<bool>);
+
+impl Ids {
+    fn up_to(count: usize) -> Option<Ids> {
+        let mut set = Vec::new();
+        set.try_reserve_exact(count + 1).ok()?;
+        set.resize(count + 1, false);
+        Some(Ids(set))
+    }
+
+    /// Adds an id; one beyond the set's end is left out, and so is 0.
+    pub fn add(&mut self, id: u32) {
+        if let Some(has) = self.0.get_mut(id as usize) {
+            *has = id != 0;
+        }
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.0.get(id as usize).is_some_and(|has| *has)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
+        let indices = self.0.iter().enumerate();
+        indices.filter(|(_, has)| **has).map(|(id, _)| id as u32)
     }
 }
 
@@ -91,6 +182,8 @@ pub struct Stacks {
     texts: Kept<u8>,
     frames: Kept<Frame>,
     stacks: Kept<u32>,
+    /// The bytes from which on those that nothing names should go.
+    most: usize,
 }
 
 impl Default for Stacks {
@@ -102,10 +195,13 @@ impl Default for Stacks {
 /// The most frames of a stack that come from one source.
 pub const DEEPEST: usize = 128;
 
+/// Stacks that take less are not searched for those that nothing names.
+const LEAST: usize = 256 << 10;
+
 impl Stacks {
     /// None.
     pub const fn new() -> Stacks {
-        Stacks { texts: Kept::new(), frames: Kept::new(), stacks: Kept::new() }
+        Stacks { texts: Kept::new(), frames: Kept::new(), stacks: Kept::new(), most: LEAST }
     }
 
     /// The id of a stack, innermost frame first; 0: it is empty, or there is no host memory.
@@ -129,16 +225,64 @@ impl Stacks {
         if len == 0 { 0 } else { self.stacks.keep(&list[..len]).unwrap_or(0) }
     }
 
-    /// A copy in which native frames have names.
-    fn to_be_read(&self) -> Result<Stacks> {
+    /// Do they take so much that those that nothing names should go?
+    pub fn are_many(&self) -> bool {
+        self.bytes() > self.most
+    }
+
+    fn bytes(&self) -> usize {
+        self.texts.bytes() + self.frames.bytes() + self.stacks.bytes()
+    }
+
+    /// An empty set for ids of stacks; none without host memory.
+    pub fn no_ids(&self) -> Option<Ids> {
+        Ids::up_to(self.count())
+    }
+
+    /// Removes all stacks but these, with their frames and texts; without host memory none. To find
+    /// them took looking at `walked` places that may name one. Gives what is to be dropped.
+    pub fn keep_only(&mut self, ids: &Ids, walked: usize) -> Stacks {
+        let new = self.only(ids);
+        let left = new.as_ref().unwrap_or(self).bytes();
+        // So much comes before the next search that its cost is a small share of storing it.
+        let most = left + left.max(walked.saturating_mul(16)).max(LEAST);
+        match new {
+            Some(new) => std::mem::replace(self, Stacks { most, ..new }),
+            None => {
+                self.most = most;
+                Stacks::new()
+            }
+        }
+    }
+
+    fn only(&self, ids: &Ids) -> Option<Stacks> {
+        let mut of_frames = Ids::up_to(self.frame_count())?;
+        let mut of_texts = Ids::up_to(self.texts.spans.len())?;
+        ids.iter().flat_map(|id| self.stacks.get(id)).for_each(|frame| of_frames.add(*frame));
+        for frame in of_frames.iter().flat_map(|id| self.frames.get(id)) {
+            of_texts.add(frame.name);
+            of_texts.add(frame.filename);
+        }
+        Some(Stacks {
+            texts: self.texts.only(&of_texts)?,
+            frames: self.frames.only(&of_frames)?,
+            stacks: self.stacks.only(ids)?,
+            most: 0,
+        })
+    }
+
+    /// A copy.
+    pub fn to_be_read(&self) -> Result<Stacks> {
         Ok(Stacks {
             texts: self.texts.try_clone()?,
             frames: self.frames.try_clone()?,
             stacks: self.stacks.try_clone()?,
+            most: 0,
         })
     }
 
-    fn look_up(&mut self) -> Result<()> {
+    /// Names the native frames of a copy.
+    pub fn look_up(&mut self) -> Result<()> {
         for index in 0..self.frames.items.len() {
             let address = self.frames.items[index].address;
             if address != 0 {
@@ -153,19 +297,19 @@ impl Stacks {
         Ok(())
     }
 
-    /// Number of stacks; ids are 1 to this.
+    /// The largest id of a stack; ids below may have none.
     pub fn count(&self) -> usize {
-        self.stacks.ends.len()
+        self.stacks.spans.len()
     }
 
-    /// Number of frames.
+    /// The largest id of a frame.
     pub fn frame_count(&self) -> usize {
-        self.frames.items.len()
+        self.frames.spans.len()
     }
 
     /// The frames of a stack by their ids, innermost first, without our own.
     pub fn stack(&self, id: u32) -> impl Iterator<Item = u32> {
-        let frames = if id as usize > self.count() { &[] } else { self.stacks.get(id) };
+        let frames = self.stacks.get(id);
         let native = frames.iter().position(|id| self.frame(*id).address != 0);
         let (named, native) = frames.split_at(native.unwrap_or(frames.len()));
         // The host called a function of ours; what that called in turn is nobody's concern.
@@ -189,27 +333,6 @@ impl Stacks {
     pub fn filename(&self, frame: Frame) -> &[u8] {
         self.texts.get(frame.filename)
     }
-}
-
-/// The stacks of what is recorded.
-static STACKS: Mutex<Stacks> = Mutex::new(Rank::LEAF, Stacks::new());
-
-/// Keeps a stack.
-pub fn keep(named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
-    STACKS.lock().keep(named, native)
-}
-
-/// A copy of all stacks, for reading.
-pub fn copy() -> Result<Stacks> {
-    let mut copy = STACKS.lock().to_be_read()?;
-    copy.look_up()?;
-    Ok(copy)
-}
-
-/// Forgets them all: nobody has an id of one any more.
-pub fn forget() {
-    let old = std::mem::take(&mut *STACKS.lock());
-    drop(old);
 }
 
 type Walk = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -312,6 +435,34 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(kept.keep(b"abc"), Some(second));
         assert_eq!((kept.get(first), kept.get(second)), (&b"other"[..], &b"abc"[..]));
+    }
+
+    #[test]
+    fn stacks_that_nothing_names_go_and_the_others_keep_their_ids() {
+        let mut stacks = Stacks::new();
+        let outer = named("outer", 9);
+        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        let ids: Vec<u32> = (1..=100).map(&mut keep).collect();
+        let mut wanted = stacks.no_ids().unwrap();
+        [0, ids[2], ids[69], 101].into_iter().for_each(|id| wanted.add(id));
+        let before = stacks.bytes();
+        drop(stacks.keep_only(&wanted, 0));
+        assert!(stacks.bytes() < before, "{} of {before}", stacks.bytes());
+        assert_eq!((stacks.count(), stacks.stacks.ids.len(), stacks.frames.ids.len()), (70, 2, 3));
+        for id in [3, 70] {
+            let expected = [("inner".to_owned(), id as i32), ("outer".to_owned(), 9)];
+            assert_eq!(lines(&stacks, id), expected);
+        }
+        assert_eq!(stacks.stack(4).count(), 0);
+        // What is there is found; what comes takes an id that is vacant.
+        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        assert_eq!((keep(3), keep(70)), (3, 70));
+        let again: Vec<u32> = (101..=168).map(&mut keep).collect();
+        assert!(again.iter().all(|id| *id < 70 && *id != 3), "{again:?}");
+        assert_eq!(keep(169), 71);
+        let none = stacks.no_ids().unwrap();
+        drop(stacks.keep_only(&none, 0));
+        assert_eq!((stacks.count(), stacks.frame_count(), stacks.bytes()), (0, 0, 0));
     }
 
     #[test]

@@ -10,19 +10,23 @@
 //! **Cost.** Off, nothing: whether anybody looks is one word ([`super::watch`]). On, the host's function is called
 //! first, on the thread that allocates and with no lock held; what it gave waits in the thread.
 
+use super::DeviceMemory;
 use super::arena::{Arena, ArenaState};
 use super::frames::{self, Named};
 use super::pool::PoolId;
 use super::ring::{Action, Event, Ring};
+use super::stacks::{self, Pin};
 use super::virtual_memory::arena_of;
 use crate::device::MAX_DEVICES;
 use crate::error::Result;
 use crate::lock::{Held, Mutex};
 use crate::rank::{Rank, before_host_function};
+use crate::runtime;
 use crate::stream::Stream;
 use crate::thread::{self, try_box};
 use crate::watch::{self, Watcher};
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -92,6 +96,8 @@ struct Pending {
 
 thread_local! {
     static PENDING: Cell<Pending> = const { Cell::new(Pending { stack: 0, stream: 0 }) };
+    /// The stack of the thread's last call: it stays until the call has named it somewhere, and longer.
+    static PINNED: Cell<ManuallyDrop<Pin>> = const { Cell::new(Pin::UNDROPPED) };
     /// The host's function is being called: what it does itself gets no frames.
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
 }
@@ -143,18 +149,66 @@ fn gather(needed: FramesFor, stream: u64) {
     let mut native = [0; frames::DEEPEST];
     let len = if recorder.native { frames::addresses(&mut native) } else { 0 };
     let native = &native[..len];
-    let mut stack = 0;
+    let mut pin = Pin::NONE;
     match &recorder.source {
-        None => stack = frames::keep(&mut std::iter::empty(), native),
+        None => pin = stacks::keep(&mut std::iter::empty(), native),
         Some(source) => {
             before_host_function();
             IS_ASKING.set(true);
-            source.capture(&mut |named| stack = frames::keep(named, native));
+            source.capture(&mut |named| pin = stacks::keep(named, native));
             IS_ASKING.set(false);
         }
     }
     // The host's function may have come back and left something else here.
-    PENDING.set(Pending { stack, stream });
+    PENDING.set(Pending { stack: pin.id(), stream });
+    pin_instead(pin);
+    // Trying, because a snapshot may hold the records, and the next call tries again.
+    if stacks::are_many()
+        && let Some(records) = RECORDS.try_lock()
+    {
+        forget_unnamed(&records);
+    }
+}
+
+/// The thread's pin is this one from now on.
+fn pin_instead(pin: Pin) {
+    drop(ManuallyDrop::into_inner(PINNED.replace(ManuallyDrop::new(pin))));
+}
+
+/// This thread ends.
+pub(crate) fn leave() {
+    pin_instead(Pin::NONE);
+}
+
+impl DeviceMemory {
+    /// Calls `add` with the stack of each live block, and with 0 for other indices.
+    fn each_stack(&self, add: &mut impl FnMut(u32)) {
+        let _ = self.each_arena(|arena| {
+            // SAFETY: `each_arena` holds the lock.
+            let blocks = &unsafe { arena.state() }.blocks;
+            blocks.all().for_each(|id| add(blocks[id].stack()));
+            Ok(())
+        });
+    }
+}
+
+/// Forgets the stacks that no event, block or call names.
+fn forget_unnamed(_records: &Held<'_, ()>) {
+    let (Ok(inside), Some(mut ids)) = (thread::enter(), stacks::begin()) else { return };
+    let mut walked = 0;
+    let mut add = |stack| {
+        ids.add(stack);
+        walked += 1;
+    };
+    // Blocks, then events: see `stacks.rs`.
+    if let Some(runtime) = runtime::existing(&inside) {
+        runtime.devices.iter().for_each(|device| device.memory.each_stack(&mut add));
+        runtime.host.each_stack(&mut add);
+    }
+    for ring in &RINGS {
+        ring.lock().iter().for_each(|event| add(event.stack));
+    }
+    stacks::finish(ids, walked);
 }
 
 /// What `gather` found, for a segment that comes before its block.
@@ -368,6 +422,8 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     if clear {
         clear_rings();
     }
+    // What calls that are inside still record names stacks that they have pinned.
+    forget_unnamed(&records);
     drop(records);
     retire(old);
     thread::collect();
@@ -407,5 +463,5 @@ pub(crate) fn stop() {
 pub(crate) fn forget() {
     let _records = RECORDS.lock();
     clear_rings();
-    frames::forget();
+    stacks::forget();
 }

@@ -65,6 +65,20 @@ impl Scopes {
         Some(all)
     }
 
+    /// Removes all scopes of a thread that ends.
+    pub fn forget(&mut self, owner: u64) {
+        self.0.retain(|scope| scope.owner != owner);
+        // Many may have been open at once, in this thread alone.
+        if self.0.capacity() > 2 * self.0.len() + 16 {
+            self.0.shrink_to(self.0.len());
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Raises all peaks to these sums.
     pub fn raise(&mut self, sums: &Sums) {
         for scope in &mut self.0 {

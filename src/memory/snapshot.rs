@@ -9,12 +9,12 @@ use super::arena::{Arena, ArenaState};
 use super::block::{NONE, State, UNIT};
 use super::dictionary::Sink;
 use super::direct::{self, Block};
-use super::frames::{self, Stacks};
+use super::frames::Stacks;
 use super::pool::PoolId;
 use super::ring::Event;
 use super::settings::{self, Settings};
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
-use super::{Books, DeviceMemory, history, json, page, pickle, segmented};
+use super::{Books, DeviceMemory, history, json, page, pickle, segmented, stacks};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::file;
@@ -151,7 +151,7 @@ impl Snapshot {
             let room = history::ring(None).len();
             snapshot.make_room((0, 0, room))?;
             snapshot.host = snapshot.add_events(None, None)?;
-            snapshot.stacks = frames::copy()?;
+            snapshot.stacks = stacks::copy()?;
         }
         Ok(snapshot)
     }
@@ -258,7 +258,7 @@ impl Snapshot {
             bytes,
             requested: bytes,
             state: BlockState::ActiveAllocated,
-            stack: block.stack,
+            stack: block.stack.id(),
         });
     }
 

@@ -258,6 +258,18 @@ impl Ledger {
         closed
     }
 
+    /// Removes all scopes of a thread that ends.
+    pub fn forget_scopes(&mut self, owner: u64) {
+        self.scopes.forget(owner);
+        self.find_lowest();
+    }
+
+    /// How many scopes are open.
+    #[cfg(test)]
+    pub fn open_scopes(&self) -> usize {
+        self.scopes.len()
+    }
+
     /// Lowers the peaks to these sums, and those of the ledger's own counts to their currents.
     pub fn reset_peak(&mut self, sums: &Sums) {
         self.peaks = *sums;

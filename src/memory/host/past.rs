@@ -1,9 +1,21 @@
 //! What the history is told of pinned memory. The heap's lock is held, so that the events of an address
 //! are in the order in which they happened; sizes are those of the blocks, as PyTorch has them here.
 
+use super::HostMemory;
 use super::heap::Heap;
 use crate::memory::history::{host_event, is_on, pending_stack, take_stack};
 use crate::memory::ring::Action;
+
+impl HostMemory {
+    /// Calls `add` with the stack of each live block, and with 0 for other indices.
+    pub(in crate::memory) fn each_stack(&self, add: &mut impl FnMut(u32)) {
+        for index in 0..self.heaps.len() {
+            if let Some(heap) = &*self.heap(index) {
+                heap.blocks.all().for_each(|id| add(heap.blocks[id].stack()));
+            }
+        }
+    }
+}
 
 /// A block was taken.
 #[inline(always)]

@@ -24,6 +24,7 @@ mod scopes;
 mod segments;
 mod settings;
 mod sharing;
+mod stacks;
 mod starts;
 mod threads;
 mod threshold;

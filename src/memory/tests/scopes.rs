@@ -175,3 +175,26 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn scopes_go_with_the_thread_that_opened_them() {
+    on_machine("memory=64MiB", |bench| {
+        let (memory, stream) = (bench.memory(), bench.stream());
+        memory.open_scope().unwrap();
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let _inside = thread::enter().unwrap();
+                (0..40).for_each(|_| memory.open_scope().unwrap());
+                memory.close_scope().unwrap();
+            });
+            // Joined, it has run its destructors.
+            opening.join().unwrap();
+        });
+        assert_eq!(memory.books.with(None, |books| books.ledger.open_scopes()), 1);
+        bench.free(bench.malloc(stream, 4096));
+        let own = memory.close_scope().unwrap();
+        assert_eq!(bytes(&own).peak, 4096, "that of another thread stays");
+        assert!(memory.close_scope().is_err());
+        bench.check();
+    });
+}

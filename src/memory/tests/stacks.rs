@@ -1,0 +1,96 @@
+//! How long stacks are stored: as long as an event, a live block or the last call of a thread names them.
+
+use super::super::frames::Named;
+use super::super::history::{self, FramesFor, Recorder, Source};
+use super::super::{backend, stacks};
+use super::{Bench, on_machine};
+use crate::thread;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Each call is from a place of its own.
+struct Places;
+
+static LAST: AtomicI32 = AtomicI32::new(0);
+
+impl Source for Places {
+    fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
+        let line = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        take(&mut [Named { name: b"place", filename: b"model.py", line }].into_iter());
+    }
+
+    fn is_taken(&self) {}
+}
+
+fn recorder(most: usize) -> Option<Recorder> {
+    Some(Recorder {
+        events: true,
+        most,
+        frames_for: FramesFor::All,
+        device: true,
+        host: true,
+        native: false,
+        skip: 0,
+        source: Some(Box::new(Places)),
+    })
+}
+
+/// Blocks of each kind that come and go.
+fn work(bench: &Bench<'_>, rounds: usize) {
+    for _ in 0..rounds {
+        bench.free(bench.malloc(bench.stream(), 1000));
+        let pinned = bench.runtime.host.allocate(bench.runtime, 1000).unwrap();
+        bench.runtime.host.free(bench.runtime, pinned).unwrap();
+    }
+}
+
+#[test]
+fn a_stack_goes_with_the_last_thing_that_names_it() {
+    on_machine("memory=64MiB", |bench| {
+        history::record(recorder(1000), true).unwrap();
+        assert_eq!(stacks::count(), 0);
+        // Four stacks a round, and a segment of each kind of memory.
+        work(&bench, 10);
+        history::record(None, false).unwrap();
+        assert_eq!(stacks::count(), 40, "the ring names them");
+        history::record(recorder(1000), true).unwrap();
+        let cached = bench.malloc(bench.stream(), 1000);
+        let inside = thread::enter().unwrap();
+        backend::enable_caching(&inside, false).unwrap();
+        let direct = bench.malloc(bench.stream(), 1000);
+        backend::enable_caching(&inside, true).unwrap();
+        let pinned = bench.runtime.host.allocate(bench.runtime, 1000).unwrap();
+        work(&bench, 10);
+        let named = |expected: usize| {
+            history::record(None, true).unwrap();
+            assert_eq!(stacks::named(), expected);
+        };
+        history::leave();
+        named(3);
+        bench.free(direct);
+        named(2);
+        bench.free(cached);
+        named(1);
+        bench.runtime.host.free(bench.runtime, pinned).unwrap();
+        named(0);
+        assert_eq!(stacks::count(), 0);
+        bench.check();
+    });
+}
+
+#[test]
+fn a_thread_that_ended_names_nothing() {
+    on_machine("memory=64MiB", |bench| {
+        history::record(recorder(4), true).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                let working = scope.spawn(|| {
+                    let _inside = thread::enter().unwrap();
+                    work(&bench, 1);
+                });
+                working.join().unwrap();
+            }
+        });
+        history::record(None, true).unwrap();
+        assert_eq!(stacks::count(), 0);
+    });
+}
