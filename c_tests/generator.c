@@ -51,18 +51,17 @@ static void expect_state(int32_t device, uint64_t seed, uint64_t offset)
 
 /* ---- Before the library is initialised ---- */
 
+/* Seeds and states take effect in the order of their calls. */
 static void what_is_set_before_waits(void)
 {
     uint8_t states[2 * TCUDA_RANDOM_STATE_BYTES];
+    write_state(states, 7, 8);
+    write_state(states + TCUDA_RANDOM_STATE_BYTES, 6, 16);
     CHECK_OK(tcuda_shutdown(NULL));
-    /* The last of each kind counts, and a seed comes after a state. */
+    CHECK_OK(tcuda_random_seed_all());
     CHECK_OK(tcuda_random_manual_seed_all(1));
     CHECK_OK(tcuda_random_manual_seed(TCUDA_CURRENT_DEVICE, 2));
     CHECK_OK(tcuda_random_manual_seed(TCUDA_CURRENT_DEVICE, 3));
-    CHECK_OK(tcuda_random_seed(0));
-    CHECK_OK(tcuda_random_seed_all());
-    /* Accepted: nobody knows yet how many devices there are. */
-    CHECK_OK(tcuda_random_manual_seed(60, 4));
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_random_manual_seed(64, 4));
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_random_manual_seed(-2, 4));
     CHECK(!is_initialized());
@@ -70,19 +69,60 @@ static void what_is_set_before_waits(void)
     CHECK(is_initialized());
     for (int32_t device = 1; device < num_devices(); device++)
         CHECK_EQ(initial_seed(device), 1);
+
     CHECK_OK(tcuda_shutdown(NULL));
-    write_state(states, 5, 8);
-    write_state(states + TCUDA_RANDOM_STATE_BYTES, 6, 16);
-    CHECK_OK(tcuda_random_seed_all());
-    CHECK_OK(tcuda_random_state_set_all(states, 2));
+    CHECK_OK(tcuda_random_manual_seed(0, 1));
     CHECK_OK(tcuda_random_state_set(0, states));
     CHECK(!is_initialized());
-    expect_state(0, 5, 8);
+    expect_state(0, 7, 8);
+
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_OK(tcuda_random_state_set(0, states));
+    CHECK_OK(tcuda_random_manual_seed(0, 1));
+    expect_state(0, 1, 0);
+
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_OK(tcuda_random_manual_seed_all(5));
+    CHECK_OK(tcuda_random_manual_seed(0, 5));
+    CHECK_OK(tcuda_random_seed_all());
+    for (int32_t device = 0; device < num_devices(); device++)
+        CHECK(initial_seed(device) != 5);
+
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_OK(tcuda_random_manual_seed_all(5));
+    CHECK_OK(tcuda_random_seed(0));
+    CHECK(initial_seed(0) != 5);
     if (num_devices() > 1)
+        CHECK_EQ(initial_seed(1), 5);
+
+    const size_t count = num_devices() > 1 ? 2 : 1;
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_OK(tcuda_random_seed_all());
+    CHECK_OK(tcuda_random_state_set_all(states, count));
+    CHECK(!is_initialized());
+    expect_state(0, 7, 8);
+    if (count > 1)
         expect_state(1, 6, 16);
     CHECK_OK(tcuda_shutdown(NULL));
     /* Once: the next life knows nothing of it. */
-    CHECK(initial_seed(0) != 5);
+    CHECK(initial_seed(0) != 7);
+}
+
+/* How many devices there are is not known before: the call that initialises says so, once. */
+static void a_seed_of_no_device_is_an_error(void)
+{
+    const int32_t missing = num_devices();
+    char number[32];
+    void *block = NULL;
+    snprintf(number, sizeof number, "device %d got", (int)missing);
+    CHECK_OK(tcuda_shutdown(NULL));
+    CHECK_OK(tcuda_random_manual_seed(0, 9));
+    CHECK_OK(tcuda_random_manual_seed(missing, 4));
+    CHECK_OK(tcuda_random_seed(63));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_malloc(512, 0, NULL, &block));
+    CHECK(strstr(tcuda_last_error(), number) != NULL);
+    CHECK(!is_initialized() && block == NULL);
+    CHECK_EQ(initial_seed(0), 9);
 }
 
 /* ---- Default generators ---- */
@@ -353,6 +393,7 @@ int main(void)
 {
     SKIP_WITHOUT_GPU();
     what_is_set_before_waits();
+    a_seed_of_no_device_is_an_error();
     devices_have_generators_of_their_own();
     the_default_is_a_borrowed_handle();
     states_go_round();

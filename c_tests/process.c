@@ -99,7 +99,16 @@ static void every_call_is_refused(void)
 
     CHECK(!is_initialized());
     is_forked(tcuda_init());
-    is_forked(tcuda_is_available(&answer));
+    CHECK_OK(tcuda_is_available(&answer));
+    CHECK(!answer);
+    answer = true;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_is_available(NULL));
+    CHECK_OK(tcuda_random_manual_seed(0, 1));
+    CHECK_OK(tcuda_random_manual_seed(TCUDA_CPU_DEVICE, 1));
+    CHECK_OK(tcuda_random_manual_seed_all(1));
+    CHECK_OK(tcuda_random_seed(0));
+    CHECK_OK(tcuda_random_seed_all());
+    is_forked(tcuda_random_initial_seed(0, &count));
     is_forked(tcuda_device_count(&number));
     is_forked(tcuda_device_current(&number));
     is_forked(tcuda_device_set(0));

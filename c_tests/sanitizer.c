@@ -345,6 +345,17 @@ static void a_shutdown_ends_it(void)
     CHECK_OK(tcuda_stream_destroy(second));
     CHECK_OK(tcuda_shutdown(&live));
     CHECK_EQ(live, 0);
+    /* But not against the host, whichever comes first. */
+    CHECK_OK(tcuda_sanitizer_disable());
+    tcuda_stream *const third = new_stream(), *const fourth = new_stream();
+    char *const other = new_memory(BYTES, third);
+    access_by(third, other, BYTES, TCUDA_ACCESS_WRITE);
+    access_by(fourth, other, BYTES, TCUDA_ACCESS_WRITE);
+    CHECK_EQ(count_of_reports(), 0);
+    CHECK_OK(tcuda_free(other));
+    CHECK_OK(tcuda_stream_destroy(third));
+    CHECK_OK(tcuda_stream_destroy(fourth));
+    CHECK_OK(tcuda_shutdown(&live));
     CHECK_EQ(setenv("TCUDA_SANITIZER", "yes", 1), 0);
     tcuda_stream *none = NULL;
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_stream_create(0, 0, &none));

@@ -6,7 +6,14 @@
  *            and tcuda_last_error() tells this thread what was wrong and what to do.
  * Order      Subject, inputs, stream, outputs. Names carry units (_bytes, _ms, _us, _mw, _mhz).
  *            A fixed attribute is a bare noun; one that can be written has _get and _set.
- * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere.
+ * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere. Other
+ *            negative numbers are TCUDA_STATUS_INVALID_DEVICE, except where a comment says more.
+ * No driver  tcuda_is_available gives false and tcuda_device_count 0; statistics are 0; seeds wait;
+ *            negative devices and NULL streams that are made current change nothing. Every other
+ *            call that needs a device gives TCUDA_STATUS_NO_DRIVER.
+ * Fork       Once the driver was started a forked child gets TCUDA_STATUS_FORKED from every call,
+ *            except tcuda_is_available and tcuda_is_initialized (false), seeds (ignored), last
+ *            errors and NVTX ranges: use spawn.
  * Streams    NULL is the current stream of the device that the call names, else of its pointer's or
  *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
  * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
@@ -328,81 +335,111 @@ typedef struct tcuda_device_info {
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_init(void);
 
-/** Is the library initialised, and this not a forked child of the process that did it? */
+/**
+ * Is the library initialised, and this not a forked child of the process that did it?
+ * (torch.cuda.is_initialized)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_is_initialized(bool *initialized);
 
-/** Is there a usable GPU, or a simulated one? Without a driver false; never creates a context. */
+/**
+ * Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
+ * process that had initialised the library. Never creates a context. (torch.cuda.is_available)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_is_available(bool *available);
 
 /**
  * Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
- * driver, but does not initialise the library.
+ * driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a process
+ * that had started the driver, where torch gives 0. (torch.cuda.device_count)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_count(int32_t *count);
 
 /**
  * This thread's current device: that of its current CUDA context when that is a primary one, else
- * the one that the thread set, 0 at first.
+ * the one that the thread set, 0 at first. TCUDA_STATUS_NO_DRIVER without a driver.
+ * (torch.cuda.current_device)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_current(int32_t *device);
 
 /**
- * Makes a device current for this thread, here and in the CUDA driver.
+ * Makes a device current for this thread, here and in the CUDA driver. (torch.cuda.set_device)
  *
- * @param device  ordinal below tcuda_device_count(); negative: no-op
+ * @param device  ordinal below tcuda_device_count(); negative: no-op, also without a driver
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_set(int32_t device);
 
 /**
  * The same, giving the device that was current before; undo it with tcuda_device_set(previous).
+ * (torch.cuda.device)
  *
- * @param device         ordinal below tcuda_device_count(); negative: changes nothing
- * @param[out] previous  ordinal
+ * @param device         ordinal below tcuda_device_count(); negative: no-op, also without a driver
+ * @param[out] previous  ordinal; -1 if `device` is negative and there is no device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_exchange(int32_t device, int32_t *previous);
 
 /**
- * The device that an address belongs to; -1 when it is not device memory.
+ * The device that an address belongs to; -1 when it is not device memory, as none is without a
+ * driver.
  *
  * @param ptr  any address, also inside a block; may be NULL: -1
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_of(const void *ptr, int32_t *device);
 
-/** Name of a device, "NVIDIA H200". */
+/**
+ * Name of a device, "NVIDIA H200". (torch.cuda.get_device_name)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_name(int32_t device, char *buf, size_t len, size_t *needed);
 
-/** Compute capability of a device, 9 and 0. */
+/**
+ * Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_capability(int32_t device, int32_t *major, int32_t *minor);
 
 /**
- * Everything about a device.
+ * Everything about a device. (torch.cuda.get_device_properties)
  *
+ * @param device         ordinal, or TCUDA_CURRENT_DEVICE
  * @param[in,out] info  start from TCUDA_INIT(tcuda_device_info)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_properties(int32_t device, tcuda_device_info *info);
 
-/** Can `device` map the memory of `peer`? A device is not its own peer. */
+/**
+ * Can `device` map the memory of `peer`? A device is not its own peer.
+ * (torch.cuda.can_device_access_peer)
+ *
+ * @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_can_access_peer(int32_t device, int32_t peer, bool *possible);
 
 /**
  * Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
  * again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+ *
+ * @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_enable_peer_access(int32_t device, int32_t peer);
 
-/** Waits for all work of a device. */
+/**
+ * Waits for all work of a device. (torch.cuda.synchronize)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_synchronize(int32_t device);
 
@@ -472,8 +509,9 @@ typedef struct tcuda_ipc_event_handle {
 } tcuda_ipc_event_handle;
 
 /**
- * One of 32 pooled streams per priority, in turn: the 33rd is the first again.
+ * One of 32 pooled streams per priority, in turn: the 33rd is the first again. (torch.cuda.Stream)
  *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE; INVALID_DEVICE for other negative ones
  * @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
  * @param[out] stream  the caller's, to be destroyed
  */
@@ -512,7 +550,7 @@ tcuda_status tcuda_stream_default(int32_t device, tcuda_stream **stream);
 /**
  * Makes a stream and its device current for this thread.
  *
- * @param stream  NULL: the one that is current, which changes nothing
+ * @param stream  NULL: the one that is current, which changes nothing, also without a driver
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
@@ -521,8 +559,10 @@ tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
  * The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
  * tcuda_device_set(previous_device) if that is another device than the stream's.
  *
- * @param[out] previous         the current stream of the stream's device; borrowed
- * @param[out] previous_device  the current device
+ * @param stream                NULL: the one that is current, which changes nothing
+ * @param[out] previous         the current stream of the stream's device, borrowed; without a
+ * device NULL, as `stream` must be then
+ * @param[out] previous_device  the current device; without one -1
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous,
@@ -1786,22 +1826,25 @@ typedef struct tcuda_philox_state {
 
 /**
  * Seeds the default generator of a device. Before the library is initialised the seed is
- * remembered, and nothing is initialised; it takes effect then, for TCUDA_CURRENT_DEVICE on the
- * device that is current then, and after any state that was set meanwhile. In a capture only the
- * present seed is accepted, and changes nothing. (torch.cuda.manual_seed)
+ * remembered, and nothing is initialised. Seeds and states take effect then, in the order of their
+ * calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that initialises
+ * gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist. In a capture
+ * only the present seed is accepted, and changes nothing. In the forked child of a process that had
+ * initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed(int32_t device, uint64_t seed);
 
-/** The same for all devices. (torch.cuda.manual_seed_all) */
+/** The same for all devices; ignored in such a forked child. (torch.cuda.manual_seed_all) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
 
 /**
  * Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
- * library is initialised it is remembered, as a state is. (torch.cuda.seed)
+ * library is initialised it is remembered, and in a forked child ignored, as by
+ * tcuda_random_manual_seed. (torch.cuda.seed)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
@@ -1826,7 +1869,7 @@ tcuda_status tcuda_random_state_get(int32_t device, uint8_t *state);
 
 /**
  * Puts the default generator of a device where a state says; before the library is initialised it
- * is remembered. (torch.cuda.set_rng_state)
+ * is remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
  *
  * @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
  */

@@ -237,7 +237,7 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// Makes a device current for this thread until the end of the scope.
+// Makes a device current for this thread until the end of the scope; a negative one changes nothing.
 class [[nodiscard]] device_guard {
 public:
     explicit device_guard(std::int32_t device)
@@ -248,7 +248,7 @@ public:
         if (status_ == TCUDA_STATUS_OK) detail::ignore(tcuda_device_set(previous_));
     }
     tcuda_status status() const noexcept { return status_; }
-    // The device that was current before.
+    // The device that was current before; -1 if the guard's is negative and there is no device.
     std::int32_t previous() const noexcept { return previous_; }
 
 private:
@@ -256,7 +256,8 @@ private:
     tcuda_status status_;
 };
 
-// Makes a stream, and its device, current for this thread until the end of the scope.
+// Makes a stream, and its device, current for this thread until the end of the scope; stream_view()
+// changes nothing.
 class [[nodiscard]] stream_guard {
 public:
     explicit stream_guard(stream_view stream)
@@ -270,7 +271,7 @@ public:
         detail::ignore(tcuda_device_set(previous_device_));
     }
     tcuda_status status() const noexcept { return status_; }
-    // The stream that was current, on the device of the new one.
+    // The stream that was current, on the device of the new one; stream_view() where there is none.
     stream_view previous() const noexcept { return previous_; }
 
 private:

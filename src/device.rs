@@ -27,6 +27,15 @@ pub const CPU: i32 = -2;
 /// The most devices that a process can use.
 pub const MAX_DEVICES: usize = 64;
 
+/// Refuses what names a device on no machine, while it is not known yet how many there are.
+pub fn require_possible(device: i32) -> Result<()> {
+    match device {
+        CURRENT => Ok(()),
+        0.. if (device as usize) < MAX_DEVICES => Ok(()),
+        _ => Err(Error::ImpossibleDevice(device)),
+    }
+}
+
 /// A device and everything that lives on it.
 pub struct Device {
     ordinal: i32,

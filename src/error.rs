@@ -1,10 +1,15 @@
 //! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
 //! costs no allocation, also when host memory is what ran out.
 
+mod details;
+mod driver;
+
+pub use details::{OutOfMemory, Trait, Users, Which};
+pub use driver::CudaErrorText;
+
 use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
 use crate::text::Text;
 use std::ffi::CStr;
-use std::fmt;
 
 /// What a forked child is told: PyTorch's sentence.
 pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
@@ -12,94 +17,6 @@ pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To u
 
 /// Result of everything in the core that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// The numbers of an allocation that found no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory {
-    /// Device that ran out.
-    pub device: i32,
-    /// Bytes that were asked of the driver.
-    pub wanted: u64,
-    /// Memory of the device.
-    pub total: u64,
-    /// What the driver said was free.
-    pub free: u64,
-    /// Limit of this process, if one is set.
-    pub limit: Option<u64>,
-    /// Held by the host.
-    pub allocated: u64,
-    /// Held by the cache and not by the host.
-    pub cached: u64,
-    /// Part of `cached`: in private pools, for their users alone.
-    pub pooled: u64,
-    /// Who else has memory of the device, where that is known.
-    pub users: Users,
-    /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
-    pub rejected: bool,
-    /// The cache has segments that it cannot give back in parts.
-    pub segmented: bool,
-}
-
-/// Processes that have memory of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Users {
-    /// What this process has, also past the library.
-    pub own_bytes: Option<u64>,
-    /// The first others: an error has no room for all.
-    pub pids: [u32; 2],
-    /// What they have.
-    pub bytes: [u64; 2],
-    /// How many others there are.
-    pub num_others: u32,
-}
-
-/// An argument, or an element of one that is a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Which {
-    /// The parameter.
-    pub name: &'static str,
-    /// The element.
-    pub index: Option<u32>,
-}
-
-impl Which {
-    /// All of an argument.
-    pub fn all(name: &'static str) -> Which {
-        Which { name, index: None }
-    }
-
-    /// An element of a list.
-    pub fn of(name: &'static str, index: usize) -> Which {
-        Which { name, index: Some(u32::try_from(index).unwrap_or(u32::MAX)) }
-    }
-}
-
-impl fmt::Display for Which {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.index {
-            Some(index) => write!(f, "{}[{index}]", self.name),
-            None => f.write_str(self.name),
-        }
-    }
-}
-
-/// In what tensors may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trait {
-    /// Their sizes.
-    Shape,
-    /// What their elements are.
-    Type,
-}
-
-impl fmt::Display for Trait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Trait::Shape => "shape",
-            Trait::Type => "type",
-        })
-    }
-}
 
 /// A failure, with the offending value and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +92,21 @@ pub enum Error {
     #[error("device {device} does not exist: {count} present; use 0 to {last}, or -1 for the current one",
         last = .count.saturating_sub(1))]
     InvalidDevice {
+        /// What was passed.
+        device: i32,
+        /// How many there are.
+        count: i32,
+    },
+    /// No process has such a device; how many this one has is not known yet.
+    #[error("device {0} does not exist; use 0 to {last}, or -1 for the current one",
+        last = crate::device::MAX_DEVICES - 1)]
+    ImpossibleDevice(i32),
+    /// A seed or state from before initialisation, for a device that does not exist.
+    #[error(
+        "device {device} got a seed or state before initialisation and does not exist: {count} \
+        present; it is dropped now, and the next call initialises without it"
+    )]
+    SeededDevice {
         /// What was passed.
         device: i32,
         /// How many there are.
@@ -334,10 +266,10 @@ pub enum Error {
     )]
     OutOfAddresses,
     /// No usable driver.
-    #[error("{0}")]
+    #[error("{0}{hint}", hint = driver::simulator_hint())]
     NoDriver(crate::driver::cuda::CudaLoadError),
     /// A driver, but no device.
-    #[error("{0}")]
+    #[error("{0}{hint}", hint = driver::simulator_hint())]
     NoDevice(&'static str),
     /// The driver lacks a call, or the device a feature.
     #[error("{what} is not supported by this {by}")]
@@ -462,20 +394,5 @@ impl Error {
             | Error::OutOfAddresses => code::OUT_OF_MEMORY,
             _ => 0,
         }
-    }
-}
-
-/// The sentence about a failed driver call.
-pub struct CudaErrorText<'a>(pub &'a CudaError);
-
-impl fmt::Display for CudaErrorText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CudaError { call, code } = *self.0;
-        let (name, text) = crate::driver::describe(code);
-        write!(f, "{call} failed: {name} ({code}): {text}")?;
-        if self.0.is_sticky() {
-            write!(f, "; the device's context is unusable from now on: end the process")?;
-        }
-        Ok(())
     }
 }

@@ -323,6 +323,13 @@ impl Event {
         stream.wait(runtime, event)
     }
 
+    /// The answer about an event that was never recorded, for which nothing need be initialised; else the
+    /// error.
+    #[cold]
+    pub fn unless_recorded<T>(&self, error: Error, answer: T) -> Result<T> {
+        if self.created.get().is_some() { Err(error) } else { Ok(answer) }
+    }
+
     /// Has it been reached? True if never recorded.
     #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {

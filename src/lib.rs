@@ -42,6 +42,7 @@ pub mod rank;
 pub mod reserve;
 pub mod runtime;
 pub mod sanitizer;
+mod selection;
 mod shared;
 mod side;
 pub mod stream;

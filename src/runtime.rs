@@ -8,50 +8,18 @@ use crate::error::{Error, Result};
 use crate::graph::underway::Captures;
 use crate::ipc::Ipc;
 use crate::life::{Holder, Life};
-use crate::lock::Mutex;
 use crate::memory::host::HostMemory;
 use crate::memory::settings;
 use crate::memory::{backend, direct, history, observers};
 use crate::nvtx::own;
 use crate::random::pending;
-use crate::rank::Rank;
+use crate::selection::{self, Backend, Selection};
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
 use crate::watch::{self, Watcher};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// How a GPU is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Backend {
-    /// libcuda.
-    Cuda,
-    /// The simulated machine.
-    Sim,
-}
-
-impl Backend {
-    /// "cuda" or "sim".
-    pub fn name(self) -> &'static CStr {
-        match self {
-            Backend::Cuda => c"cuda",
-            Backend::Sim => c"sim",
-        }
-    }
-
-    fn parse(name: &str, parameter: &'static str) -> Result<Backend> {
-        match name {
-            "cuda" => Ok(Backend::Cuda),
-            "sim" => Ok(Backend::Sim),
-            _ => Err(Error::BadText {
-                name: parameter,
-                value: Text::new(name),
-                allowed: "use \"cuda\" or \"sim\"",
-            }),
-        }
-    }
-}
 
 /// Everything that exists once the library is initialised.
 pub struct Runtime {
@@ -70,14 +38,6 @@ pub struct Runtime {
     driver: &'static Driver,
 }
 
-/// What `tcuda_backend_select` said.
-struct Selection {
-    backend: Option<Backend>,
-    options: String,
-}
-
-static SELECTION: Mutex<Selection> =
-    Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 static LIFE: Life<Runtime, Driver> = Life::new();
 /// Another number in each life of the library, and between two.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
@@ -126,6 +86,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
              select the simulated machine with TCUDA_BACKEND=sim",
         ));
     }
+    pending::check(count)?;
     let settings = settings::current()?;
     let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
@@ -224,7 +185,7 @@ pub(crate) fn change_server(inside: &Inside, is_fresh: bool, change: impl FnOnce
 fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
     if !LIFE.has_driver() {
         take_faults()?;
-        let new = match chosen_backend()? {
+        let new = match selection::backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
             Backend::Sim => Driver::new("sim", power_on()?),
         };
@@ -262,28 +223,12 @@ fn count_devices(driver: &Driver) -> Result<i32> {
     Ok(count.max(0))
 }
 
-fn chosen_backend() -> Result<Backend> {
-    let chosen = SELECTION.lock().backend;
-    match chosen {
-        Some(backend) => Ok(backend),
-        None => match environment::text(c"TCUDA_BACKEND")? {
-            "" => Ok(Backend::Cuda),
-            name => Backend::parse(name, "TCUDA_BACKEND"),
-        },
-    }
-}
-
 /// Powers the simulated machine on.
 fn power_on() -> Result<Table> {
-    let selection = SELECTION.lock();
-    let options = if selection.backend.is_some() && !selection.options.is_empty() {
-        selection.options.as_str()
-    } else {
-        environment::text(c"TCUDA_SIM")?
-    };
     #[cfg(any(test, feature = "host_faults"))]
     let _theirs = crate::host_faults::theirs();
-    let table = sim::power_on(options).map_err(Error::Simulator)?;
+    let table =
+        selection::with_options(|options| sim::power_on(options).map_err(Error::Simulator))?;
     crate::fill::register_simulated();
     crate::random::kernels::register_simulated();
     crate::comm::kernels::register_simulated();
@@ -316,23 +261,9 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
              tcuda_backend_select first, or tcuda_shutdown before it",
         ));
     }
-    if backend == Backend::Cuda && !options.is_empty() {
-        return Err(Error::BadText {
-            name: "options",
-            value: Text::new(options),
-            allowed: "the backend \"cuda\" has none; pass NULL",
-        });
-    }
-    if backend == Backend::Sim {
-        #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::host_faults::theirs();
-        sim::Config::parse(options).map_err(Error::Simulator)?;
-    }
-    let mut copy = String::new();
-    copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;
-    copy.push_str(options);
+    let selection = Selection::new(backend, options)?;
     LIFE.end_driver(&held, thread::wait_for_others, stop_driver);
-    *SELECTION.lock() = Selection { backend: Some(backend), options: copy };
+    selection::choose(selection);
     Ok(())
 }
 
@@ -341,7 +272,7 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     match existing_driver(inside).map(Driver::name) {
         Some("sim") => Backend::Sim.name(),
         Some(_) => Backend::Cuda.name(),
-        None => chosen_backend_name(),
+        None => selection::name(),
     }
 }
 
@@ -349,13 +280,8 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
 pub fn is_simulated(inside: &Inside) -> Result<bool> {
     match existing_driver(inside) {
         Some(driver) => Ok(driver.is_simulated()),
-        None => Ok(chosen_backend()? == Backend::Sim),
+        None => Ok(selection::backend()? == Backend::Sim),
     }
-}
-
-/// What would run: the choice, or the default where it cannot be read.
-pub fn chosen_backend_name() -> &'static CStr {
-    chosen_backend().unwrap_or(Backend::Cuda).name()
 }
 
 /// Devices that this process can use; without a driver 0. Creates no context.

@@ -15,7 +15,7 @@ import header as reader
 
 # Values by the name of the parameter; 0 otherwise.
 NUMBERS = {
-    "device": "TCUDA_CURRENT_DEVICE", "bytes": "4096", "len": "256", "capacity": "4", "count": "1",
+    "device": "now_device", "bytes": "4096", "len": "256", "capacity": "4", "count": "1",
     "value_bytes": "4", "width_bytes": "16", "rows": "2", "dst_pitch_bytes": "64",
     "src_pitch_bytes": "64", "fraction": "1.0", "level": "TCUDA_LOG_OFF", "high": "2", "p": "0.5",
     "stddev": "1", "rate": "1", "sigma": "1", "num_inputs": "1", "num_outputs": "1",
@@ -41,10 +41,33 @@ ALONE = re.compile(
 )
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.
 ABSENT = {"tcuda_communicator"}
-# Have a status and work in the child of a process that initialised: how it learns that others do not, and
-# what is only told to a tool.
-IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",
+# Have a status and work in the child of a process that initialised: how it learns that others do not, seeds,
+# which torch ignores there, and what is only told to a tool.
+IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_available",
+              "tcuda_random_manual_seed", "tcuda_random_manual_seed_all", "tcuda_random_seed",
+              "tcuda_random_seed_all", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",
               "tcuda_nvtx_range_pop", "tcuda_nvtx_range_start", "tcuda_nvtx_range_end"}
+# Without a driver every function that takes a device or a stream that may be NULL gives
+# TCUDA_STATUS_NO_DRIVER, with the current device and NULL. But these have nothing to do then:
+WITHOUT_DRIVER = {
+    "OK": """device_set device_exchange stream_set_current stream_exchange stream_wait_event event_wait
+        stream_is_capturing memory_stats memory_stat memory_stats_json memory_allocated
+        memory_max_allocated memory_reserved memory_max_reserved random_manual_seed random_seed
+        random_state_set""",
+    # There is no such block, and no such handle can be made.
+    "INVALID_POINTER": "host_record ipc_close",
+    "INVALID_HANDLE": """communicator_send communicator_recv communicator_broadcast
+        communicator_all_reduce communicator_reduce communicator_all_gather
+        communicator_reduce_scatter graphed_callable_call graphed_callable_call_backward
+        kernel_launch""",
+    "INVALID_ARGUMENT": "sanitizer_access",  # its mode is none
+}
+# Neither, but what they are asked about is never on a device then.
+ALSO_WITHOUT_DRIVER = {"tcuda_device_of": "OK", "tcuda_event_query": "OK", "tcuda_event_synchronize": "OK",
+                       "tcuda_is_available": "OK", "tcuda_device_count": "OK"}
+# What negative devices other than TCUDA_CURRENT_DEVICE give that is not TCUDA_STATUS_INVALID_DEVICE.
+NEGATIVE_DEVICE = {"tcuda_device_set": "OK", "tcuda_device_exchange": "OK",
+                   "tcuda_communicator_init_rank": "INVALID_ARGUMENT"}  # its id is none
 # Never called: stops the process or other users of the machine.
 SKIPPED = set()
 
@@ -141,6 +164,29 @@ class Generator:
         """A type whose handles are not this one's."""
         return next((other for other in self.makers if other not in (type, *ABSENT)), type)
 
+    def takes_device(self, function):
+        return function.result == "tcuda_status" and any(
+            p.name == "device" and p.type == "int32_t" for p in function.parameters)
+
+    def without_driver(self, function):
+        """The status that a function gives without a driver, or UNTOLD."""
+        if function.name in ALSO_WITHOUT_DRIVER:
+            return f"TCUDA_STATUS_{ALSO_WITHOUT_DRIVER[function.name]}"
+        takes_stream = any(self.is_handle(p) and self.may_be_null(function, p)
+                           and p.pointee in NULL_TYPES for p in function.parameters)
+        if function.result != "tcuda_status" or function.name.endswith("_destroy") or not (
+                takes_stream or self.takes_device(function)):
+            return "UNTOLD"
+        for status, names in WITHOUT_DRIVER.items():
+            if function.name.removeprefix("tcuda_") in names.split():
+                return f"TCUDA_STATUS_{status}"
+        return "TCUDA_STATUS_NO_DRIVER"
+
+    def of_negative(self, function):
+        if not self.takes_device(function):
+            return "UNTOLD"
+        return f"TCUDA_STATUS_{NEGATIVE_DEVICE.get(function.name, 'INVALID_DEVICE')}"
+
     # ---- C ----
 
     def call(self, function, index):
@@ -197,7 +243,7 @@ class Generator:
                 f"    (void)!tcuda_{prefix}free(ptr);", "}", "",
                 f"static void *make_{prefix}memory(void)", "{",
                 "    void *ptr = NULL;",
-                "    if (is_forked)",
+                "    if (is_forked || has_no_driver)",
                 "        return &on_stack;",
                 f"    CHECK_OK(tcuda_{prefix}malloc({arguments}));",
                 f"    drop_later(drop_{prefix}memory, ptr);",
@@ -269,7 +315,8 @@ class Generator:
         for index, function in enumerate(functions):
             alone = int(ALONE.search(function.name) is not None)
             refused = int(function.result == "tcuda_status" and function.name not in IN_A_CHILD)
-            lines.append(f'    {{ "{function.name}", call_{index}, {alone}, {refused} }},')
+            states = f"{self.without_driver(function)}, {self.of_negative(function)}"
+            lines.append(f'    {{ "{function.name}", call_{index}, {alone}, {refused}, {states} }},')
         lines += ["};", "", "static const struct spoiled cases[] = {"]
         for index, function in enumerate(functions):
             lines += self.cases(function, index)

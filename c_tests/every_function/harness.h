@@ -22,7 +22,12 @@ struct function {
     tcuda_status (*call)(void);
     int alone; /* changes the state of the process or the thread: runs in a process of its own */
     int refused; /* gives TCUDA_STATUS_FORKED in the child of a process that initialised */
+    int without_driver; /* the status without a driver */
+    int of_negative; /* the status for the device -5 */
 };
+
+/* No status: not a matter of this function. */
+enum { UNTOLD = -1 };
 
 struct spoiled {
     int function, argument;
@@ -37,6 +42,10 @@ static const char *now_function = "";
 static int on_stack;
 /* This is the child of a process that initialised: nothing can be made here. */
 static int is_forked;
+/* Here neither, because there is no driver. */
+static int has_no_driver;
+/* Every device parameter. */
+static int32_t now_device = TCUDA_CURRENT_DEVICE;
 
 static inline int is_spoiled(int argument, enum spoiling how)
 {
@@ -241,6 +250,83 @@ static inline int run_forked(const struct function *functions, int function_coun
     return status != 0;
 }
 
+/* Calls a function in some state of the process: it gives `expected`, and after a failure its outputs
+ * are untouched. The number of failures. */
+static inline int run_in_state(const struct function *function, const char *state, int expected)
+{
+    const struct spoiled valid = { 0, -2, state, NOTHING, NO_CRASH };
+    now = valid;
+    now_function = function->name;
+    const tcuda_status given = function->call();
+    int failures = given != (tcuda_status)expected;
+    if (failures > 0)
+        report("not the status of this state", given);
+    if (given != TCUDA_STATUS_OK && !outputs_untouched()) {
+        report("an output was written", given);
+        failures++;
+    }
+    drop_all();
+    return failures;
+}
+
+/* Runs `body` in a child, before this process initialises; nonzero if it failed. */
+static inline int in_child(int (*body)(const struct function *, int), const struct function *functions,
+    int function_count)
+{
+    int status;
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(600);
+        _exit(body(functions, function_count) > 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return status != 0;
+}
+
+static inline int run_without_driver(const struct function *functions, int function_count)
+{
+    int failures = 0;
+    CHECK(setenv("TCUDA_BACKEND", "cuda", 1) == 0);
+    CHECK(setenv("TCUDA_CUDA_DRIVER_PATH", "/nonexistent", 1) == 0);
+    has_no_driver = 1;
+    for (int i = 0; i < function_count; i++)
+        if (functions[i].without_driver != UNTOLD)
+            failures += run_in_state(&functions[i], "without a driver", functions[i].without_driver);
+    return failures;
+}
+
+/* Each function is the first that is called. */
+static inline int run_first_with_device(const struct function *function, int one)
+{
+    (void)one;
+    const char *state = now_device < 0 ? "with device -5 first" : "with device 99 first";
+    const int expected = now_device < 0 ? function->of_negative : TCUDA_STATUS_INVALID_DEVICE;
+    return run_in_state(function, state, expected);
+}
+
+static inline int run_with_other_devices(const struct function *functions, int function_count)
+{
+    int failures = 0;
+    for (int i = 0; i < function_count; i++) {
+        if (functions[i].of_negative == UNTOLD)
+            continue;
+        now_device = -5;
+        failures += in_child(run_first_with_device, &functions[i], 1);
+        now_device = 99;
+        if (functions[i].of_negative != TCUDA_STATUS_INVALID_ARGUMENT)
+            failures += in_child(run_first_with_device, &functions[i], 1);
+    }
+    now_device = -5;
+    if (tcuda_init() != TCUDA_STATUS_OK)
+        return failures;
+    for (int i = 0; i < function_count; i++)
+        if (functions[i].of_negative != UNTOLD)
+            failures += run_in_state(&functions[i], "with device -5", functions[i].of_negative);
+    return failures;
+}
+
 /* The functions that run alone come first, each in a child: a fork after the first call that
  * initialises the library would only ever see TCUDA_STATUS_FORKED. */
 static inline int run_everything(const struct function *functions, int function_count,
@@ -251,6 +337,8 @@ static inline int run_everything(const struct function *functions, int function_
     signal(SIGBUS, crashed);
     signal(SIGABRT, crashed);
     signal(SIGALRM, crashed);
+    failures += in_child(run_without_driver, functions, function_count);
+    failures += in_child(run_with_other_devices, functions, function_count);
     for (int i = 0; i < function_count; i++) {
         int status;
         if (!functions[i].alone)

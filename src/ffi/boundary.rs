@@ -25,6 +25,16 @@ impl Call {
         runtime::get(&self.inside)
     }
 
+    /// The same, or `None` where there is no device to initialise it for.
+    #[cold]
+    pub fn runtime_with_device(&self) -> Result<Option<&Runtime>> {
+        match self.runtime() {
+            Ok(runtime) => Ok(Some(runtime)),
+            Err(Error::NoDriver(_) | Error::NoDevice(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The proof that this thread is inside.
     pub fn inside(&self) -> &Inside {
         &self.inside
@@ -59,6 +69,15 @@ fn run<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
     let call = Call { inside: thread::enter()? };
     let _range = own::Range::of::<F>();
     body(&call)
+}
+
+/// The same for a call that has an answer also in the child of a fork, where nothing enters the library.
+#[inline]
+pub fn boundary_with_forked(
+    forked: impl FnOnce() -> Result<()>,
+    body: impl FnOnce(&Call) -> Result<()>,
+) -> tcuda_status {
+    if thread::is_forked() { boundary_outside(forked) } else { boundary(body) }
 }
 
 /// The same for a body that touches nothing but this thread's own.

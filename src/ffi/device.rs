@@ -1,12 +1,12 @@
 //! Section "Devices" of the header.
 
-use super::boundary::{Sized_, boundary, out, struct_out, text_out};
+use super::boundary::{Sized_, boundary, boundary_with_forked, out, struct_out, text_out};
 use super::status::tcuda_status;
-use crate::device::Device;
+use crate::device::{CURRENT, Device};
 use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::error::Result;
-use crate::{blas, copy, kernels, runtime, sync_debug, text, thread};
+use crate::{blas, copy, kernels, runtime, sync_debug, text};
 use std::ffi::{c_char, c_void};
 
 /// Hidden waits are as any others.
@@ -174,34 +174,29 @@ pub extern "C" fn tcuda_init() -> tcuda_status {
 }
 
 /// Is the library initialised, and this not a forked child of the process that did it?
+/// (torch.cuda.is_initialized)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_status {
-    if thread::is_forked() && !initialized.is_null() {
-        // SAFETY: not NULL, and writable by the caller's promise.
-        unsafe { initialized.write_unaligned(false) };
-        return tcuda_status::Ok;
-    }
-    boundary(|call| {
-        let initialized = out(initialized, "initialized")?;
-        initialized.set(runtime::existing(call.inside()).is_some());
-        Ok(())
-    })
+    let write = |is: bool| out(initialized, "initialized").map(|out| out.set(is));
+    boundary_with_forked(|| write(false), |call| write(runtime::existing(call.inside()).is_some()))
 }
 
-/// Is there a usable GPU, or a simulated one? Without a driver false; never creates a context.
+/// Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
+/// process that had initialised the library. Never creates a context. (torch.cuda.is_available)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_status {
-    boundary(|call| {
-        let available = out(available, "available")?;
-        available.set(runtime::device_count(call.inside()).is_ok_and(|count| count > 0));
-        Ok(())
-    })
+    let write = |is: bool| out(available, "available").map(|out| out.set(is));
+    boundary_with_forked(
+        || write(false),
+        |call| write(runtime::device_count(call.inside()).is_ok_and(|count| count > 0)),
+    )
 }
 
 /// Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
-/// driver, but does not initialise the library.
+/// driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a process
+/// that had started the driver, where torch gives 0. (torch.cuda.device_count)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
@@ -213,7 +208,8 @@ pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
 }
 
 /// This thread's current device: that of its current CUDA context when that is a primary one, else
-/// the one that the thread set, 0 at first.
+/// the one that the thread set, 0 at first. TCUDA_STATUS_NO_DRIVER without a driver.
+/// (torch.cuda.current_device)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status {
@@ -224,38 +220,40 @@ pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status 
     })
 }
 
-/// Makes a device current for this thread, here and in the CUDA driver.
+/// Makes a device current for this thread, here and in the CUDA driver. (torch.cuda.set_device)
 ///
-/// @param device  ordinal below tcuda_device_count(); negative: no-op
+/// @param device  ordinal below tcuda_device_count(); negative: no-op, also without a driver
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
-    boundary(|call| {
-        let runtime = call.runtime()?;
-        if device < 0 { Ok(()) } else { runtime.set_current_device(device) }
-    })
+    boundary(|call| if device < 0 { Ok(()) } else { call.runtime()?.set_current_device(device) })
 }
 
 /// The same, giving the device that was current before; undo it with tcuda_device_set(previous).
+/// (torch.cuda.device)
 ///
-/// @param device         ordinal below tcuda_device_count(); negative: changes nothing
-/// @param[out] previous  ordinal
+/// @param device         ordinal below tcuda_device_count(); negative: no-op, also without a driver
+/// @param[out] previous  ordinal; -1 if `device` is negative and there is no device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) -> tcuda_status {
     boundary(|call| {
         let previous = out(previous, "previous")?;
+        if device < 0 {
+            let runtime = call.runtime_with_device()?;
+            previous.set(runtime.map_or(Ok(CURRENT), |runtime| runtime.current_device())?);
+            return Ok(());
+        }
         let runtime = call.runtime()?;
         let current = runtime.current_device()?;
-        if device >= 0 {
-            runtime.set_current_device(device)?;
-        }
+        runtime.set_current_device(device)?;
         previous.set(current);
         Ok(())
     })
 }
 
-/// The device that an address belongs to; -1 when it is not device memory.
+/// The device that an address belongs to; -1 when it is not device memory, as none is without a
+/// driver.
 ///
 /// @param ptr  any address, also inside a block; may be NULL: -1
 #[unsafe(no_mangle)]
@@ -263,12 +261,21 @@ pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) 
 pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -> tcuda_status {
     boundary(|call| {
         let device = out(device, "device")?;
-        device.set(copy::device_of(call.runtime()?, ptr as u64)?.unwrap_or(-1));
+        let found = match ptr.is_null() {
+            true => None,
+            false => match call.runtime_with_device()? {
+                Some(runtime) => copy::device_of(runtime, ptr as u64)?,
+                None => None,
+            },
+        };
+        device.set(found.unwrap_or(-1));
         Ok(())
     })
 }
 
-/// Name of a device, "NVIDIA H200".
+/// Name of a device, "NVIDIA H200". (torch.cuda.get_device_name)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_name(
@@ -284,7 +291,9 @@ pub unsafe extern "C" fn tcuda_device_name(
     })
 }
 
-/// Compute capability of a device, 9 and 0.
+/// Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_capability(
@@ -301,8 +310,9 @@ pub unsafe extern "C" fn tcuda_device_capability(
     })
 }
 
-/// Everything about a device.
+/// Everything about a device. (torch.cuda.get_device_properties)
 ///
+/// @param device         ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[in,out] info  start from TCUDA_INIT(tcuda_device_info)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -322,6 +332,9 @@ pub unsafe extern "C" fn tcuda_device_properties(
 }
 
 /// Can `device` map the memory of `peer`? A device is not its own peer.
+/// (torch.cuda.can_device_access_peer)
+///
+/// @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_can_access_peer(
@@ -339,6 +352,8 @@ pub unsafe extern "C" fn tcuda_device_can_access_peer(
 
 /// Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
 /// again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+///
+/// @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcuda_status {
@@ -348,7 +363,9 @@ pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcu
     })
 }
 
-/// Waits for all work of a device.
+/// Waits for all work of a device. (torch.cuda.synchronize)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {

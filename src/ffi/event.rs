@@ -3,7 +3,7 @@
 use super::boundary::{boundary, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
-use super::stream::{or_current, tcuda_stream};
+use super::stream::{or_current, tcuda_stream, wait_event};
 use crate::driver::sys::CUevent_st;
 use crate::event::Event;
 
@@ -79,7 +79,11 @@ pub unsafe extern "C" fn tcuda_event_query(
 ) -> tcuda_status {
     boundary(|call| {
         let done = out(done, "done")?;
-        done.set(EVENTS.get(event as usize, "event", call)?.query(call.runtime()?)?);
+        let event = EVENTS.get(event as usize, "event", call)?;
+        done.set(match call.runtime() {
+            Ok(runtime) => event.query(runtime)?,
+            Err(error) => event.unless_recorded(error, true)?,
+        });
         Ok(())
     })
 }
@@ -88,7 +92,13 @@ pub unsafe extern "C" fn tcuda_event_query(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcuda_status {
-    boundary(|call| EVENTS.get(event as usize, "event", call)?.synchronize(call.runtime()?))
+    boundary(|call| {
+        let event = EVENTS.get(event as usize, "event", call)?;
+        match call.runtime() {
+            Ok(runtime) => event.synchronize(runtime),
+            Err(error) => event.unless_recorded(error, ()),
+        }
+    })
 }
 
 /// tcuda_stream_wait_event, event first; no-op if it was never recorded.
@@ -98,10 +108,7 @@ pub unsafe extern "C" fn tcuda_event_wait(
     event: *mut tcuda_event,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    boundary(|call| {
-        let event = EVENTS.get(event as usize, "event", call)?;
-        event.wait(call.runtime()?, or_current(stream, call)?)
-    })
+    boundary(|call| wait_event(call, EVENTS.get(event as usize, "event", call)?, stream))
 }
 
 /// Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.

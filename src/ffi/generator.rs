@@ -1,6 +1,6 @@
 //! Section "Random numbers" of the header: generators.
 
-use super::boundary::{Call, Out, boundary, bytes, out};
+use super::boundary::{Call, Out, boundary, boundary_with_forked, bytes, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use crate::device::CURRENT;
@@ -85,45 +85,53 @@ fn state_in(state: *const u8, name: &'static str) -> Result<Position> {
 }
 
 /// Seeds the default generator of a device. Before the library is initialised the seed is
-/// remembered, and nothing is initialised; it takes effect then, for TCUDA_CURRENT_DEVICE on the
-/// device that is current then, and after any state that was set meanwhile. In a capture only the
-/// present seed is accepted, and changes nothing. (torch.cuda.manual_seed)
+/// remembered, and nothing is initialised. Seeds and states take effect then, in the order of their
+/// calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that initialises
+/// gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist. In a capture
+/// only the present seed is accepted, and changes nothing. In the forked child of a process that had
+/// initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_manual_seed(device: i32, seed: u64) -> tcuda_status {
-    boundary(|call| {
+    let body = |call: &Call| {
         let target = Target::Device(device);
         random::manual_seed(call.inside(), target, seed, "tcuda_random_manual_seed")
-    })
+    };
+    boundary_with_forked(|| Ok(()), body)
 }
 
-/// The same for all devices. (torch.cuda.manual_seed_all)
+/// The same for all devices; ignored in such a forked child. (torch.cuda.manual_seed_all)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_manual_seed_all(seed: u64) -> tcuda_status {
-    boundary(|call| {
+    let body = |call: &Call| {
         let operation = "tcuda_random_manual_seed_all";
         random::manual_seed(call.inside(), Target::All, seed, operation)
-    })
+    };
+    boundary_with_forked(|| Ok(()), body)
 }
 
 /// Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
-/// library is initialised it is remembered, as a state is. (torch.cuda.seed)
+/// library is initialised it is remembered, and in a forked child ignored, as by
+/// tcuda_random_manual_seed. (torch.cuda.seed)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_seed(device: i32) -> tcuda_status {
-    boundary(|call| random::seed(call.inside(), Target::Device(device), "tcuda_random_seed"))
+    let body =
+        |call: &Call| random::seed(call.inside(), Target::Device(device), "tcuda_random_seed");
+    boundary_with_forked(|| Ok(()), body)
 }
 
 /// The same for all devices, with one number for all. (torch.cuda.seed_all)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_seed_all() -> tcuda_status {
-    boundary(|call| random::seed(call.inside(), Target::All, "tcuda_random_seed_all"))
+    let body = |call: &Call| random::seed(call.inside(), Target::All, "tcuda_random_seed_all");
+    boundary_with_forked(|| Ok(()), body)
 }
 
 /// The present seed of a device's default generator. (torch.cuda.initial_seed)
@@ -153,7 +161,7 @@ pub unsafe extern "C" fn tcuda_random_state_get(device: i32, state: *mut u8) -> 
 }
 
 /// Puts the default generator of a device where a state says; before the library is initialised it
-/// is remembered. (torch.cuda.set_rng_state)
+/// is remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
 ///
 /// @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
 #[unsafe(no_mangle)]

@@ -21,7 +21,7 @@ use crate::log::{self, Level};
 use crate::rank::before_host_function;
 use crate::text::Text;
 use crate::thread::try_box;
-use crate::{runtime, thread};
+use crate::{runtime, selection, thread};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -221,7 +221,7 @@ pub extern "C" fn tcuda_backend_name() -> *const c_char {
         name = Some(runtime::backend_name(call.inside()));
         Ok(())
     });
-    name.unwrap_or_else(runtime::chosen_backend_name).as_ptr()
+    name.unwrap_or_else(selection::name).as_ptr()
 }
 
 /// The index of a driver function, or that all are meant.

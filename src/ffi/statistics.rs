@@ -108,7 +108,7 @@ fn by_pool([all, small, large]: &StatRow) -> tcuda_stat_by_pool {
 fn statistics(call: &Call, device: i32) -> Result<Statistics> {
     match runtime::existing(call.inside()) {
         Some(runtime) => runtime.device(device)?.memory.all_statistics(),
-        None => Ok(Statistics::default()),
+        None => crate::device::require_possible(device).map(|()| Statistics::default()),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::callback::{self, Callback};
 use crate::device::CURRENT;
 use crate::driver::sys::CUstream_st;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::stream::Stream;
 use crate::thread::Inside;
 use crate::{runtime, thread, turn};
@@ -105,8 +106,9 @@ fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     }
 }
 
-/// One of 32 pooled streams per priority, in turn: the 33rd is the first again.
+/// One of 32 pooled streams per priority, in turn: the 33rd is the first again. (torch.cuda.Stream)
 ///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE; INVALID_DEVICE for other negative ones
 /// @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
 /// @param[out] stream  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -239,18 +241,23 @@ fn make_current<R>(
 
 /// Makes a stream and its device current for this thread.
 ///
-/// @param stream  NULL: the one that is current, which changes nothing
+/// @param stream  NULL: the one that is current, which changes nothing, also without a driver
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> tcuda_status {
-    boundary(|call| make_current(call, or_current(stream, call)?, |_| Ok(())).map(|_| ()))
+    boundary(|call| match optional(stream, call)? {
+        Some(stream) => make_current(call, stream, |_| Ok(())).map(|_| ()),
+        None => Ok(()),
+    })
 }
 
 /// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
 /// tcuda_device_set(previous_device) if that is another device than the stream's.
 ///
-/// @param[out] previous         the current stream of the stream's device; borrowed
-/// @param[out] previous_device  the current device
+/// @param stream                NULL: the one that is current, which changes nothing
+/// @param[out] previous         the current stream of the stream's device, borrowed; without a
+/// device NULL, as `stream` must be then
+/// @param[out] previous_device  the current device; without one -1
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_exchange(
@@ -261,7 +268,17 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
     boundary(|call| {
         let previous = out(previous, "previous")?;
         let previous_device = out(previous_device, "previous_device")?;
-        let stream = or_current(stream, call)?;
+        let stream = match optional(stream, call)? {
+            Some(stream) => stream,
+            None => match call.runtime_with_device()? {
+                Some(runtime) => runtime.device(CURRENT)?.streams.current(),
+                None => {
+                    previous.set(std::ptr::null_mut());
+                    previous_device.set(CURRENT);
+                    return Ok(());
+                }
+            },
+        };
         let (displaced, device) = make_current(call, stream, borrow)?;
         previous.set(displaced);
         previous_device.set(device);
@@ -290,6 +307,17 @@ pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> 
     boundary(|call| or_current(stream, call)?.synchronize_for_host(call.runtime()?))
 }
 
+/// The wait of a stream for an event: none where it was never recorded, for which no driver is needed.
+pub(super) fn wait_event(call: &Call, event: &Event, stream: *mut tcuda_stream) -> Result<()> {
+    match call.runtime() {
+        Ok(runtime) => event.wait(runtime, or_current(stream, call)?),
+        Err(error) => {
+            optional(stream, call)?;
+            event.unless_recorded(error, ())
+        }
+    }
+}
+
 /// Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
 #[unsafe(no_mangle)]
 #[must_use]
@@ -297,10 +325,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_event(
     stream: *mut tcuda_stream,
     event: *mut tcuda_event,
 ) -> tcuda_status {
-    boundary(|call| {
-        let event = EVENTS.get(event as usize, "event", call)?;
-        event.wait(call.runtime()?, or_current(stream, call)?)
-    })
+    boundary(|call| wait_event(call, EVENTS.get(event as usize, "event", call)?, stream))
 }
 
 /// Work queued from now on waits for what `other` holds now; any two devices.

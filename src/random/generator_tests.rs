@@ -62,20 +62,24 @@ fn changes_wait_for_the_library() {
     runtime::select_backend(&inside, "sim", "devices=3,memory=64MiB").unwrap();
     let all = Target::All;
     let state = |offset| Position { seed: 9, offset };
-    // A seed comes after a state, whichever was set first; of two of a kind the last one counts.
+    // In the order of the calls: of two for a device the last one counts.
     manual_seed(&inside, all, 1, "a test").unwrap();
-    manual_seed(&inside, Target::Device(1), 2, "a test").unwrap();
     set_state(&inside, 1, state(8), "a test").unwrap();
     manual_seed(&inside, all, 3, "a test").unwrap();
     manual_seed(&inside, Target::Device(CURRENT), 4, "a test").unwrap();
+    manual_seed(&inside, Target::Device(1), 2, "a test").unwrap();
+    set_state(&inside, 1, state(4), "a test").unwrap();
     manual_seed(&inside, Target::Device(17), 5, "a test").unwrap();
     for device in [-2, 64, i32::MAX, i32::MIN] {
         assert!(manual_seed(&inside, Target::Device(device), 5, "a test").is_err());
     }
     assert!(runtime::existing(&inside).is_none());
+    // Device 17 does not exist: an error, once.
+    assert!(matches!(runtime::get(&inside), Err(Error::SeededDevice { device: 17, count: 3 })));
     let runtime = runtime::get(&inside).unwrap();
     let seeds = || runtime.devices.iter().map(|device| device.generator.seed()).collect::<Vec<_>>();
-    assert_eq!(seeds(), [4, 3, 3]);
+    assert_eq!(seeds(), [4, 9, 3]);
+    assert_eq!(runtime.devices[1].generator.position(), state(4));
     runtime::shutdown(&inside, |_| 0).unwrap();
     // States and the system's seeds in their order.
     seed(&inside, all, "a test").unwrap();

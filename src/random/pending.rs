@@ -1,14 +1,13 @@
-//! Seeds and states that a host sets before the library is initialised: remembered, as by PyTorch.
+//! Seeds and states that a host sets before the library is initialised: remembered, and set then in the
+//! order of the calls.
 //!
-//! States and seeds from the system take effect in the order in which they were set, seeds of the host's
-//! own after them, whenever they were set: that is PyTorch's order. Of two for the same devices the later
-//! one counts, so that the list stays short.
+//! A later change of the same device replaces an earlier one, and a change of all devices replaces every
+//! earlier one, so that the list stays short.
 
 use super::generator::Position;
-use crate::device::{CURRENT, MAX_DEVICES};
+use crate::device::{CURRENT, require_possible};
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
-use crate::log::{self, Level};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 
@@ -26,7 +25,7 @@ pub enum Target {
 pub struct Change {
     /// Whose.
     pub target: Target,
-    /// Is it a seed that the host chose?
+    /// Is it a seed that the host chose? Then it is accepted in a capture if it is the present one.
     pub is_seed: bool,
     /// What it becomes.
     pub position: Position,
@@ -36,40 +35,43 @@ static CHANGES: Mutex<Vec<Change>> = Mutex::new(Rank::LEAF, Vec::new());
 
 /// Remembers a change; the library is not initialised meanwhile.
 pub fn remember(change: Change) -> Result<()> {
-    if let Target::Device(device) = change.target
-        && !(CURRENT..MAX_DEVICES as i32).contains(&device)
-    {
-        return Err(Error::InvalidDevice { device, count: MAX_DEVICES as i32 });
+    if let Target::Device(device) = change.target {
+        require_possible(device)?;
     }
     let mut changes = CHANGES.lock();
     let no_room = |_| Error::OutOfHostMemory("a seed");
     changes.try_reserve(1).map_err(no_room)?;
-    changes.retain(|known| (known.target, known.is_seed) != (change.target, change.is_seed));
+    match change.target {
+        Target::All => changes.clear(),
+        Target::Device(_) => changes.retain(|known| known.target != change.target),
+    }
     changes.push(change);
     Ok(())
 }
 
+/// Refuses a change of a device that does not exist, once: it is forgotten.
+pub(crate) fn check(count: i32) -> Result<()> {
+    let mut changes = CHANGES.lock();
+    let missing = |change: &Change| match change.target {
+        Target::Device(device) if device >= count => Some(device),
+        _ => None,
+    };
+    let Some(device) = changes.iter().find_map(missing) else { return Ok(()) };
+    changes.retain(|change| missing(change).is_none());
+    Err(Error::SeededDevice { device, count })
+}
+
 /// Makes the changes, in a runtime that nobody uses yet.
 pub(crate) fn apply(runtime: &Runtime) {
+    // Unlocked again before the generators' locks.
     let changes = std::mem::take(&mut *CHANGES.lock());
-    let in_order = |is_seed| changes.iter().filter(move |change| change.is_seed == is_seed);
-    for change in in_order(false).chain(in_order(true)) {
+    for change in changes {
         let devices = match change.target {
             Target::All => &runtime.devices[..],
             Target::Device(device) => {
                 let current = || runtime.current_device().unwrap_or(0);
                 let device = if device == CURRENT { current() } else { device };
-                let found = runtime.devices.get(device as usize);
-                if found.is_none() {
-                    log::write(
-                        Level::Warning,
-                        format_args!(
-                            "device {device} was seeded before initialisation, and there are {}",
-                            runtime.devices.len()
-                        ),
-                    );
-                }
-                found.map_or(&[][..], std::slice::from_ref)
+                runtime.devices.get(device as usize).map_or(&[][..], std::slice::from_ref)
             }
         };
         devices.iter().for_each(|device| device.generator.put(change.position));

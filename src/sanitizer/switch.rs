@@ -13,7 +13,7 @@ use crate::rank::{Rank, before_host_function};
 use crate::text::Text;
 use crate::thread::{self, try_box};
 use crate::watch::{self, Watcher};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());
 
@@ -55,9 +55,12 @@ pub(crate) fn is_wanted() -> Result<bool> {
     }
 }
 
-/// At initialisation, if the environment asks for it and the host has not begun by itself.
+/// Has the host itself turned it on or off since the library was last shut down?
+static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
+
+/// At initialisation, if the environment asks for it and the host has not chosen by itself.
 pub(crate) fn begin(is_wanted: bool) {
-    if is_wanted && !super::is_on() {
+    if is_wanted && !IS_CHOSEN.load(Ordering::Relaxed) {
         start(DEFAULT_MOST);
     }
 }
@@ -72,6 +75,7 @@ pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
             Box::into_raw(boxed)
         }
     };
+    IS_CHOSEN.store(true, Ordering::Relaxed);
     retire(LISTENER.swap(new, Ordering::AcqRel));
     start(if most == 0 { DEFAULT_MOST } else { most });
     thread::collect();
@@ -92,6 +96,7 @@ fn start(most: usize) {
 
 /// Stops watching; reports are dropped.
 pub fn disable() {
+    IS_CHOSEN.store(true, Ordering::Relaxed);
     stop();
     thread::collect();
 }
@@ -112,6 +117,7 @@ pub(crate) fn stop() {
 
 /// Forgets everything, at the end of a shutdown: no stream is known any more.
 pub(crate) fn forget() {
+    IS_CHOSEN.store(false, Ordering::Relaxed);
     let mut state = STATE.lock();
     let life = state.life + 1;
     let is_on = state.is_on;

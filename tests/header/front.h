@@ -6,7 +6,14 @@
  *            and tcuda_last_error() tells this thread what was wrong and what to do.
  * Order      Subject, inputs, stream, outputs. Names carry units (_bytes, _ms, _us, _mw, _mhz).
  *            A fixed attribute is a bare noun; one that can be written has _get and _set.
- * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere.
+ * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere. Other
+ *            negative numbers are TCUDA_STATUS_INVALID_DEVICE, except where a comment says more.
+ * No driver  tcuda_is_available gives false and tcuda_device_count 0; statistics are 0; seeds wait;
+ *            negative devices and NULL streams that are made current change nothing. Every other
+ *            call that needs a device gives TCUDA_STATUS_NO_DRIVER.
+ * Fork       Once the driver was started a forked child gets TCUDA_STATUS_FORKED from every call,
+ *            except tcuda_is_available and tcuda_is_initialized (false), seeds (ignored), last
+ *            errors and NVTX ranges: use spawn.
  * Streams    NULL is the current stream of the device that the call names, else of its pointer's or
  *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
  * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
