@@ -191,35 +191,67 @@ static void nothing_is_moved_too(void)
 
 /* ---- Many at once ---- */
 
-static void many_share_blocks(size_t buffer_bytes)
+static void refuse(tcuda_status status, const char *sentence)
+{
+    CHECK_EQ(status, TCUDA_STATUS_INVALID_ARGUMENT);
+    if (strstr(tcuda_last_error(), sentence) == NULL)
+        check_failed(__FILE__, __LINE__, sentence, tcuda_last_error());
+}
+
+/* Copies of tensors of one place on several; those on that place are the tensors themselves. */
+static void many_share_blocks(int32_t home, const int32_t *devices, size_t buffer_bytes)
 {
     owned tensors[MANY];
     tcuda_tensor views[MANY], outs[3 * MANY];
-    const int32_t devices[] = { 0, other, HOST };
-    make_many(tensors, views, 0, 5);
-    const size_t before = allocated(other);
+    make_many(tensors, views, home, 5);
+    const int32_t target = home == other ? 0 : other;
+    const size_t before = allocated(target);
     CHECK_OK(tcuda_comm_broadcast_coalesced(views, MANY, devices, 3, buffer_bytes, outs));
     synchronize_all();
     for (int i = 0; i < 3 * MANY; i++) {
         const tcuda_tensor *const from = &views[i % MANY];
-        const bool is_own = i < MANY || (i < 2 * MANY && other == 0);
+        const int32_t device = devices[i / MANY];
+        const bool is_own = device == home;
+        CHECK_EQ(outs[i].device.device_type == TCUDA_DEVICE_CUDA, device != HOST);
+        CHECK(device == HOST || outs[i].device.device_id == device);
         check_same(&outs[i], from, 0);
         CHECK(is_own ? outs[i].data == from->data : is_compact(&outs[i]));
         if (!is_own && count_of(from) > 0)
             CHECK_EQ((uintptr_t)outs[i].data % 64, 0);
     }
     /* Blocks go with the last that lies in them, in whatever order. */
-    CHECK(other == 0 || allocated(other) > before);
+    CHECK(other == 0 || allocated(target) > before);
     for (int i = 0; i < 3 * MANY; i += 2)
         CHECK_OK(tcuda_tensor_release(&outs[i]));
     for (int i = 1; i < 3 * MANY; i += 2)
         check_same(&outs[i], &views[i % MANY], 0);
     for (int i = 3 * MANY - 1; i > 0; i -= 2)
         CHECK_OK(tcuda_tensor_release(&outs[i]));
-    CHECK_EQ(allocated(other), before);
+    CHECK_EQ(allocated(target), before);
     for (int i = 0; i < MANY; i++)
         drop(&tensors[i]);
     CHECK_OK(tcuda_comm_broadcast_coalesced(NULL, 0, devices, 3, 0, NULL));
+}
+
+static void many_come_from_any_place(void)
+{
+    const int32_t with_host[] = { 0, other, HOST }, reversed[] = { HOST, other, 0 };
+    const int32_t all[] = { 0, all_devices / 2, other };
+    many_share_blocks(0, with_host, 0);
+    many_share_blocks(0, with_host, 1500);
+    many_share_blocks(0, reversed, 1500);
+    many_share_blocks(other, all, 1500);
+    many_share_blocks(HOST, with_host, 1500);
+    many_share_blocks(HOST, all, 0);
+    /* The first need not be the first device, but all are on one. */
+    owned tensors[2];
+    make_numbers(&tensors[0], HOST, 1, 1, (const int64_t[]) { 3 });
+    make_numbers(&tensors[1], other, 1, 1, (const int64_t[]) { 3 });
+    const tcuda_tensor views[] = { tensors[0].view, tensors[1].view };
+    tcuda_tensor outs[6];
+    refuse(tcuda_comm_broadcast_coalesced(views, 2, all, 3, 0, outs), "and -2 was expected");
+    drop(&tensors[0]);
+    drop(&tensors[1]);
 }
 
 /* DLPack's capsule, as far as a consumer needs it. */
@@ -325,13 +357,6 @@ static void calls_are_in_order_with_streams(void)
 
 /* ---- What is refused ---- */
 
-static void refuse(tcuda_status status, const char *sentence)
-{
-    CHECK_EQ(status, TCUDA_STATUS_INVALID_ARGUMENT);
-    if (strstr(tcuda_last_error(), sentence) == NULL)
-        check_failed(__FILE__, __LINE__, sentence, tcuda_last_error());
-}
-
 static void what_does_not_fit_is_refused(void)
 {
     const int64_t shape[] = { 2, 3 };
@@ -376,11 +401,12 @@ static void what_does_not_fit_is_refused(void)
     drop(&folded);
     refuse(tcuda_comm_broadcast_coalesced(&src.view, 1, NULL, 0, 0, NULL), "num_devices is 0");
     if (other != 0) {
-        const int32_t reversed[] = { other, 0 };
-        refuse(tcuda_comm_broadcast_coalesced(&src.view, 1, reversed, 2, 0, outs),
-            "tensors[0] is on device 0");
-        refuse(tcuda_comm_reduce_add(&src.view, 1, other, outs),
-            "none of the tensors is on device");
+        owned far;
+        make_numbers(&far, other, 0, 2, shape);
+        const tcuda_tensor apart[] = { src.view, far.view };
+        refuse(tcuda_comm_broadcast_coalesced(apart, 2, devices, 2, 0, outs),
+            "tensors[1] is on device ");
+        drop(&far);
     }
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE,
         tcuda_comm_broadcast(&src.view, (const int32_t[]) { 99 }, 1, outs));
@@ -404,8 +430,7 @@ int main(void)
     any_source_will_do();
     small_types_move_as_bytes();
     nothing_is_moved_too();
-    many_share_blocks(0);
-    many_share_blocks(1500);
+    many_come_from_any_place();
     a_part_of_a_block_becomes_a_capsule();
     calls_are_in_order_with_streams();
     what_does_not_fit_is_refused();

@@ -95,6 +95,47 @@ static void sums_are_rounded_in_order(void)
         drop(&inputs[i]);
 }
 
+/* The sum of tensors of which none is on its destination: the first is added first. */
+static void sums_go_to_other_places(void)
+{
+    const int32_t devices[] = { other, all_devices / 2, HOST };
+    const float values[] = { 1e8F, 1, -1e8F };
+    for (int home = 0; home < 3; home++) {
+        if (devices[home] == 0)
+            continue;
+        owned inputs[3], into;
+        tcuda_tensor views[3], outs[3];
+        for (int i = 0; i < 3; i++) {
+            make(&inputs[i], i == 1 ? devices[home] : other == 0 ? HOST : other, false, float32, 1);
+            shape_of(&inputs[i], 1, (const int64_t[]) { 1 }, NULL);
+            set_memory(&inputs[i], &values[i], 4);
+            views[i] = inputs[i].view;
+        }
+        make(&into, 0, false, float32, 1);
+        shape_of(&into, 1, (const int64_t[]) { 1 }, NULL);
+        CHECK_OK(tcuda_comm_reduce_add(views, 3, 0, &outs[0]));
+        CHECK_OK(tcuda_comm_reduce_add_coalesced(views, 3, 1, 0, 0, &outs[1]));
+        CHECK_OK(tcuda_comm_reduce_add_into(views, 3, &into.view));
+        /* Of one tensor it is a copy. */
+        CHECK_OK(tcuda_comm_reduce_add(views, 1, 0, &outs[2]));
+        float sums[4];
+        const void *const from[] = { outs[0].data, outs[1].data, into.view.data, outs[2].data };
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(tcuda_copy(&sums[i], from[i], 4, NULL));
+        synchronize_all();
+        for (int i = 0; i < 3; i++) {
+            CHECK(sums[i] == 0);
+            CHECK_EQ(outs[i].device.device_type, TCUDA_DEVICE_CUDA);
+            CHECK_EQ(outs[i].device.device_id, 0);
+        }
+        CHECK(sums[3] == 1e8F && outs[2].data != views[0].data);
+        release_all(outs, 3);
+        drop(&into);
+        for (int i = 0; i < 3; i++)
+            drop(&inputs[i]);
+    }
+}
+
 static void one_tensor_is_its_own_sum(void)
 {
     owned input;
@@ -354,6 +395,7 @@ int main(void)
     find_devices();
     sums_are_those_of_all();
     sums_are_rounded_in_order();
+    sums_go_to_other_places();
     one_tensor_is_its_own_sum();
     bools_and_bytes_are_added();
     many_sums_at_once(0, 0);

@@ -2386,11 +2386,12 @@ tcuda_status tcuda_comm_broadcast_into(const tcuda_tensor *src, const tcuda_tens
     size_t count);
 
 /**
- * Copies of many tensors on each of some devices, all moved together. Outputs on devices[0] are
- * the tensors themselves; those on the others lie side by side, several in one block, which is
+ * Copies of many tensors on each of some devices, all moved together. Outputs on the device of the
+ * tensors are the tensors themselves; the others are contiguous, several in one block, which is
  * freed with the last of them. (torch.cuda.comm.broadcast_coalesced)
  *
- * @param tensors       read: all on devices[0], of any shapes and types
+ * @param tensors       read: all on one device, which need not be in the list, or all on the host;
+ * of any shapes and types
  * @param num_tensors   length of the list; 0: nothing is done
  * @param devices       as in tcuda_comm_broadcast
  * @param num_devices   length of the list, 1 or more
@@ -2403,16 +2404,17 @@ tcuda_status tcuda_comm_broadcast_coalesced(const tcuda_tensor *tensors, size_t 
 
 /**
  * The sum of tensors of several devices. Its bits are those of adding one after the other, each
- * sum rounded to the type: the tensor on `destination` first, the last of them if there are
- * several, then the others in their order. So they are the same at each call, whatever the
- * machine. The output has the order of strides of that first tensor; of one tensor the sum is the
- * tensor itself. (torch.cuda.comm.reduce_add)
+ * sum rounded to the type: the tensor on `destination` first (the last of them if there are
+ * several, the first of all if there is none), then the others in their order. So they are the
+ * same at each call, whatever the machine. The output has the order of strides of that first
+ * tensor; of one tensor that is on `destination` the sum is the tensor itself.
+ * (torch.cuda.comm.reduce_add)
  *
  * @param tensors      read: of one shape and type: integers, floats of 16 to 64 bits, bfloat16,
  * complex numbers of these, or bools, whose sum is "or"
  * @param count        length of the list, 1 or more
- * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE; a tensor must be on it,
- * unless it is the host: then the first device that has a tensor adds
+ * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE; no tensor need be on it.
+ * For the host the first device that has a tensor adds
  * @param[out] out     the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API

@@ -223,15 +223,6 @@ pub enum Error {
         /// Where it should be.
         expected: i32,
     },
-    /// No input is where the sum is to be.
-    #[error(
-        "none of the tensors is on device {device}, where the sum is to be; destination must be a \
-         device that has one"
-    )]
-    NotThere {
-        /// The destination.
-        device: i32,
-    },
     /// Timing of events that have not completed.
     #[error("{0}")]
     NotReady(&'static str),

@@ -152,7 +152,7 @@ pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) ->
     Ok(home)
 }
 
-/// Copies of many tensors on each device; on the first, they themselves.
+/// Copies of many tensors on each device; on the one where they are, they themselves.
 pub fn broadcast_coalesced<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
@@ -168,18 +168,23 @@ pub fn broadcast_coalesced<'a>(
         members.add_target(target)?;
         targets.push(target);
     }
-    let first = targets[0];
+    let mut first = targets[0];
     let mut layout = Layout::with_room(tensors.len, buffer_bytes)?;
     let mut tensor = Tensor::none();
     for index in 0..tensors.len {
         (tensors.read)(index, &mut tensor)?;
         let home = home_of(runtime, &tensor, first)?;
         if !is_at(home, first) {
-            return Err(Error::Elsewhere {
-                which: Which::of("tensors", index),
-                place: home.device().unwrap_or(CPU),
-                expected: devices[0],
-            });
+            if index > 0 {
+                return Err(Error::Elsewhere {
+                    which: Which::of("tensors", index),
+                    place: home.device().unwrap_or(CPU),
+                    expected: first.home().device().unwrap_or(CPU),
+                });
+            }
+            first = check::target(runtime, home.device().unwrap_or(CPU))?;
+            members.add_target(first)?;
+            home_of(runtime, &tensor, first)?;
         }
         layout.add(&tensor)?;
     }

@@ -45,14 +45,10 @@ pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
     Ok((number, u64::from(dtype.lanes) * parts))
 }
 
-/// Which of the tensors comes first: the last of those on the destination.
-pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> Result<usize> {
+/// Which of the tensors is added first: the last of those on the destination, else the first.
+pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> usize {
     let on_it = homes.enumerate().filter(|(_, home)| is_at(*home, target));
-    match (on_it.last(), target) {
-        (Some((root, _)), _) => Ok(root),
-        (None, Target::Host) => Ok(0),
-        (None, Target::Device(device, _)) => Err(Error::NotThere { device: device.ordinal() }),
-    }
+    on_it.last().map_or(0, |(root, _)| root)
 }
 
 /// Who adds: the destination; for the host the first device that has a tensor.
@@ -158,7 +154,7 @@ pub fn reduce_add<'a>(
 ) -> Result<Outs<'a>> {
     let checked = Checked::new(runtime, tensors)?;
     let target = check::target(runtime, destination)?;
-    let root = root_of(checked.homes.iter().copied(), target)?;
+    let root = root_of(checked.homes.iter().copied(), target);
     let mut read = Tensor::none();
     let first = match root {
         0 => &checked.first,
@@ -207,7 +203,7 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) ->
         Some(device) => check::target(runtime, device)?,
         None => Target::Host,
     };
-    let root = root_of(checked.homes.iter().copied(), target)?;
+    let root = root_of(checked.homes.iter().copied(), target);
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
     members::record(&team, home, out)?;
     let operation = "tcuda_comm_reduce_add_into";

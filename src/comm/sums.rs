@@ -52,7 +52,7 @@ impl Column {
             }
             self.tensors.push((Home::of(runtime, &tensor)?, tensor));
         }
-        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target)?;
+        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target);
         Ok(())
     }
 
@@ -141,7 +141,7 @@ pub fn reduce_add_coalesced<'a>(
             homes.push(home)?;
             flats.push(Flat::of(home, tensor))?;
         }
-        let root = root_of(homes.iter().copied(), target)?;
+        let root = root_of(homes.iter().copied(), target);
         if root > 0 {
             (tensors.read)(number + root * num_tensors, &mut first)?;
         }

@@ -86,7 +86,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         }
         Error::CommunicatorDevice { .. } | Error::Elements { .. } => S::InvalidArgument,
         Error::HostTensor { .. } | Error::TensorMismatch { .. } => S::InvalidArgument,
-        Error::Elsewhere { .. } | Error::NotThere { .. } => S::InvalidArgument,
+        Error::Elsewhere { .. } => S::InvalidArgument,
         Error::Sizes { .. } | Error::PieceDevice { .. } => S::InvalidArgument,
         Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
         Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
