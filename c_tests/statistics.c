@@ -109,7 +109,7 @@ static void every_key_is_its_field(void)
 
 static void other_keys_are_refused(void)
 {
-    static const char *const keys[] = { "", ".", "allocated.all.current", "allocation",
+    static const char *const keys[] = { "", ".", "allocated.all", "allocation",
         "allocation.all", "allocation.all.current.", "allocation.all.now", "num_ooms.current",
         "oversize_segments.all.current", "Allocation.all.current", " num_ooms", "num_oom",
         "allocation.medium_pool.peak" };

@@ -881,9 +881,24 @@ tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
  * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
  * was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
  * tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
+ * "allocated", which torch's documents have, is "allocation". TCUDA_STATUS_INVALID_ARGUMENT for
+ * other keys; the message names the nearest. (torch.cuda.memory_stats)
+ *
+ * @param key  one of those that tcuda_memory_stat_keys lists
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
+
+/**
+ * The keys of tcuda_memory_stat, sorted as the dictionary of torch.cuda.memory_stats is, with a
+ * newline between two of them. Private pools have keys of their own, in the order in which they
+ * were first used on the device. (the keys of torch.cuda.memory_stats)
+ *
+ * @param buf          may be NULL if len is 0
+ * @param[out] needed  length without NUL; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_stat_keys(int32_t device, char *buf, size_t len, size_t *needed);
 
 /**
  * All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below

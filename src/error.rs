@@ -57,6 +57,17 @@ pub enum Error {
         /// What would be right, as the end of a sentence.
         allowed: &'static str,
     },
+    /// No statistic has this key.
+    #[error(
+        "key is \"{key}\", which no statistic has; the nearest is \"{nearest}\", and \
+         tcuda_memory_stat_keys lists all"
+    )]
+    UnknownKey {
+        /// What was passed, perhaps shortened.
+        key: Text,
+        /// The key that is most like it.
+        nearest: crate::memory::Key,
+    },
     /// Two arguments did not go together, or a text was not UTF-8.
     #[error("{0}")]
     Invalid(&'static str),

@@ -19,7 +19,7 @@ const NOTHING_TO_TELL: &str = "
     stream_is_capturing
     event_create event_device event_native
     allocation_pointer allocation_bytes allocation_device allocation_stream
-    memory_info memory_stats memory_stat memory_stats_json memory_allocated memory_max_allocated
+    memory_info memory_stats memory_stat memory_stat_keys memory_stats_json memory_allocated memory_max_allocated
     memory_reserved memory_max_reserved memory_reset_peak memory_reset_accumulated
     memory_stats_push memory_stats_pop memory_summary memory_processes memory_process_list
     memory_fraction_get memory_fraction_set memory_on_out_of_memory observer_destroy

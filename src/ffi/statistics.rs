@@ -7,7 +7,7 @@ use crate::memory::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatRow, Statistics,
 };
-use crate::memory::{Json, Keys, Summary, in_row, pool_in};
+use crate::memory::{AllKeys, Json, Keys, Summary, in_row, nearest, pool_in};
 use crate::monitor::{Process, Processes};
 use crate::runtime;
 use crate::text::Text;
@@ -157,6 +157,10 @@ pub unsafe extern "C" fn tcuda_memory_stats(
 /// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
 /// was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
 /// tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
+/// "allocated", which torch's documents have, is "allocation". TCUDA_STATUS_INVALID_ARGUMENT for
+/// other keys; the message names the nearest. (torch.cuda.memory_stats)
+///
+/// @param key  one of those that tcuda_memory_stat_keys lists
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stat(
@@ -172,11 +176,7 @@ pub unsafe extern "C" fn tcuda_memory_stat(
                 value.set(found);
                 Ok(())
             }
-            None => Err(Error::BadText {
-                name: "key",
-                value: Text::new(key),
-                allowed: "use a key of torch.cuda.memory_stats, \"allocated_bytes.all.peak\"",
-            }),
+            None => Err(Error::UnknownKey { key: Text::new(key), nearest: nearest(key) }),
         }
     })
 }
@@ -188,6 +188,34 @@ fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
     let Some(runtime) = runtime::existing(call.inside()) else { return Ok(None) };
     let row = runtime.device(device)?.memory.reserved_by_pool(pool);
     Ok(row.and_then(|row| in_row(&row, rest)))
+}
+
+/// The keys of tcuda_memory_stat, sorted as the dictionary of torch.cuda.memory_stats is, with a
+/// newline between two of them. Private pools have keys of their own, in the order in which they
+/// were first used on the device. (the keys of torch.cuda.memory_stats)
+///
+/// @param buf          may be NULL if len is 0
+/// @param[out] needed  length without NUL; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_stat_keys(
+    device: i32,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        statistics(call, device)?;
+        out.set(AllKeys(&by_pools(call, device)?))
+    })
+}
+
+fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatRow)>> {
+    match runtime::existing(call.inside()) {
+        Some(runtime) => runtime.device(device)?.memory.reserved_by_pools(),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
@@ -203,11 +231,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_json(
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
         let statistics = statistics(call, device)?;
-        let by_pool = match runtime::existing(call.inside()) {
-            Some(runtime) => runtime.device(device)?.memory.reserved_by_pools()?,
-            None => Vec::new(),
-        };
-        out.set(Json { statistics: &statistics, by_pool: &by_pool })
+        out.set(Json { statistics: &statistics, by_pool: &by_pools(call, device)? })
     })
 }
 

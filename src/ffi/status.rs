@@ -80,6 +80,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
     use tcuda_status as S;
     match error {
         Error::Null { .. } | Error::OutOfRange { .. } | Error::BadText { .. } => S::InvalidArgument,
+        Error::UnknownKey { .. } => S::InvalidArgument,
         Error::Number { .. } => S::InvalidArgument,
         Error::Invalid(_) | Error::EventDevice { .. } | Error::TensorDevice { .. } => {
             S::InvalidArgument

@@ -75,7 +75,7 @@ mod uses;
 pub mod virtual_memory;
 
 pub use grammar::{ConfigError, Problem};
-pub use keys::{Json, Keys, in_row, pool_in};
+pub use keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
 pub use launches::end_of;
 pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,

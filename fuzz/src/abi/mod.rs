@@ -297,6 +297,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_sanitizer_report_count", sanitizer::report_count),
     ("tcuda_sanitizer_report_get", sanitizer::report_get),
     ("tcuda_sanitizer_report_text", sanitizer::report_text),
+    ("tcuda_memory_stat_keys", statistics::keys),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -74,6 +74,17 @@ pub(super) fn json(w: &mut World, i: &mut Input) {
     }
 }
 
+pub(super) fn keys(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = device(w, i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status = status_of!(tcuda_memory_stat_keys(device, buf, len, out.needed.ptr()));
+    if let Some(keys) = out.check(w.judge(status, &e)) {
+        assert!(keys.lines().count() >= 123, "{keys}");
+    }
+}
+
 /// A function that gives bytes of a device.
 type Bytes = unsafe extern "C" fn(i32, *mut usize) -> tcuda_status;
 

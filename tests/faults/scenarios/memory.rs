@@ -210,6 +210,7 @@ pub fn statistics() -> Done {
     call!(tcuda_memory_max_reserved(0, &mut bytes))?;
     let mut text = vec![0 as c_char; 1 << 16];
     call!(tcuda_memory_stats_json(0, text.as_mut_ptr(), text.len(), null_mut()))?;
+    call!(tcuda_memory_stat_keys(0, text.as_mut_ptr(), text.len(), null_mut()))?;
     call!(tcuda_memory_summary(0, 0, text.as_mut_ptr(), text.len(), null_mut()))?;
     if let Ok(key) = CString::new("allocated_bytes.all.peak") {
         call!(tcuda_memory_stat(0, key.as_ptr(), &mut value))?;
