@@ -27,13 +27,67 @@ static void both_see_the_same_bytes(void)
     const pid_t partner = start_partner(reads_and_writes, &line);
     void *block = allocate(large, 0, NULL);
     fill_bytes(block, 0x5a, large, NULL);
-    /* Any address in the block. */
-    const tcuda_ipc_handle handle = export_block((char *)block + 77, NULL);
+    const tcuda_ipc_handle handle = export_block(block, NULL);
     tell(line, &handle, sizeof handle);
     wait_for_nod(line);
     CHECK_EQ(count_other_bytes(block, 0x33, large, NULL), 0);
     end_partner(partner, line);
     CHECK_OK(tcuda_free(block));
+    exit(finish());
+}
+
+/* Parts of a block begin at these bytes; the block itself is the second. */
+static const size_t parts[] = { 512, 0, 77, 5 * MIB };
+enum { PARTS = 4 };
+
+static void reads_parts(int line)
+{
+    char *ptrs[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        const tcuda_ipc_handle handle = hear_handle(line);
+        ptrs[i] = import_block(&handle, NULL, large - parts[i]);
+        /* The same byte: the last two parts were filled with values of their own. */
+        CHECK_EQ(count_other_bytes(ptrs[i], (unsigned char)(i < 2 ? 0x40 : 0x40 + i), 16, NULL), 0);
+        CHECK(import_block(&handle, NULL, large - parts[i]) == ptrs[i]);
+        CHECK_OK(tcuda_ipc_close(ptrs[i], NULL));
+    }
+    for (int i = 0; i < PARTS; i++)
+        CHECK_EQ(ptrs[i] - ptrs[1], (ptrdiff_t)parts[i]);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close(ptrs[1] + 1024, NULL));
+    /* Each is closed by its own address; the others stay. */
+    for (int i = 0; i < PARTS; i++) {
+        CHECK_OK(tcuda_ipc_close(ptrs[i], NULL));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close(ptrs[i], NULL));
+        if (i + 1 < PARTS)
+            fill_bytes(ptrs[PARTS - 1], 0x33, 512, NULL);
+    }
+    nod(line);
+}
+
+/* A part of a block is shared by its own address, as a view of a tensor is. */
+static void parts_keep_their_place(void)
+{
+    int line;
+    const pid_t partner = start_partner(reads_parts, &line);
+    char *const block = allocate(large, 0, NULL);
+    fill_bytes(block, 0x40, large, NULL);
+    fill_bytes(block + 77, 0x42, 16, NULL);
+    fill_bytes(block + 5 * MIB, 0x43, 512, NULL);
+    for (int i = 0; i < PARTS; i++) {
+        const tcuda_ipc_handle handle = export_block(block + parts[i], NULL);
+        tell(line, &handle, sizeof handle);
+    }
+    /* Behind what was asked for there is nothing to share. */
+    void *const odd = allocate(small, 0, NULL);
+    tcuda_ipc_handle none;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER,
+        tcuda_ipc_export((char *)odd + small, NULL, &none));
+    CHECK(strstr(tcuda_last_error(), "behind the bytes of its block") != NULL);
+    CHECK_OK(tcuda_free(odd));
+    CHECK_OK(tcuda_free(block));
+    wait_for_nod(line);
+    end_partner(partner, line);
+    collect_until(0);
     exit(finish());
 }
 
@@ -381,6 +435,7 @@ int main(void)
     if (is_without_gpu())
         return CHECK_SKIPPED;
     CASE(both_see_the_same_bytes);
+    CASE(parts_keep_their_place);
     CASE(work_comes_after_what_was_queued);
     CASE(closing_comes_after_the_work);
     CASE(neighbours_share_a_mapping);

@@ -14,15 +14,16 @@ pub struct tcuda_ipc_handle {
     pub bytes: [u8; 512],
 }
 
-/// A handle of the block around an address, for one receiver: send it by whatever way. Work that
-/// the receiver queues comes after what `stream` holds now. The block is not used for anything else
+/// A handle of an address, for one receiver: send it by whatever way. tcuda_ipc_import gives the
+/// same byte of the block there, so that a part of a block can be shared by its own address. Work
+/// that the receiver queues comes after what `stream` holds now. The block is not used for anything else
 /// until the receiver has closed it or has ended, also where it is freed here. Receivers are
 /// processes of the same user on this machine; they see what else is mapped with the block, too.
 /// TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
 /// what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
 /// 1000 exports alive it waits for the stream. (torch.multiprocessing)
 ///
-/// @param ptr          in a block of tcuda_malloc's, from the cache
+/// @param ptr          any byte of a block of tcuda_malloc's, from the cache
 /// @param stream       NULL: the current stream of ptr's device
 /// @param[out] handle  good until the receiver, or all who imported it, have closed it
 #[unsafe(no_mangle)]
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn tcuda_ipc_export(
     })
 }
 
-/// Maps another process's block; `stream` waits for what its owner had queued. The same handle again
+/// Maps another process's block and gives the address that was exported; `stream` waits for what its owner had queued. The same handle again
 /// gives the same pointer, to be closed once more. The owner is asked, and mostly answers at once:
 /// TCUDA_STATUS_PEER_GONE where it has ended, or says nothing for 10 seconds, as one that was
 /// stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all who had it have
@@ -58,8 +59,8 @@ pub unsafe extern "C" fn tcuda_ipc_export(
 ///
 /// @param handle      what tcuda_ipc_export wrote in the other process
 /// @param stream      of the device that the block is on; NULL: the current one of that device
-/// @param[out] ptr    to be closed, not freed
-/// @param[out] bytes  size of the block as it was asked for; may be NULL
+/// @param[out] ptr    the byte that tcuda_ipc_export was called with; to be closed, not freed
+/// @param[out] bytes  from there to the end of the block, as it was asked for; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_ipc_import(

@@ -33,15 +33,19 @@ pub struct Words {
     /// Numbers of the export and of the memory that is shared with it.
     pub export: u64,
     pub range: u64,
-    /// Length of that memory, and where the block lies in it.
+    /// Length of that memory, where the exported address is in it, and the bytes from there to the
+    /// end of the block.
     pub range_bytes: u64,
     pub offset: u64,
     pub bytes: u64,
     pub event: [u8; 64],
     pub memory: [u8; 64],
+    /// Bytes of the block before the exported address. tcuda 0.1 writes zeros here, and does not
+    /// read them.
+    pub before: u64,
 }
 
-const _: () = assert!(size_of::<Words>() == 240 && size_of::<Words>() <= BYTES);
+const _: () = assert!(size_of::<Words>() == 248 && size_of::<Words>() <= BYTES);
 
 impl Words {
     /// With nothing in it.
@@ -62,6 +66,7 @@ impl Words {
             bytes: 0,
             event: [0; 64],
             memory: [0; 64],
+            before: 0,
         }
     }
 
@@ -90,7 +95,7 @@ impl Words {
         }
         let end = words.offset.checked_add(words.bytes);
         let is_inside = end.is_some_and(|end| words.bytes > 0 && end <= words.range_bytes);
-        if !is_inside || words.is_plain > 1 || words.has_event > 1 {
+        if !is_inside || words.before > words.offset || words.is_plain > 1 || words.has_event > 1 {
             return Err(CHANGED);
         }
         Ok(words)
@@ -125,7 +130,9 @@ mod tests {
         assert!(Words::unpack(&words.pack()).is_err());
         (words.offset, words.bytes) = (u64::MAX, 2);
         assert!(Words::unpack(&words.pack()).is_err());
-        (words.offset, words.bytes) = (0, 0);
+        (words.offset, words.bytes, words.before) = (512, 512, 513);
+        assert!(Words::unpack(&words.pack()).is_err());
+        (words.offset, words.bytes, words.before) = (0, 0, 0);
         assert!(Words::unpack(&words.pack()).is_err());
         assert!(Words::unpack(&[0; BYTES]).is_err());
     }

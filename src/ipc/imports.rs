@@ -49,6 +49,8 @@ struct Import {
     handle: Handle,
     address: u64,
     bytes: u64,
+    /// Where the block starts that the address is in.
+    start: u64,
     device: i32,
     name: [u8; 16],
     range: u64,
@@ -80,13 +82,15 @@ impl Imports {
         self.list.iter().find(|import| import.address == address).map(|import| import.device)
     }
 
-    /// How often a block is imported.
-    pub fn count(&self, address: u64) -> usize {
-        let found = self.list.iter().find(|import| import.address == address);
-        found.map_or(0, |import| import.count)
+    /// Where the block of an imported address starts, and how often that block is imported, by
+    /// whatever handles.
+    pub fn block_of(&self, address: u64) -> Option<(u64, usize)> {
+        let start = self.list.iter().find(|import| import.address == address)?.start;
+        let same = self.list.iter().filter(|import| import.start == start);
+        Some((start, same.map(|import| import.count).sum()))
     }
 
-    /// Imports a handle on its device: the block's address and length.
+    /// Imports a handle on its device: the exported address, and the bytes behind it.
     pub fn open(&mut self, device: &Device, handle: &Handle, words: &Words) -> Result<(u64, u64)> {
         if let Some(known) = self.list.iter_mut().find(|import| import.handle == *handle) {
             known.count += 1;
@@ -146,8 +150,9 @@ impl Imports {
         }
         self.peers[peer].imports += 1;
         let (address, bytes) = (base + words.offset, words.bytes);
+        let start = address - words.before;
         let (handle, device, range, count) = (*handle, device.ordinal(), words.range, 1);
-        self.list.push(Import { handle, address, bytes, device, name, range, count });
+        self.list.push(Import { handle, address, bytes, start, device, name, range, count });
         Ok((address, bytes))
     }
 

@@ -10,6 +10,7 @@ mod descriptor;
 mod exports;
 mod handle;
 mod imports;
+mod range;
 mod server;
 mod socket;
 
@@ -19,7 +20,7 @@ pub use handle::{BYTES, Handle};
 
 use crate::device::Device;
 use crate::driver::code;
-use crate::driver::sys::{CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAllocationHandleType};
+use crate::driver::sys::{CUevent, CUipcEventHandle};
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::log::{self, Level};
@@ -29,12 +30,12 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
 use crate::stream::Stream;
-use descriptor::Descriptor;
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, Words};
 use imports::Imports;
+use range::open_range;
 use server::{Desk, Server};
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// So many handles name an event at a time; the exporter waits for its stream instead, as PyTorch.
@@ -67,8 +68,8 @@ impl Ipc {
         })
     }
 
-    /// A handle of the block around an address, for one other process: what `stream` holds now comes
-    /// before the other's work.
+    /// A handle of an address and the block around it, for one other process: what `stream` holds now
+    /// comes before the other's work.
     pub fn export(&self, runtime: &Runtime, address: u64, stream: &Stream) -> Result<Handle> {
         self.collect(runtime);
         if self.imports.lock().have(address) {
@@ -123,9 +124,20 @@ impl Ipc {
         };
         words.socket = name;
         let found = exported::keep(address)?;
-        (words.offset, words.bytes) = (found.address - found.base, found.bytes);
+        words.before = address - found.address;
+        words.offset = address - found.base;
         words.range_bytes = found.range_bytes;
-        let outcome = self.register(device, &found, words, event);
+        let outcome = match found.bytes.checked_sub(words.before) {
+            Some(bytes @ 1..) => {
+                words.bytes = bytes;
+                self.register(device, &found, words, event)
+            }
+            _ => {
+                let why = "is behind the bytes of its block, of which there are as many as were \
+                           asked for";
+                Err(Error::InvalidPointer { ptr: address as usize, why })
+            }
+        };
         if outcome.is_err() && !self.desk.exports.lock().has(found.address) {
             exported::forget(found.address);
         }
@@ -238,8 +250,8 @@ impl Ipc {
         Ok(handle)
     }
 
-    /// Maps the block of a handle: address and length. `choose` gives the stream that waits for what
-    /// the other process had queued, once the device is known.
+    /// Maps the block of a handle: the exported address, and the bytes from there to the end of the
+    /// block. `stream`, or the device's current one, waits for what the other process had queued.
     pub fn import<'a>(
         &self,
         runtime: &'a Runtime,
@@ -285,14 +297,14 @@ impl Ipc {
             let _ = imports.close(runtime, address);
             return Err(error);
         }
-        let is_first = imports.count(address) == 1;
+        let (start, count) = imports.block_of(address).unwrap_or((address, 1));
         drop(imports);
         if words.has_event != 0 {
             // The other process may itself have waited for any work of this one.
             sanitizer::waits_for_everything(runtime, stream);
         }
-        if is_first {
-            sanitizer::allocated(runtime, address, bytes, stream);
+        if count == 1 {
+            sanitizer::allocated(runtime, start, address - start + bytes, stream);
         }
         Ok((address, bytes))
     }
@@ -311,8 +323,8 @@ impl Ipc {
         let point = sanitizer::point_of_stream(runtime, stream);
         heard::waited(point, || wait_for(runtime, stream))?;
         let mut imports = self.imports.lock();
-        if imports.count(address) == 1 {
-            sanitizer::freed(address);
+        if let Some((start, 1)) = imports.block_of(address) {
+            sanitizer::freed(start);
         }
         imports.close(runtime, address)
     }
@@ -466,33 +478,4 @@ fn wait_for_other(
         }
     }
     waited
-}
-
-/// Descriptors of a range's handles with their lengths, or how cuMemAlloc's memory is named.
-type Opened = (Vec<Descriptor>, Vec<u64>, [u8; 64]);
-
-fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
-    let (mut files, mut sizes) = (Vec::new(), Vec::new());
-    let _context = device.enter()?;
-    if found.handles.is_empty() {
-        let mut memory = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: `memory` is writable, the address begins memory of cuMemAlloc's.
-        unsafe { device.driver().cuIpcGetMemHandle(&mut memory, found.base) }?;
-        return Ok((files, sizes, memory.reserved.map(|byte| byte as u8)));
-    }
-    let no_room = |_| Error::OutOfHostMemory("a block's descriptors");
-    files.try_reserve_exact(found.handles.len()).map_err(no_room)?;
-    sizes.try_reserve_exact(found.handles.len()).map_err(no_room)?;
-    for (handle, bytes) in &found.handles {
-        let mut file: c_int = -1;
-        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // SAFETY: `file` is what this kind of handle is written to; the handle is mapped, and stays.
-        unsafe {
-            let to = (&raw mut file).cast();
-            device.driver().cuMemExportToShareableHandle(to, *handle, kind, 0)
-        }?;
-        files.push(Descriptor::take_and_close_on_exec(file));
-        sizes.push(*bytes);
-    }
-    Ok((files, sizes, [0; 64]))
 }

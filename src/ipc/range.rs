@@ -1,0 +1,38 @@
+//! The memory around an exported block, opened for other processes.
+
+use super::descriptor::Descriptor;
+use crate::device::Device;
+use crate::driver::sys::{CUipcMemHandle, CUmemAllocationHandleType};
+use crate::error::{Error, Result};
+use crate::memory::exported::Exported;
+use std::ffi::c_int;
+
+/// Descriptors of a range's handles with their lengths, or how cuMemAlloc's memory is named.
+pub type Opened = (Vec<Descriptor>, Vec<u64>, [u8; 64]);
+
+/// Opens the memory around a block for other processes.
+pub fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
+    let (mut files, mut sizes) = (Vec::new(), Vec::new());
+    let _context = device.enter()?;
+    if found.handles.is_empty() {
+        let mut memory = CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: `memory` is writable, the address begins memory of cuMemAlloc's.
+        unsafe { device.driver().cuIpcGetMemHandle(&mut memory, found.base) }?;
+        return Ok((files, sizes, memory.reserved.map(|byte| byte as u8)));
+    }
+    let no_room = |_| Error::OutOfHostMemory("a block's descriptors");
+    files.try_reserve_exact(found.handles.len()).map_err(no_room)?;
+    sizes.try_reserve_exact(found.handles.len()).map_err(no_room)?;
+    for (handle, bytes) in &found.handles {
+        let mut file: c_int = -1;
+        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: `file` is what this kind of handle is written to; the handle is mapped, and stays.
+        unsafe {
+            let to = (&raw mut file).cast();
+            device.driver().cuMemExportToShareableHandle(to, *handle, kind, 0)
+        }?;
+        files.push(Descriptor::take_and_close_on_exec(file));
+        sizes.push(*bytes);
+    }
+    Ok((files, sizes, [0; 64]))
+}
