@@ -49,6 +49,38 @@ static void flags_are_checked(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_event_create(0, NULL));
 }
 
+/* torch's record_event without an event: one is made, recorded and given. */
+static void events_are_made_and_recorded_at_once(void)
+{
+    gate held;
+    tcuda_stream *const stream = create_stream(0);
+    tcuda_event *event = NULL, *second = NULL;
+    gate_close(&held, stream);
+    CHECK_OK(tcuda_stream_record_new_event(stream, 0, &event));
+    CHECK_EQ(device_of_event(event), 0);
+    CHECK(native_event(event) != NULL);
+    CHECK(!runs_late() || !is_reached(event));
+    gate_open(&held);
+    CHECK_OK(tcuda_event_synchronize(event));
+    CHECK(is_reached(event));
+    /* The current stream, and an event that times. */
+    float elapsed = -1;
+    CHECK_OK(tcuda_stream_record_new_event(NULL, TCUDA_EVENT_TIMING, &second));
+    CHECK_OK(tcuda_event_synchronize(second));
+    CHECK_OK(tcuda_event_elapsed_ms(second, second, &elapsed));
+    CHECK(elapsed >= 0);
+    CHECK_OK(tcuda_event_destroy(second));
+    /* What fails makes none. */
+    second = NULL;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_stream_record_new_event(NULL, 16, &second));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_stream_record_new_event(NULL, 0, NULL));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE,
+        tcuda_stream_record_new_event((tcuda_stream *)(void *)event, 0, &second));
+    CHECK(second == NULL);
+    CHECK_OK(tcuda_event_destroy(event));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void before_the_first_record_nothing_is_waited_for(void)
 {
     tcuda_event *event = create_event(TCUDA_EVENT_TIMING);
@@ -383,6 +415,7 @@ int main(void)
 {
     SKIP_WITHOUT_GPU();
     flags_are_checked();
+    events_are_made_and_recorded_at_once();
     before_the_first_record_nothing_is_waited_for();
     for (int32_t device = 0; device < num_devices(); device++) {
         the_first_record_binds(device);

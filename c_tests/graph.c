@@ -91,6 +91,90 @@ static void what_cannot_be_captured(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
+static int64_t current_id(void)
+{
+    tcuda_stream *stream = NULL;
+    int64_t id = -1;
+    CHECK_OK(tcuda_stream_current(TCUDA_CURRENT_DEVICE, &stream));
+    CHECK_OK(tcuda_stream_id(stream, &id));
+    return id;
+}
+
+/* A free block of 40 MiB, which a capture of torch.cuda.graph's does not find any more. */
+static void cache_something(size_t *reserved)
+{
+    CHECK_OK(tcuda_free(allocate(40 << 20, 0, NULL)));
+    CHECK_OK(tcuda_memory_reserved(0, reserved));
+}
+
+/* torch.cuda.graph: waits, empties the caches, makes a side stream current, begins; and back. */
+static void a_scope_has_torchs_steps(void)
+{
+    tcuda_stream *own = create_stream(0), *side = NULL, *previous = NULL;
+    tcuda_graph *graph = create_graph(0);
+    int64_t side_id = -1, own_id = -1;
+    int32_t device = -1;
+    size_t before = 0, after = 0;
+    bool done = false;
+    CHECK_OK(tcuda_graph_stream(TCUDA_CURRENT_DEVICE, &side));
+    CHECK_OK(tcuda_stream_id(side, &side_id));
+    CHECK_OK(tcuda_stream_id(own, &own_id));
+    CHECK_OK(tcuda_stream_set_current(own));
+    char *const bytes = allocate(PAGE, 0, own);
+    cache_something(&before);
+    fill_bytes(bytes, 1, PAGE, own);
+    CHECK_OK(tcuda_graph_begin(graph, NULL, NULL, TCUDA_CAPTURE_RELAXED, &previous, &device));
+    CHECK_OK(tcuda_stream_query(own, &done));
+    CHECK_OK(tcuda_memory_reserved(0, &after));
+    CHECK(done && after + (40 << 20) <= before);
+    CHECK(current_id() == side_id && is_capturing(NULL) && device == 0);
+    fill_bytes(bytes, 2, PAGE, NULL);
+    CHECK_OK(tcuda_graph_end(graph, previous, device));
+    CHECK(current_id() == own_id && !is_capturing(side));
+    CHECK_EQ(count_other_bytes(bytes, 1, PAGE, own), 0);
+    replay(graph, own);
+    CHECK_EQ(count_other_bytes(bytes, 2, PAGE, own), 0);
+
+    /* What fails leaves all as it was: a graph that has one already, a default stream. */
+    tcuda_stream *legacy = NULL, *untouched = own;
+    CHECK_OK(tcuda_stream_default(0, &legacy));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
+        tcuda_graph_begin(graph, NULL, NULL, TCUDA_CAPTURE_GLOBAL, &untouched, &device));
+    CHECK_OK(tcuda_graph_reset(graph));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_graph_begin(graph, legacy, NULL, TCUDA_CAPTURE_GLOBAL, &untouched, &device));
+    CHECK(untouched == own && current_id() == own_id);
+
+    /* A capture that is broken ends, and the stream is back all the same. */
+    CHECK_OK(tcuda_graph_begin(graph, side, NULL, TCUDA_CAPTURE_RELAXED, &previous, &device));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_stream_synchronize(side));
+    CHECK_STATUS(TCUDA_STATUS_CAPTURE_INVALIDATED, tcuda_graph_end(graph, previous, device));
+    CHECK(current_id() == own_id);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_graph_end(graph, NULL, -1));
+    CHECK_OK(tcuda_stream_set_current(legacy));
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_stream_destroy(own));
+}
+
+/* Of another device, which is current in the scope. */
+static void a_scope_has_its_device(void)
+{
+    int32_t count = 0, current = -1, before = -1;
+    tcuda_stream *previous = NULL;
+    CHECK_OK(tcuda_device_count(&count));
+    tcuda_stream *const far = create_stream(count - 1);
+    tcuda_graph *const graph = create_graph(0);
+    CHECK_OK(tcuda_graph_begin(graph, far, NULL, TCUDA_CAPTURE_GLOBAL, &previous, &before));
+    CHECK_OK(tcuda_device_current(&current));
+    CHECK(before == 0 && current == count - 1);
+    CHECK_OK(tcuda_graph_end(graph, previous, before));
+    CHECK_OK(tcuda_device_current(&current));
+    CHECK_EQ(current, 0);
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_OK(tcuda_stream_destroy(far));
+}
+
 static void heard(void *user_data, tcuda_log_level level, const char *message)
 {
     if (level == TCUDA_LOG_WARNING && strstr(message, "is empty") != NULL) ++*(int *)user_data;
@@ -367,6 +451,8 @@ int main(void)
     nothing_is_captured_yet();
     what_is_captured_runs_at_each_replay();
     what_cannot_be_captured();
+    a_scope_has_torchs_steps();
+    a_scope_has_its_device();
     empty_graphs_are_told();
     templates_are_kept();
     parameters_are_taken_over();

@@ -132,6 +132,9 @@ static void test_events() {
     TOOK(end.synchronize());
     expect(value_of(end.query()), "a synchronised event is reached");
     expect(value_of(start.elapsed_ms(end)) >= 0.0F, "time does not run backwards");
+    const tcuda::event mark = tcuda::event::recorded(one);
+    TOOK(mark.synchronize());
+    expect(mark && value_of(mark.query()), "an event that was made and recorded at once");
     tcuda::event moved(std::move(end));
     assign(moved, moved);
     expect(!end && moved, "events move");
@@ -160,6 +163,24 @@ static void test_guards() {
         expect(guard.previous() == device && current_device() == count - 1, "device guard");
     }
     expect(current_device() == device, "the end of the scope restores the device");
+    const tcuda::allocation far(100, {}, count - 1);
+    tcuda_tensor tensor = {};
+    tensor.device = {TCUDA_DEVICE_CUDA, count - 1};
+    tensor.dtype = {TCUDA_DTYPE_FLOAT, 32, 1};
+    tensor.data = far.get();
+    const auto is_at = [](std::int32_t expected) { return current_device() == expected; };
+    {
+        const tcuda::device_of_guard guard(far.get());
+        expect(is_at(count - 1) && guard.previous() == device, "the device of some memory");
+    }
+    {
+        const tcuda::device_of_guard guard(tensor);
+        expect(is_at(count - 1) && guard.previous() == device, "the device of a tensor");
+        tensor.device = {TCUDA_DEVICE_CPU, 0};
+        const tcuda::device_of_guard host(&count), none(tensor);
+        expect(is_at(count - 1), "memory of the host changes nothing");
+    }
+    expect(is_at(device), "and back");
 }
 
 static void test_errors() {

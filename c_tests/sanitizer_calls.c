@@ -217,6 +217,18 @@ BETWEEN(event_elapsed_ms, record(), UNTIL(time_is_known()), NOTHING)
 BETWEEN(device_synchronize, NOTHING, CHECK_OK(tcuda_device_synchronize(0)), NOTHING)
 BETWEEN(add_callback, NOTHING, add(), NOTHING)
 
+static void record_new_event(bool call)
+{
+    tcuda_event *made = NULL;
+    access_all(far, dst, WRITES);
+    if (call) {
+        CHECK_OK(tcuda_stream_record_new_event(far, 0, &made));
+        CHECK_OK(tcuda_event_wait(made, own));
+        CHECK_OK(tcuda_event_destroy(made));
+    }
+    access_all(own, dst, WRITES);
+}
+
 /* A key that is another event's knows nothing of the first. */
 static void event_destroy(bool call)
 {
@@ -256,6 +268,7 @@ static const struct row ORDER[] = {
     ORDERS(tcuda_stream_wait_stream, stream_wait_stream),
     ORDERS(tcuda_stream_wait_event, stream_wait_event),
     ORDERS(tcuda_stream_record_event, stream_record_event),
+    ORDERS(tcuda_stream_record_new_event, record_new_event),
     ORDERS(tcuda_event_record, event_record),
     ORDERS(tcuda_event_wait, event_wait),
     ORDERS(tcuda_event_query, event_query),

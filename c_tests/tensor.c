@@ -375,8 +375,32 @@ static void what_is_left_at_the_end_can_be_released(void)
     CHECK_OK(tcuda_free(other));
 }
 
+/* torch.cuda.device_of: what the struct says, and -1 for the host, which changes nothing. */
+static void tensors_have_devices(void)
+{
+    static const int32_t cases[][3] = { { TCUDA_DEVICE_CPU, 0, -1 }, { TCUDA_DEVICE_CUDA, 0, 0 },
+        { TCUDA_DEVICE_CUDA, 3, 3 }, { TCUDA_DEVICE_CUDA_HOST, 0, -1 },
+        { TCUDA_DEVICE_CUDA_MANAGED, 1, 1 } };
+    int32_t device = 77;
+    tcuda_tensor tensor = { .data = &device, .dtype = float32 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tensor.device = (tcuda_tensor_device) { cases[i][0], cases[i][1] };
+        CHECK_OK(tcuda_tensor_device_of(&tensor, &device));
+        CHECK_EQ(device, cases[i][2]);
+    }
+    device = 77;
+    tensor.device = (tcuda_tensor_device) { TCUDA_DEVICE_CUDA, -1 };
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_tensor_device_of(&tensor, &device));
+    tensor.device = (tcuda_tensor_device) { 99, 0 };
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_tensor_device_of(&tensor, &device));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_tensor_device_of(NULL, &device));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_tensor_device_of(&tensor, NULL));
+    CHECK_EQ(device, 77);
+}
+
 int main(void)
 {
+    tensors_have_devices();
     a_loan_is_ended_once();
     what_is_no_tensor_is_refused();
     all_types_of_dlpack_are_accepted();

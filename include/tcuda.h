@@ -590,9 +590,20 @@ tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_wait_stream(tcuda_stream *stream, tcuda_stream *other);
 
-/** tcuda_event_record, stream first. */
+/** tcuda_event_record, stream first. (torch.cuda.Stream.record_event) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_record_event(tcuda_stream *stream, tcuda_event *event);
+
+/**
+ * Creates an event and records it: tcuda_event_create, then tcuda_event_record.
+ * (torch.cuda.Stream.record_event without an event)
+ *
+ * @param flags       TCUDA_EVENT_... combined; 0 is torch's event
+ * @param[out] event  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_stream_record_new_event(tcuda_stream *stream, uint32_t flags,
+    tcuda_event **event);
 
 /**
  * Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
@@ -1669,8 +1680,8 @@ typedef struct tcuda_ipc_handle {
 /**
  * A handle of an address, for one receiver: send it by whatever way. tcuda_ipc_import gives the
  * same byte of the block there, so that a part of a block can be shared by its own address. Work
- * that the receiver queues comes after what `stream` holds now. The block is not used for anything else
- * until the receiver has closed it or has ended, also where it is freed here. Receivers are
+ * that the receiver queues comes after what `stream` holds now. The block is not used for anything
+ * else until the receiver has closed it or has ended, also where it is freed here. Receivers are
  * processes of the same user on this machine; they see what else is mapped with the block, too.
  * TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
  * what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
@@ -1684,12 +1695,12 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_export(void *ptr, tcuda_stream *stream, tcuda_ipc_handle *handle);
 
 /**
- * Maps another process's block and gives the address that was exported; `stream` waits for what its owner had queued. The same handle again
- * gives the same pointer, to be closed once more. The owner is asked, and mostly answers at once:
- * TCUDA_STATUS_PEER_GONE where it has ended, or says nothing for 10 seconds, as one that was
- * stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all who had it have
- * closed, or of another user; TCUDA_STATUS_NO_DEVICE without its device; TCUDA_STATUS_INVALID_STATE
- * in the process that exported it. (torch.multiprocessing)
+ * Maps another process's block and gives the address that was exported; `stream` waits for what
+ * its owner had queued. The same handle again gives the same pointer, to be closed once more. The
+ * owner is asked, and mostly answers at once: TCUDA_STATUS_PEER_GONE where it has ended, or says
+ * nothing for 10 seconds, as one that was stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that
+ * was changed, that all who had it have closed, or of another user; TCUDA_STATUS_NO_DEVICE without
+ * its device; TCUDA_STATUS_INVALID_STATE in the process that exported it. (torch.multiprocessing)
  *
  * @param handle      what tcuda_ipc_export wrote in the other process
  * @param stream      of the device that the block is on; NULL: the current one of that device
@@ -1784,6 +1795,14 @@ typedef struct tcuda_tensor {
  */
 TCUDA_API
 tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
+
+/**
+ * The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
+ * changes nothing. It is what the struct says: memory is not looked at, and the library is not
+ * initialised. (torch.cuda.device_of)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_tensor_device_of(const tcuda_tensor *tensor, int32_t *device);
 
 /**
  * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
@@ -2213,6 +2232,33 @@ tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
+
+/**
+ * tcuda_graph_capture_begin with the steps of torch.cuda.graph before it: waits for the stream's
+ * device, empties the caches of device and pinned memory, and makes the stream and its device
+ * current for this thread, so that what the thread queues is captured. Undo it by tcuda_graph_end;
+ * where no graph is wanted, by tcuda_graph_capture_abort, tcuda_stream_set_current(previous) and
+ * tcuda_device_set(previous_device). On failure all is current that was. (torch.cuda.graph)
+ *
+ * @param stream                not a default one; NULL is tcuda_graph_stream of the current device
+ * @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
+ * @param error_mode            TCUDA_CAPTURE_..., as in tcuda_graph_capture_begin
+ * @param[out] previous         the current stream of the stream's device; borrowed
+ * @param[out] previous_device  the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_begin(tcuda_graph *graph, tcuda_stream *stream, tcuda_mem_pool *pool,
+    tcuda_capture_mode error_mode, tcuda_stream **previous, int32_t *previous_device);
+
+/**
+ * Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the stream and the device become
+ * current that were, also where the capture fails. (the end of torch.cuda.graph)
+ *
+ * @param previous         of tcuda_graph_begin; NULL leaves the stream that is current
+ * @param previous_device  of tcuda_graph_begin; negative leaves the stream's device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_end(tcuda_graph *graph, tcuda_stream *previous, int32_t previous_device);
 
 /**
  * Makes a graph that keeps its template executable, and does so again after the template was

@@ -190,6 +190,13 @@ public:
         status_ = detail::created(tcuda_event_create(flags, &handle_));
     }
 
+    // An event that marks the present end of a stream.
+    static event recorded(stream_view stream = {}, std::uint32_t flags = 0) {
+        event made(flags);
+        if (made) made.status_ = detail::created(tcuda_event_record(made.handle_, stream.get()));
+        return made;
+    }
+
     // Marks the present end of a stream.
     result record(stream_view stream = {}) const {
         return detail::acted(tcuda_event_record(handle_, stream.get()));
@@ -251,9 +258,26 @@ public:
     // The device that was current before; -1 if the guard's is negative and there is no device.
     std::int32_t previous() const noexcept { return previous_; }
 
+protected:
+    template <class T>
+    device_guard(tcuda_status (*device_of)(const T *, std::int32_t *), const T *subject) {
+        std::int32_t device = -1;
+        status_ = device_of(subject, &device);
+        if (status_ == TCUDA_STATUS_OK) status_ = tcuda_device_exchange(device, &previous_);
+        (void)detail::created(status_);
+    }
+
 private:
     std::int32_t previous_ = -1; // before status_, whose initialiser writes it
     tcuda_status status_;
+};
+
+// Makes the device of some memory, or of a tensor, current until the end of the scope; memory of
+// the host changes nothing. (torch.cuda.device_of)
+class [[nodiscard]] device_of_guard : public device_guard {
+public:
+    explicit device_of_guard(const void *ptr) : device_guard(tcuda_device_of, ptr) {}
+    explicit device_of_guard(const tcuda_tensor &of) : device_guard(tcuda_tensor_device_of, &of) {}
 };
 
 // Makes a stream, and its device, current for this thread until the end of the scope; stream_view()
@@ -301,10 +325,8 @@ public:
     result clear() const { return detail::acted(tcuda_graph_reset(handle_)); }
 };
 
-// Captures what this thread queues on the current stream into a graph, with torch.cuda.graph's
-// steps: waits for the device, empties the caches of device and pinned memory, makes a side stream
-// current, the same one each time, and begins. end() ends the capture and makes the stream current
-// that was; a scope that is left before, by an exception or otherwise, aborts it.
+// Captures what this thread queues, as tcuda_graph_begin does. end() is tcuda_graph_end; a scope
+// that is left before, by an exception or otherwise, aborts the capture and restores the stream.
 class [[nodiscard]] graph_capture {
 public:
     explicit graph_capture(const graph &graph, tcuda_mem_pool *pool = nullptr,
@@ -315,51 +337,27 @@ public:
     ~graph_capture() {
         if (graph_ == nullptr) return;
         detail::ignore(tcuda_graph_capture_abort(graph_));
-        restore();
+        detail::ignore(tcuda_stream_set_current(previous_));
+        detail::ignore(tcuda_device_set(previous_device_));
     }
     tcuda_status status() const noexcept { return status_; }
     // The stream that is captured.
     stream_view stream() const noexcept { return stream_; }
     // Ends the capture; the graph is empty where that fails.
     result end() {
-        const tcuda_status status = tcuda_graph_capture_end(std::exchange(graph_, nullptr));
-        // The status is judged last: restoring would change the last error.
-        if (status == TCUDA_STATUS_OK) {
-            restore();
-            return detail::acted(status);
-        }
-        const restorer later{*this};
-        return detail::acted(status);
+        tcuda_graph *const graph = std::exchange(graph_, nullptr);
+        return detail::acted(tcuda_graph_end(graph, previous_, previous_device_));
     }
 
 private:
-    struct restorer {
-        graph_capture &capture;
-        ~restorer() { capture.restore(); }
-    };
-
     tcuda_status begin(tcuda_graph *graph, tcuda_mem_pool *pool, tcuda_stream *stream,
         tcuda_capture_mode error_mode) noexcept {
-        std::int32_t device = TCUDA_CURRENT_DEVICE;
-        tcuda_status status = stream == nullptr ? tcuda_graph_stream(device, &stream)
-                                                : tcuda_stream_device(stream, &device);
-        if (status == TCUDA_STATUS_OK) status = tcuda_device_synchronize(device);
-        if (status == TCUDA_STATUS_OK) status = tcuda_memory_empty_cache();
-        if (status == TCUDA_STATUS_OK) status = tcuda_host_memory_empty_cache();
-        if (status == TCUDA_STATUS_OK)
-            status = tcuda_stream_exchange(stream, &previous_, &previous_device_);
-        if (status != TCUDA_STATUS_OK) return status;
-        stream_ = stream;
-        status = tcuda_graph_capture_begin(graph, stream, pool, error_mode);
-        if (status == TCUDA_STATUS_OK)
-            graph_ = graph;
-        else
-            restore();
+        tcuda_status status = stream != nullptr ? TCUDA_STATUS_OK
+            : tcuda_graph_stream(TCUDA_CURRENT_DEVICE, &stream);
+        if (status == TCUDA_STATUS_OK) status = tcuda_graph_begin(graph, stream, pool, error_mode,
+            &previous_, &previous_device_);
+        if (status == TCUDA_STATUS_OK) stream_ = stream, graph_ = graph;
         return status;
-    }
-    void restore() noexcept {
-        detail::ignore(tcuda_stream_set_current(previous_));
-        detail::ignore(tcuda_device_set(previous_device_));
     }
 
     tcuda_graph *graph_ = nullptr; // while it is captured; all before status_, which begins it

@@ -15,7 +15,7 @@ const NOTHING_TO_TELL: &str = "
     device_properties device_can_access_peer device_enable_peer_access
     sync_debug_mode_get sync_debug_mode_set arch_list gencode_flags
     stream_create stream_from_external stream_current stream_default stream_set_current
-    stream_exchange stream_device stream_priority stream_id stream_native stream_priority_range
+    stream_exchange stream_device tensor_device_of stream_priority stream_id stream_native stream_priority_range
     stream_is_capturing
     event_create event_device event_native
     allocation_pointer allocation_bytes allocation_device allocation_stream
@@ -55,7 +55,7 @@ const NOTHING_TO_TELL: &str = "
 ";
 
 /// What these do is shown by another row, or cannot be shown by one process and one device.
-const ELSEWHERE: [(&str, &str); 19] = [
+const ELSEWHERE: [(&str, &str); 21] = [
     ("blas_handle", "the workspace is memory as by tcuda_malloc; what cuBLAS queues nobody sees"),
     ("shutdown", "the sanitizer ends with the library"),
     ("stream_destroy", "the stream lives on, and so does what is known of it"),
@@ -63,6 +63,8 @@ const ELSEWHERE: [(&str, &str); 19] = [
     ("host_memory_empty_cache", "as tcuda_memory_empty_cache"),
     ("torch_reset", "as tcuda_memory_empty_cache"),
     ("graph_capture_begin", "the first work of the capture is what is told"),
+    ("graph_begin", "as tcuda_device_synchronize, then tcuda_graph_capture_begin"),
+    ("graph_end", "as tcuda_graph_capture_end"),
     ("graph_capture_abort", "what was captured is forgotten, as by an end that fails"),
     ("graph_reset", "as tcuda_graph_destroy"),
     ("graph_destroy", "its executable is forgotten, so that its handle may be another's"),

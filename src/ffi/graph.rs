@@ -1,15 +1,19 @@
 //! Section "Graphs" of the header.
 
-use super::boundary::{boundary, flag, out, terminated};
+use super::boundary::{Call, boundary, flag, out, terminated};
 use super::generator::{subject, tcuda_generator};
 use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
-use super::stream::{borrow, optional, or_current, tcuda_stream};
+use super::stream::{borrow, make_current, optional, or_current, tcuda_stream};
+use crate::device::CURRENT;
 use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
+use crate::error::Result;
 use crate::graph::{self, Graph};
 use crate::log::{self, Level};
-use crate::runtime;
+use crate::memory::pool::Pool;
+use crate::stream::Stream;
+use crate::{memory, runtime};
 use std::ffi::c_char;
 
 /// Captured work, ready to replay. (torch.cuda.CUDAGraph)
@@ -90,12 +94,17 @@ pub unsafe extern "C" fn tcuda_graph_capture_begin(
 ) -> tcuda_status {
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
-        let pool = match pool.is_null() {
-            true => None,
-            false => Some(MEM_POOLS.get(pool as usize, "pool", call)?.share()?),
-        };
+        let pool = shared_pool(pool, call)?;
         graph.capture_begin(call.runtime()?, or_current(stream, call)?, pool, error_mode)
     })
+}
+
+/// The pool of a handle, or `None` for NULL.
+fn shared_pool(pool: *mut tcuda_mem_pool, call: &Call) -> Result<Option<Pool>> {
+    match pool.is_null() {
+        true => Ok(None),
+        false => MEM_POOLS.get(pool as usize, "pool", call)?.share().map(Some),
+    }
 }
 
 /// Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
@@ -104,15 +113,17 @@ pub unsafe extern "C" fn tcuda_graph_capture_begin(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcuda_status {
-    boundary(|call| {
-        let graph = GRAPHS.get(graph as usize, "graph", call)?;
-        if graph.capture_end(call.runtime()?)? {
-            let line = "tcuda_graph_capture_end: The CUDA Graph is empty. This usually means that the \
-                        graph was attempted to be captured on wrong device or stream.";
-            log::write(Level::Warning, format_args!("{line}"));
-        }
-        Ok(())
-    })
+    boundary(|call| end_capture(graph, call))
+}
+
+fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
+    let graph = GRAPHS.get(graph as usize, "graph", call)?;
+    if graph.capture_end(call.runtime()?)? {
+        let line = "tcuda_graph_capture_end: The CUDA Graph is empty. This usually means that the \
+                    graph was attempted to be captured on wrong device or stream.";
+        log::write(Level::Warning, format_args!("{line}"));
+    }
+    Ok(())
 }
 
 /// Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
@@ -121,6 +132,85 @@ pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcu
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> tcuda_status {
     boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.capture_abort(call.runtime()?))
+}
+
+/// tcuda_graph_capture_begin with the steps of torch.cuda.graph before it: waits for the stream's
+/// device, empties the caches of device and pinned memory, and makes the stream and its device
+/// current for this thread, so that what the thread queues is captured. Undo it by tcuda_graph_end;
+/// where no graph is wanted, by tcuda_graph_capture_abort, tcuda_stream_set_current(previous) and
+/// tcuda_device_set(previous_device). On failure all is current that was. (torch.cuda.graph)
+///
+/// @param stream                not a default one; NULL is tcuda_graph_stream of the current device
+/// @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
+/// @param error_mode            TCUDA_CAPTURE_..., as in tcuda_graph_capture_begin
+/// @param[out] previous         the current stream of the stream's device; borrowed
+/// @param[out] previous_device  the current device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_begin(
+    graph: *mut tcuda_graph,
+    stream: *mut tcuda_stream,
+    pool: *mut tcuda_mem_pool,
+    error_mode: tcuda_capture_mode,
+    previous: *mut *mut tcuda_stream,
+    previous_device: *mut i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let (previous, previous_device) =
+            (out(previous, "previous")?, out(previous_device, "previous_device")?);
+        let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        let pool = shared_pool(pool, call)?;
+        let stream = optional(stream, call)?;
+        let runtime = call.runtime()?;
+        let device = runtime.device(stream.map_or(CURRENT, Stream::device))?;
+        let stream = match stream {
+            Some(stream) => stream,
+            None => device.streams.for_captures(device)?,
+        };
+        device.synchronize_for_host()?;
+        memory::empty_cache(runtime)?;
+        runtime.host.empty_cache(runtime)?;
+        let keep = |displaced: &Stream| Ok((borrow(displaced)?, std::ptr::from_ref(displaced)));
+        let ((handle, displaced), before) = make_current(call, stream, keep)?;
+        if let Err(error) = graph.capture_begin(runtime, stream, pool, error_mode) {
+            // SAFETY: streams live until shutdown, which waits for this call.
+            make_current(call, unsafe { &*displaced }, |_| Ok(()))?;
+            runtime.set_current_device(before)?;
+            return Err(error);
+        }
+        previous.set(handle);
+        previous_device.set(before);
+        Ok(())
+    })
+}
+
+/// Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the stream and the device become
+/// current that were, also where the capture fails. (the end of torch.cuda.graph)
+///
+/// @param previous         of tcuda_graph_begin; NULL leaves the stream that is current
+/// @param previous_device  of tcuda_graph_begin; negative leaves the stream's device
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_end(
+    graph: *mut tcuda_graph,
+    previous: *mut tcuda_stream,
+    previous_device: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let previous = optional(previous, call)?;
+        let runtime = call.runtime()?;
+        if previous_device >= 0 {
+            runtime.device(previous_device)?;
+        }
+        let ended = end_capture(graph, call);
+        if let Some(previous) = previous {
+            make_current(call, previous, |_| Ok(()))?;
+        }
+        if previous_device >= 0 {
+            runtime.set_current_device(previous_device)?;
+        }
+        ended
+    })
 }
 
 /// Makes a graph that keeps its template executable, and does so again after the template was

@@ -16,8 +16,8 @@ pub struct tcuda_ipc_handle {
 
 /// A handle of an address, for one receiver: send it by whatever way. tcuda_ipc_import gives the
 /// same byte of the block there, so that a part of a block can be shared by its own address. Work
-/// that the receiver queues comes after what `stream` holds now. The block is not used for anything else
-/// until the receiver has closed it or has ended, also where it is freed here. Receivers are
+/// that the receiver queues comes after what `stream` holds now. The block is not used for anything
+/// else until the receiver has closed it or has ended, also where it is freed here. Receivers are
 /// processes of the same user on this machine; they see what else is mapped with the block, too.
 /// TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
 /// what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
@@ -50,12 +50,12 @@ pub unsafe extern "C" fn tcuda_ipc_export(
     })
 }
 
-/// Maps another process's block and gives the address that was exported; `stream` waits for what its owner had queued. The same handle again
-/// gives the same pointer, to be closed once more. The owner is asked, and mostly answers at once:
-/// TCUDA_STATUS_PEER_GONE where it has ended, or says nothing for 10 seconds, as one that was
-/// stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all who had it have
-/// closed, or of another user; TCUDA_STATUS_NO_DEVICE without its device; TCUDA_STATUS_INVALID_STATE
-/// in the process that exported it. (torch.multiprocessing)
+/// Maps another process's block and gives the address that was exported; `stream` waits for what
+/// its owner had queued. The same handle again gives the same pointer, to be closed once more. The
+/// owner is asked, and mostly answers at once: TCUDA_STATUS_PEER_GONE where it has ended, or says
+/// nothing for 10 seconds, as one that was stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that
+/// was changed, that all who had it have closed, or of another user; TCUDA_STATUS_NO_DEVICE without
+/// its device; TCUDA_STATUS_INVALID_STATE in the process that exported it. (torch.multiprocessing)
 ///
 /// @param handle      what tcuda_ipc_export wrote in the other process
 /// @param stream      of the device that the block is on; NULL: the current one of that device

@@ -222,7 +222,7 @@ pub unsafe extern "C" fn tcuda_stream_default(
 /// Makes a stream and its device current; gives what `keep` makes of the stream that was, and the
 /// device.
 #[inline(always)]
-fn make_current<R>(
+pub(super) fn make_current<R>(
     call: &Call,
     stream: &Stream,
     keep: impl FnOnce(&Stream) -> Result<R>,
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_stream(
     })
 }
 
-/// tcuda_event_record, stream first.
+/// tcuda_event_record, stream first. (torch.cuda.Stream.record_event)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_record_event(
@@ -353,6 +353,27 @@ pub unsafe extern "C" fn tcuda_stream_record_event(
     boundary(|call| {
         let event = EVENTS.get(event as usize, "event", call)?;
         event.record(call.runtime()?, or_current(stream, call)?)
+    })
+}
+
+/// Creates an event and records it: tcuda_event_create, then tcuda_event_record.
+/// (torch.cuda.Stream.record_event without an event)
+///
+/// @param flags       TCUDA_EVENT_... combined; 0 is torch's event
+/// @param[out] event  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_stream_record_new_event(
+    stream: *mut tcuda_stream,
+    flags: u32,
+    event: *mut *mut tcuda_event,
+) -> tcuda_status {
+    boundary(|call| {
+        let event = out(event, "event")?;
+        let made = Event::new(flags)?;
+        made.record(call.runtime()?, or_current(stream, call)?)?;
+        event.set(EVENTS.insert(made)? as *mut tcuda_event);
+        Ok(())
     })
 }
 

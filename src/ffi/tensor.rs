@@ -278,6 +278,22 @@ pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcud
     })
 }
 
+/// The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
+/// changes nothing. It is what the struct says: memory is not looked at, and the library is not
+/// initialised. (torch.cuda.device_of)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_tensor_device_of(
+    tensor: *const tcuda_tensor,
+    device: *mut i32,
+) -> tcuda_status {
+    boundary(|_| {
+        let device = out(device, "device")?;
+        device.set(view(tensor, "tensor")?.place.device().unwrap_or(-1));
+        Ok(())
+    })
+}
+
 /// Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
 /// thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
 /// the library, and does not ask whose the memory is; what uses the tensor does.

@@ -85,6 +85,42 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
     assert!(asked != status::OK || !capturing || w.mode == Mode::Faults);
 }
 
+pub(super) fn begin(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, stream) = (w.graph(i, &mut e), w.stream(i, &mut e));
+    let mode = i.one_of(&[0, 1, 2, 0, 1, 2, 3, -1]);
+    if !(0..=2).contains(&mode) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut previous = Out::<*mut tcuda_stream>::required(i, &mut e);
+    let mut device = Out::<i32>::required(i, &mut e);
+    if w.mode == Mode::Threads {
+        return;
+    }
+    e.also(NOT_NOW);
+    e.also(&[status::NOT_SUPPORTED, status::OUT_OF_HOST_MEMORY]);
+    let status = status_of!(tcuda_graph_begin(
+        graph as *mut _,
+        stream,
+        null_mut(),
+        mode,
+        previous.ptr(),
+        device.ptr()
+    ));
+    let ok = w.judge(status, &e);
+    let (Some(previous), Some(device)) = (previous.check(ok), device.check(ok)) else { return };
+    let ended = status_of!(tcuda_graph_end(graph as *mut _, previous, device));
+    w.judge(ended, &Expect::default());
+}
+
+pub(super) fn end(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    // Nothing is captured; the stream and the device stay what they are.
+    e.wrong(status::INVALID_STATE);
+    w.judge(status_of!(tcuda_graph_end(graph as *mut _, null_mut(), -1)), &e);
+}
+
 /// What a capture records, and nobody knows how often it runs.
 fn add_function(w: &mut World, stream: *mut tcuda_stream) {
     let data = std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>();

@@ -298,6 +298,10 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_sanitizer_report_get", sanitizer::report_get),
     ("tcuda_sanitizer_report_text", sanitizer::report_text),
     ("tcuda_memory_stat_keys", statistics::keys),
+    ("tcuda_stream_record_new_event", stream::record_new_event),
+    ("tcuda_tensor_device_of", tensor::device_of),
+    ("tcuda_graph_begin", graph::begin),
+    ("tcuda_graph_end", graph::end),
 ];
 
 /// More calls than this make an input slow, not better.

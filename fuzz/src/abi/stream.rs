@@ -136,6 +136,22 @@ pub(super) fn record_event(w: &mut World, i: &mut Input) {
     w.judge(status_of!(tcuda_stream_record_event(stream, event)), &e);
 }
 
+pub(super) fn record_new_event(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let stream = w.stream(i, &mut e);
+    let flags = i.one_of(&[0, 1, 2, 3, 4, 6, 8, 9, 15, 5, 16, u32::MAX]);
+    if flags > 15 || flags & 5 == 5 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut out = Out::<*mut tcuda_event>::required(i, &mut e);
+    let status = status_of!(tcuda_stream_record_new_event(stream, flags, out.ptr()));
+    if let Some(event) = out.check(w.judge(status, &e)) {
+        assert!(!w.events.contains(&(event as usize)) && !event.is_null());
+        w.events.push(event as usize);
+        w.counted += 1;
+    }
+}
+
 pub(super) fn add_callback(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let stream = w.stream(i, &mut e);

@@ -185,6 +185,24 @@ pub(super) fn release(w: &mut World, i: &mut Input) {
     w.judge(status_of!(tcuda_tensor_release(ptr)), &e);
 }
 
+pub(super) fn device_of(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let view = View::choose(w, i);
+    let is_null = i.rarely(8);
+    let ptr = if is_null { std::ptr::null() } else { &raw const view.tensor };
+    if is_null {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // A view that was chosen wrong.
+    e.also(&[status::INVALID_ARGUMENT]);
+    let mut out = Out::<i32>::required(i, &mut e);
+    let status = status_of!(tcuda_tensor_device_of(ptr, out.ptr()));
+    if let Some(device) = out.check(w.judge(status, &e)) {
+        let own = view.tensor.device.device_id;
+        assert!(device == -1 || device == own, "{device}");
+    }
+}
+
 fn zero() -> tcuda_tensor {
     // SAFETY: plain data, for which zero is a value.
     unsafe { std::mem::zeroed() }
