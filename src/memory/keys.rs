@@ -361,7 +361,7 @@ mod tests {
             ("Active.All.Peak", "active.all.peak"),
             ("reserved.all.current", "reserved_bytes.all.current"),
             ("reserved_byte.large_pool.peak", "reserved_bytes.large_pool.peak"),
-            ("segments.small.freed", "segment.small_pool.freed"),
+            ("segments.small_pool.freed", "segment.small_pool.freed"),
             ("num_alloc_retry", "num_alloc_retries"),
             ("max_split_size_mb", "max_split_size"),
         ] {
