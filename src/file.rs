@@ -412,6 +412,40 @@ fn copy(from: &OwnedFd, path: &CStr, put: &mut dyn FnMut(&[u8]) -> Result<()>) -
     }
 }
 
+/// The content of a regular file, or its first `most` bytes; `None`: there is none that can be read.
+pub fn read_regular(path: &CStr, most: usize) -> Result<Option<Vec<u8>>> {
+    let flags: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: a path with a NUL.
+    let Some(file) = owned(unsafe { libc::open(path.as_ptr(), flags) }) else { return Ok(None) };
+    // SAFETY: a structure of integers.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: an open file, and `status` is writable.
+    let known = unsafe { libc::fstat(file.as_raw_fd(), &mut status) } == 0;
+    if !known || status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Ok(None);
+    }
+    let mut content: Vec<u8> = Vec::new();
+    loop {
+        let room = most.saturating_sub(content.len());
+        let rest = (status.st_size as usize + 1).saturating_sub(content.len());
+        let now = rest.clamp(CHUNK, 1 << 20).min(room);
+        if now == 0 {
+            return Ok(Some(content));
+        }
+        content.try_reserve(now).map_err(|_| Error::OutOfHostMemory("a file"))?;
+        let to = content.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: an open file, and there is room for so many bytes.
+        let read = unsafe { libc::read(file.as_raw_fd(), to, now) };
+        match usize::try_from(read) {
+            Ok(0) => return Ok(Some(content)),
+            // SAFETY: so many more were written.
+            Ok(read) => unsafe { content.set_len(content.len() + read) },
+            Err(_) if last_code() == libc::EINTR => (),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "file_tests.rs"]
 mod tests;

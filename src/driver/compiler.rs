@@ -151,6 +151,14 @@ impl Driver {
         }
     }
 
+    /// Directories where the compiler looks for headers besides those of a program's options.
+    pub fn for_each_include_folder<E>(
+        &self,
+        take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.is_simulated() { sim::for_each_include_folder(take) } else { Ok(()) }
+    }
+
     /// Which compiler this process has: NVRTC 12.9 is 12090. 0: none was needed yet.
     pub fn compiler_version(&self) -> u32 {
         if self.is_simulated() { 0 } else { nvrtc::known_version() }

@@ -90,9 +90,10 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
 }
 
 /// Compiles a kernel for the current device with NVRTC, or finds it on disk; for others that is done
-/// at its first launch there. On the simulated machine the host's C++ compiler does it, for the
-/// parts of CUDA C++ that docs/jit.md lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong:
-/// tcuda_last_error has the compiler's messages, with lines of the source.
+/// at its first launch there. Headers are read each time: an edited one gives another kernel. On the
+/// simulated machine the host's C++ compiler does it, for the parts of CUDA C++ that docs/jit.md
+/// lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the compiler's
+/// messages, with lines of the source.
 ///
 /// @param source       CUDA C++; functions that are not declared otherwise are the device's
 /// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without

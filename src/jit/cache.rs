@@ -1,10 +1,12 @@
 //! Compiled kernels on disk: what one process compiled, others load. Whatever is wrong with a file, it
 //! is as if there were none: the kernel is compiled anew, and the file replaced.
 
+use super::includes;
 use super::text::Growing;
 use crate::driver::Driver;
 use crate::driver::compiler::{Image, Program};
 use crate::environment;
+use crate::error::Result;
 use crate::file;
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
@@ -50,8 +52,9 @@ impl Hash {
 }
 
 impl Key {
-    /// Of a program for a driver's compiler.
-    pub fn of(program: &Program<'_>, driver: &Driver) -> Key {
+    /// Of a program for a driver's compiler, with the files that it includes; `None` where these cannot
+    /// be told.
+    pub fn of(program: &Program<'_>, driver: &Driver) -> Result<Option<Key>> {
         let mut hash = Hash::new();
         for text in [env!("CARGO_PKG_VERSION"), driver.name()] {
             hash.bytes(text.as_bytes());
@@ -62,6 +65,19 @@ impl Key {
             hash.bytes(text.to_bytes());
         }
         program.flags.iter().for_each(|flag| hash.bytes(flag.to_bytes()));
+        let is_known = includes::for_each(program, driver, &mut |content| match content {
+            Some(content) => hash.bytes(content),
+            None => hash.word(u64::MAX),
+        })?;
+        Ok(is_known.then_some(Key(hash.0)))
+    }
+
+    /// Of what was compiled.
+    pub fn of_image(image: &Image) -> Key {
+        let mut hash = Hash::new();
+        hash.bytes(b"image");
+        hash.bytes(&image.entry);
+        hash.bytes(&image.bytes);
         Key(hash.0)
     }
 }
@@ -226,7 +242,7 @@ pub fn store(key: &Key, image: &Image) {
     let write = |path: &[u8]| {
         let text = path.strip_suffix(b"\0").and_then(|path| std::str::from_utf8(path).ok());
         let Some(text) = text else { return true };
-        let body = |put: &mut dyn FnMut(&[u8]) -> crate::error::Result<()>| {
+        let body = |put: &mut dyn FnMut(&[u8]) -> Result<()>| {
             put(&header)?;
             put(&image.entry)?;
             put(&image.bytes)

@@ -3,6 +3,7 @@
 
 pub mod cache;
 pub mod call;
+mod includes;
 pub mod iterate;
 pub mod kernel;
 pub mod kind;

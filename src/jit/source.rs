@@ -59,9 +59,9 @@ fn opening(text: &[u8], open: u8, close: u8) -> Option<usize> {
 }
 
 /// The code with comments and literals blanked, in `room`: of the same length, so that places agree.
-fn blanked<'a>(code: &str, room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+pub(super) fn blanked<'a>(code: &[u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
     room.try_reserve_exact(code.len()).map_err(|_| Error::OutOfHostMemory("a code"))?;
-    room.extend_from_slice(code.as_bytes());
+    room.extend_from_slice(code);
     let mut at = 0;
     while at < room.len() {
         let rest = &room[at..];
@@ -154,7 +154,7 @@ pub fn parse(code: &str) -> Result<Signature<'_>> {
         });
     }
     let mut room = Vec::new();
-    let text = blanked(code, &mut room)?;
+    let text = blanked(code.as_bytes(), &mut room)?;
     find(code, text).ok_or_else(|| malformed(code))
 }
 

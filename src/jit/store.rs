@@ -138,22 +138,40 @@ impl Store {
 
     /// The kernel of a program, which is made now if it was not.
     pub fn find(&self, device: &Device, program: &Program<'_>) -> Result<Shared<Entry>> {
-        let key = Key::of(program, self.driver);
+        let Some(key) = Key::of(program, self.driver)? else {
+            self.driver.find_compiler()?;
+            return self.find_image(device, &self.driver.compile(program)?);
+        };
         let entry = self.entry(key)?;
         if entry.get().is_some() {
             return Ok(entry);
         }
         let made = self.make(device, program, &entry);
+        if !matches!(made, Ok(None)) {
+            self.drop_unmade(&entry);
+        }
+        match made? {
+            None => Ok(entry),
+            Some(image) => self.find_image(device, &image),
+        }
+    }
+
+    /// The kernel of an image, where the program has no key.
+    fn find_image(&self, device: &Device, image: &Image) -> Result<Shared<Entry>> {
+        let entry = self.entry(Key::of_image(image))?;
+        let made = entry.made.get_or_try_init(|| self.load(device, image)).map(|_| ());
         if made.is_err() {
             self.drop_unmade(&entry);
         }
         made.map(|()| entry)
     }
 
-    fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<()> {
+    /// Makes the kernel of an entry; or gives an image that is not the entry's, because a file that the
+    /// program includes has changed meanwhile.
+    fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<Option<Image>> {
         if let Some(image) = cache::load(&entry.key, self.driver.compiler_version()) {
             match entry.made.get_or_try_init(|| self.load(device, &image)) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(None),
                 // Another driver's, perhaps.
                 Err(Error::Cuda(error)) if is_the_images(&error) => cache::forget(&entry.key),
                 Err(error) => return Err(error),
@@ -161,13 +179,21 @@ impl Store {
         }
         // Its own lock is of the same rank as that of the entry.
         self.driver.find_compiler()?;
-        entry.made.get_or_try_init(|| {
+        let mut others = None;
+        let made = entry.made.get_or_try_init(|| {
             let image = self.driver.compile(program)?;
+            if Key::of(program, self.driver)? != Some(entry.key) {
+                others = Some(image);
+                return Err(Error::Invalid("a header of the kernel changed while it was compiled"));
+            }
             let loaded = self.load(device, &image)?;
             cache::store(&entry.key, &image);
             Ok::<_, Error>(loaded)
-        })?;
-        Ok(())
+        });
+        match others {
+            Some(image) => Ok(Some(image)),
+            None => made.map(|_| None),
+        }
     }
 
     fn load(&self, device: &Device, image: &Image) -> Result<Loaded> {

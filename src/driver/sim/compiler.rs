@@ -140,6 +140,19 @@ pub fn texts(take: &mut dyn FnMut(&[u8])) {
     take(environment::value(c"CXX").unwrap_or(c"").to_bytes());
 }
 
+/// Directories of the environment where the host's compilers look for headers.
+pub fn for_each_include_folder<E>(
+    take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    for variable in [c"CPATH", c"CPLUS_INCLUDE_PATH"] {
+        let list = environment::value(variable).unwrap_or(c"").to_bytes();
+        list.split(|byte| *byte == b':')
+            .filter(|path| !path.is_empty())
+            .try_for_each(&mut *take)?;
+    }
+    Ok(())
+}
+
 fn malformed() -> Failure {
     Failure::Source(Log::of(b"the source is not UTF-8"))
 }
@@ -184,7 +197,14 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     fs::write(&source, text).map_err(failed("writing the source"))?;
     let mut arguments: Vec<&OsStr> = vec![OsStr::new("-std=c++17")];
     let flags = program.flags.iter().map(|flag| flag.to_bytes());
-    let shared = flags.filter(|flag| SHARED.iter().any(|known| flag.starts_with(known.as_bytes())));
+    // "-I" may have its value in the next one.
+    let mut is_value = false;
+    let shared = flags.filter(|flag| {
+        let is_shared = SHARED.iter().any(|known| flag.starts_with(known.as_bytes()));
+        let taken = is_value || is_shared;
+        is_value = !is_value && matches!(*flag, b"-I" | b"-D" | b"-U");
+        taken
+    });
     arguments.extend(shared.map(OsStr::from_bytes));
     arguments.extend(OPTIONS.iter().map(OsStr::new));
     arguments.extend([source.as_os_str(), OsStr::new("-o"), object.as_os_str()]);

@@ -53,7 +53,7 @@ mod unit;
 mod virtual_memory;
 mod worker;
 
-pub use compiler::{compile, texts as compiler_texts};
+pub use compiler::{compile, for_each_include_folder, texts as compiler_texts};
 pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
 pub use table::{function, table};
