@@ -99,7 +99,11 @@ struct DLManagedTensorVersioned;
 
 #define TCUDA_CURRENT_DEVICE (-1) /**< Any device parameter: this thread's current device. */
 
-#define TCUDA_CPU_DEVICE (-2) /**< Host memory, where a collective's destination may be it. */
+/**
+ * Host memory, where a collective's destination may be it. Older versions of torch wrote -1 for it
+ * there, which is the current device here.
+ */
+#define TCUDA_CPU_DEVICE (-2)
 
 /**
  * Outcome of a call. Numbers never change and never come back.
@@ -177,10 +181,14 @@ TCUDA_API
 int32_t tcuda_last_error_native(void);
 
 /**
- * Routes log lines up to `level` to a function, in place of the last one; silence is the default.
+ * Routes log lines up to `level` to a function, in place of the last one. Until the first call only
+ * warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
+ * without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
+ * error, warning, info or debug) says up to which level all lines are written there instead; it is
+ * read at initialisation.
  *
  * @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
- * @param callback  may be NULL: silence
+ * @param callback  may be NULL: silence, also on stderr
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback, void *user_data,
@@ -286,8 +294,9 @@ tcuda_status tcuda_shutdown(size_t *live_handles);
 /* ===================================== Devices ================================================ */
 
 #define TCUDA_SYNC_DEBUG_DEFAULT 0 /**< Hidden waits are as any others. */
-#define TCUDA_SYNC_DEBUG_WARN 1    /**< A warning through the log callback, before the wait. */
-#define TCUDA_SYNC_DEBUG_ERROR 2   /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
+/** A warning before the wait, through the log callback; to stderr if none was set. */
+#define TCUDA_SYNC_DEBUG_WARN 1
+#define TCUDA_SYNC_DEBUG_ERROR 2 /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
 
 /** Everything fixed about a device. Flags are 0 or 1. */
 typedef struct tcuda_device_info {
@@ -454,7 +463,7 @@ tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
 /**
  * Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
  * tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
- * event means to wait. The first call that turns it on says so through the log callback.
+ * event means to wait. The first call that turns it on warns of that.
  *
  * @param mode  TCUDA_SYNC_DEBUG_...
  */
@@ -1025,10 +1034,14 @@ tcuda_status tcuda_memory_fraction_get(int32_t device, double *fraction);
  * it is given back, and the next allocation that needs more gives unused memory back first.
  * (torch.cuda.set_per_process_memory_fraction)
  *
+ * @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction
  * @param fraction  0 to 1; 1: no limit
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
+/* Refuses a double for an integer: arguments in the wrong order do not compile. */
+#define tcuda_memory_fraction_set(device, fraction) \
+    tcuda_memory_fraction_set((device) | 0, fraction)
 
 /**
  * Registers a function that is asked before an allocation fails for want of device memory, after
@@ -1532,6 +1545,9 @@ void tcuda_torch_reset(void);
  */
 TCUDA_API
 void tcuda_torch_memory_fraction(double fraction, int32_t device);
+/* Refuses a double for an integer: arguments in the wrong order do not compile. */
+#define tcuda_torch_memory_fraction(fraction, device) \
+    tcuda_torch_memory_fraction(fraction, (device) | 0)
 
 /**
  * For set_base_alloc_fn: the segment that holds an address.
@@ -2555,7 +2571,8 @@ tcuda_status tcuda_comm_scatter_into(const tcuda_tensor *tensor, const tcuda_ten
  * count as if they had one, of size 1
  * @param count        length of the list, 1 or more
  * @param dim          the dimension; negative ones count from the end
- * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE
+ * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE. -1 is the current device,
+ * as torch's None, not the CPU, which older versions of torch.cuda.comm.gather wrote so
  * @param[out] out     the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3087,8 +3104,10 @@ typedef struct tcuda_sanitizer_options {
  * writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
  * happened by chance. What is queued through tcuda is watched; for other kernels there is
  * tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
- * reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation;
- * tcuda_shutdown ends it. (torch.cuda._sanitizer.enable_cuda_sanitizer)
+ * reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation,
+ * unless the host has turned it on or off before; tcuda_shutdown ends it. Without a function for
+ * them reports are warnings in the log, which go to stderr if no log callback was set.
+ * (torch.cuda._sanitizer.enable_cuda_sanitizer)
  *
  * @param options  may be NULL: all zero
  */

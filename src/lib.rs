@@ -45,6 +45,7 @@ pub mod sanitizer;
 mod selection;
 mod shared;
 mod side;
+pub mod stderr;
 pub mod stream;
 pub mod sync;
 pub mod sync_debug;

@@ -1,8 +1,9 @@
-//! The log: one line at a time to whoever asked for it; silence by default.
+//! The log: one line at a time to the host's function; before the host has chosen one, to `stderr`.
 
 use crate::sync::{self, AtomicPtr, Ordering};
-use crate::thread;
+use crate::{stderr, thread};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 
 /// How much it matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -40,8 +41,12 @@ sync::state! {
     static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
 }
 
+/// Has the host chosen where lines go, be it nowhere?
+static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
+
 /// Sends lines to a listener, which replaces the last; `None`: silence.
 pub fn set_listener(listener: Option<Box<Listener>>) {
+    IS_CHOSEN.store(true, Ordering::Relaxed);
     let new = listener.map_or(std::ptr::null_mut(), Box::into_raw);
     let old = LISTENER.swap(new, Ordering::AcqRel);
     if !old.is_null() {
@@ -53,17 +58,37 @@ pub fn set_listener(listener: Option<Box<Listener>>) {
 /// Does anybody get lines of this level? The caller is inside the library.
 pub fn is_heard(level: Level) -> bool {
     let listener = LISTENER.load(Ordering::Acquire);
-    // SAFETY: as in `write`.
-    unsafe { listener.as_ref() }.is_some_and(|listener| level as i32 <= listener.level)
+    // SAFETY: as in `send`.
+    match unsafe { listener.as_ref() } {
+        Some(listener) => level as i32 <= listener.level,
+        None => goes_to_stderr(level, OFF),
+    }
 }
 
 /// Writes a line; the caller is inside the library.
 pub fn write(level: Level, line: fmt::Arguments<'_>) {
+    send(level, OFF, line);
+}
+
+/// Writes a warning that the host has asked for, by turning on what finds it: it needs no more to be
+/// seen. The caller is inside the library.
+pub fn warn_as_asked(line: fmt::Arguments<'_>) {
+    send(Level::Warning, Level::Warning as i32, line);
+}
+
+/// No level.
+const OFF: i32 = 0;
+
+fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
+    !IS_CHOSEN.load(Ordering::Relaxed) && stderr::takes(level as i32, otherwise)
+}
+
+fn send(level: Level, otherwise: i32, line: fmt::Arguments<'_>) {
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: one that was replaced lives until the threads that were inside have left.
-    if let Some(listener) = unsafe { listener.as_ref() }
-        && level as i32 <= listener.level
-    {
-        listener.sink.take(level, line);
+    match unsafe { listener.as_ref() } {
+        Some(listener) if level as i32 <= listener.level => listener.sink.take(level, line),
+        None if goes_to_stderr(level, otherwise) => stderr::log(level as i32, line),
+        _ => (),
     }
 }

@@ -14,6 +14,7 @@ use crate::memory::{backend, direct, history, observers};
 use crate::nvtx::own;
 use crate::random::pending;
 use crate::selection::{self, Backend, Selection};
+use crate::stderr;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
@@ -88,6 +89,7 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     }
     pending::check(count)?;
     let settings = settings::current()?;
+    stderr::read_environment()?;
     let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;

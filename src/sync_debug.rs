@@ -2,7 +2,7 @@
 //! waits for a stream, and copies that end with one; who waits for a device or an event means to.
 
 use crate::error::{Error, Result};
-use crate::log::{self, Level};
+use crate::log;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// They wait.
@@ -58,13 +58,10 @@ pub fn set(mode: i32) -> Result<()> {
     }
     MODE.store(mode, Ordering::Relaxed);
     if mode != DEFAULT && !TOLD.swap(true, Ordering::Relaxed) {
-        log::write(
-            Level::Warning,
-            format_args!(
-                "sync debug mode knows waits for streams, and copies from and to pageable memory; \
-                 waits for devices and events, and those of other libraries, pass unseen"
-            ),
-        );
+        log::warn_as_asked(format_args!(
+            "sync debug mode knows waits for streams, and copies from and to pageable memory; \
+             waits for devices and events, and those of other libraries, pass unseen"
+        ));
     }
     Ok(())
 }
@@ -81,10 +78,7 @@ fn judge(wait: Wait) -> Result<()> {
         return Err(Error::WouldSynchronize(wait));
     }
     let Wait { what, instead } = wait;
-    log::write(
-        Level::Warning,
-        format_args!("{what} makes the host wait for the device; {instead}"),
-    );
+    log::warn_as_asked(format_args!("{what} makes the host wait for the device; {instead}"));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A short text held by value, so that messages need no host memory.
 
 use std::ffi::c_char;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// Up to 62 bytes of UTF-8, or so many; longer ones end in "...".
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,28 @@ pub fn text_of(buffer: &[c_char]) -> &str {
     // SAFETY: c_char and u8 have the same layout; the range is inside the buffer.
     let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), end) };
     std::str::from_utf8(bytes).unwrap_or("")
+}
+
+/// Writes into a buffer, cut at its end, between characters.
+struct Buffer<'a>(&'a mut [u8], usize);
+
+impl Write for Buffer<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.0.len() - 1 - self.1;
+        let mut take = text.len().min(room);
+        while !text.is_char_boundary(take) {
+            take -= 1;
+        }
+        self.0[self.1..self.1 + take].copy_from_slice(&text.as_bytes()[..take]);
+        self.1 += take;
+        Ok(())
+    }
+}
+
+/// Writes a text into zeroed bytes, cut where it must be; the last byte stays 0.
+pub fn write(bytes: &mut [u8], text: fmt::Arguments<'_>) {
+    // Nothing but the buffer's end stops it, and that it handles itself.
+    let _ = Buffer(bytes, 0).write_fmt(text);
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod log;
 pub mod memory;
 pub mod rank;
 pub mod sim;
+pub mod stderr;
 pub mod sync;
 pub mod thread;
 pub mod twin;

@@ -376,7 +376,8 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
 ///                     count as if they had one, of size 1
 /// @param count        length of the list, 1 or more
 /// @param dim          the dimension; negative ones count from the end
-/// @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE
+/// @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE. -1 is the current device,
+/// as torch's None, not the CPU, which older versions of torch.cuda.comm.gather wrote so
 /// @param[out] out     the caller's, to be released
 #[unsafe(no_mangle)]
 #[must_use]

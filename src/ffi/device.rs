@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_void};
 
 /// Hidden waits are as any others.
 pub const TCUDA_SYNC_DEBUG_DEFAULT: i32 = 0;
-/// A warning through the log callback, before the wait.
+/// A warning before the wait, through the log callback; to stderr if none was set.
 pub const TCUDA_SYNC_DEBUG_WARN: i32 = 1;
 /// TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait.
 pub const TCUDA_SYNC_DEBUG_ERROR: i32 = 2;
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_stat
 
 /// Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
 /// tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
-/// event means to wait. The first call that turns it on says so through the log callback.
+/// event means to wait. The first call that turns it on warns of that.
 ///
 /// @param mode  TCUDA_SYNC_DEBUG_...
 #[unsafe(no_mangle)]

@@ -13,7 +13,7 @@ use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
 use super::pluggable::ALLOCATORS;
 use super::snapshot::SNAPSHOTS;
-use super::status::{last_message, last_native, name_of, tcuda_status, write_text};
+use super::status::{last_message, last_native, name_of, tcuda_status};
 use super::stream::STREAMS;
 use crate::driver::inject;
 use crate::error::{Error, Result};
@@ -21,14 +21,15 @@ use crate::log::{self, Level};
 use crate::rank::before_host_function;
 use crate::text::Text;
 use crate::thread::try_box;
-use crate::{runtime, selection, thread};
+use crate::{runtime, selection, text, thread};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Any device parameter: this thread's current device.
 pub const TCUDA_CURRENT_DEVICE: i32 = -1;
-/// Host memory, where a collective's destination may be it.
+/// Host memory, where a collective's destination may be it. Older versions of torch wrote -1 for it
+/// there, which is the current device here.
 pub const TCUDA_CPU_DEVICE: i32 = -2;
 
 /// How much a line of log matters: TCUDA_LOG_...
@@ -64,7 +65,6 @@ const VERSION: u32 = {
         + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
         + number(env!("CARGO_PKG_VERSION_PATCH"))
 };
-
 /// Version of the loaded library, to compare with TCUDA_VERSION.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_version() -> u32 {
@@ -127,7 +127,7 @@ unsafe impl Sync for HostSink {}
 impl log::TakesLines for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
         let mut buffer = [0u8; LINE];
-        write_text(&mut buffer, line);
+        text::write(&mut buffer, line);
         before_host_function();
         // SAFETY: the host's own function with its own data.
         unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
@@ -146,10 +146,14 @@ impl Drop for HostSink {
     }
 }
 
-/// Routes log lines up to `level` to a function, in place of the last one; silence is the default.
+/// Routes log lines up to `level` to a function, in place of the last one. Until the first call only
+/// warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
+/// without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
+/// error, warning, info or debug) says up to which level all lines are written there instead; it is
+/// read at initialisation.
 ///
 /// @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
-/// @param callback  may be NULL: silence
+/// @param callback  may be NULL: silence, also on stderr
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_set_log_callback(

@@ -104,6 +104,7 @@ pub unsafe extern "C" fn tcuda_memory_fraction_get(
 /// it is given back, and the next allocation that needs more gives unused memory back first.
 /// (torch.cuda.set_per_process_memory_fraction)
 ///
+/// @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction
 /// @param fraction  0 to 1; 1: no limit
 #[unsafe(no_mangle)]
 #[must_use]

@@ -186,8 +186,10 @@ fn read(options: *const tcuda_sanitizer_options) -> Result<tcuda_sanitizer_optio
 /// writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
 /// happened by chance. What is queued through tcuda is watched; for other kernels there is
 /// tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
-/// reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation;
-/// tcuda_shutdown ends it. (torch.cuda._sanitizer.enable_cuda_sanitizer)
+/// reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation,
+/// unless the host has turned it on or off before; tcuda_shutdown ends it. Without a function for
+/// them reports are warnings in the log, which go to stderr if no log callback was set.
+/// (torch.cuda._sanitizer.enable_cuda_sanitizer)
 ///
 /// @param options  may be NULL: all zero
 #[unsafe(no_mangle)]

@@ -4,9 +4,8 @@ use crate::driver::compiler;
 use crate::driver::nvml::Failure;
 use crate::driver::{cublas, nccl};
 use crate::error::{self, Error};
-use crate::thread;
+use crate::{text, thread};
 use std::ffi::{CStr, c_char};
-use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
 
 /// Outcome of a call. Numbers never change and never come back.
@@ -182,22 +181,6 @@ pub(super) fn name_of(status: i32) -> &'static CStr {
 /// Room for a sentence, the NUL included.
 const MESSAGE: usize = 2048;
 
-/// Writes into a buffer, cut at its end, between characters.
-struct Buffer<'a>(&'a mut [u8], usize);
-
-impl Write for Buffer<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.0.len() - 1 - self.1;
-        let mut take = text.len().min(room);
-        while !text.is_char_boundary(take) {
-            take -= 1;
-        }
-        self.0[self.1..self.1 + take].copy_from_slice(&text.as_bytes()[..take]);
-        self.1 += take;
-        Ok(())
-    }
-}
-
 /// Makes an error this thread's last one.
 pub(super) fn record(error: &Error) {
     let block = thread::block();
@@ -230,13 +213,7 @@ pub(super) fn record(error: &Error) {
     unsafe { libc::memset(message, 0, MESSAGE) };
     // SAFETY: as above, and now initialised.
     let bytes = unsafe { std::slice::from_raw_parts_mut(message.cast::<u8>(), MESSAGE) };
-    write_text(bytes, format_args!("{error}"));
-}
-
-/// Writes a text into zeroed bytes, cut where it must be; the last byte stays 0.
-pub(super) fn write_text(bytes: &mut [u8], text: fmt::Arguments<'_>) {
-    // Nothing but the buffer's end stops it, and that it handles itself.
-    let _ = Buffer(bytes, 0).write_fmt(text);
+    text::write(bytes, format_args!("{error}"));
 }
 
 /// This thread's last sentence; "" if there is none.

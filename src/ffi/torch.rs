@@ -1,11 +1,11 @@
 //! Section "Memory" of the header: the functions that PyTorch calls for its memory.
 
 use super::boundary::{Call, boundary};
-use super::status::{last_message, tcuda_status, write_text};
+use super::status::{last_message, tcuda_status};
 use crate::driver::sys::CUstream_st;
 use crate::error::Result;
 use crate::log::{self, Level};
-use crate::{memory, runtime, torch};
+use crate::{memory, runtime, stderr, torch};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,16 +39,8 @@ fn tell_once(name: &str) {
     }
     // SAFETY: a sentence of this thread's, or a constant, that ends in a NUL.
     let sentence = unsafe { CStr::from_ptr(last_message()) }.to_str().unwrap_or("");
-    let mut line = [0; LINE];
-    write_text(&mut line, format_args!("tcuda: {name}: {sentence}\n"));
-    let bytes = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
-    // Nobody is told where there is no stderr.
-    // SAFETY: so many bytes of the line.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), bytes) };
+    stderr::write(format_args!("{name}: {sentence}"));
 }
-
-/// Room for a sentence and its beginning.
-const LINE: usize = 2200;
 
 /// Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
 /// the names of this function and tcuda_torch_free; the functions below are set one by one

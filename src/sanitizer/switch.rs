@@ -7,7 +7,7 @@ use super::text::Line;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
-use crate::log::{self, Level};
+use crate::log;
 use crate::memory::history::Source;
 use crate::rank::{Rank, before_host_function};
 use crate::text::Text;
@@ -189,7 +189,7 @@ pub(super) fn deliver() {
             }
             (Some((_, Line(text))), None) => {
                 for line in text.lines() {
-                    log::write(Level::Warning, format_args!("{line}"));
+                    log::warn_as_asked(format_args!("{line}"));
                 }
             }
         }
@@ -209,7 +209,7 @@ fn tell_once() {
         true => "found no host memory, or could not ask for a stream, and began anew",
         false => "does not know all bytes of an access, which is left out",
     };
-    log::write(Level::Warning, format_args!("the stream sanitizer {what}"));
+    log::warn_as_asked(format_args!("the stream sanitizer {what}"));
 }
 
 /// Reports so far.

@@ -163,7 +163,9 @@ fn render(item: &Item) -> String {
             let body = table(members, "    ");
             format!("{}{}\n{body}{tail}\n", above(&head.comment, ""), head.code)
         }
-        Item::Function(row) => above(&row.comment, "") + &function(&row.code),
+        Item::Function(row) => {
+            above(&row.comment, "") + &function(&row.code) + &integers_only(&row.code)
+        }
     }
 }
 
@@ -218,6 +220,44 @@ fn behind(rows: &[&Row], indent: &str) -> String {
         None => format!("{indent}{}\n", row.code),
     };
     rows.iter().map(line).collect()
+}
+
+/// For a function of integers and floating-point numbers a macro of its name, whose `|` accepts integers
+/// alone: with two arguments in the wrong order a call does not compile, in C and in C++. Such a macro
+/// is not expanded where the name stands without a call, and behind the prototype it does not disturb it.
+fn integers_only(code: &str) -> String {
+    const INTEGERS: [&str; 5] = ["int32_t", "uint32_t", "int64_t", "uint64_t", "size_t"];
+    let Some((head, parameters)) = code.trim_end_matches(");").split_once('(') else {
+        return String::new();
+    };
+    let parameters: Vec<&str> = parameters.split(", ").collect();
+    let is_a = |types: &[&str], parameter: &str| {
+        parameter
+            .rsplit_once(' ')
+            .is_some_and(|(kind, name)| types.contains(&kind) && !name.starts_with('*'))
+    };
+    let is_integer = |parameter: &str| is_a(&INTEGERS, parameter);
+    if code.starts_with("typedef")
+        || !parameters.iter().any(|parameter| is_integer(parameter))
+        || !parameters.iter().any(|parameter| is_a(&["double", "float"], parameter))
+    {
+        return String::new();
+    }
+    let name = head.rsplit(' ').next().unwrap_or(head);
+    let names =
+        parameters.iter().map(|parameter| parameter.rsplit(' ').next().unwrap_or(parameter));
+    let names: Vec<&str> = names.collect();
+    let arguments =
+        parameters.iter().zip(&names).map(|(parameter, name)| match is_integer(parameter) {
+            true => format!("({name}) | 0"),
+            false => (*name).to_owned(),
+        });
+    let arguments = arguments.collect::<Vec<_>>().join(", ");
+    format!(
+        "/* Refuses a double for an integer: arguments in the wrong order do not compile. */\n\
+         #define {name}({}) \\\n    {name}({arguments})\n",
+        names.join(", ")
+    )
 }
 
 /// Attributes on a line of their own, then the prototype. [[nodiscard]] has to come first.

@@ -1,0 +1,9 @@
+//! Stands for the library's lines on stderr: no model writes any.
+
+use std::fmt;
+
+pub fn takes(_level: i32, _otherwise: i32) -> bool {
+    false
+}
+
+pub fn log(_level: i32, _line: fmt::Arguments<'_>) {}
