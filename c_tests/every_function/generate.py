@@ -51,7 +51,8 @@ IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_avai
 # TCUDA_STATUS_NO_DRIVER, with the current device and NULL. But these have nothing to do then:
 WITHOUT_DRIVER = {
     "OK": """device_set device_exchange stream_set_current stream_exchange stream_wait_event event_wait
-        stream_is_capturing memory_stats memory_stat memory_stats_json memory_allocated
+        stream_is_capturing memory_stats memory_stat memory_stat_keys memory_stats_json
+        memory_allocated
         memory_max_allocated memory_reserved memory_max_reserved random_manual_seed random_seed
         random_state_set""",
     # There is no such block, and no such handle can be made.
