@@ -425,6 +425,40 @@ static void copies_between_devices_are_recorded(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
+/* Its graph may write what was freed in a private pool: no other request gets that memory. */
+static void pools_of_captures_are_kept(void)
+{
+    if (!on_simulator())
+        return; /* takes all memory */
+    CHECK_OK(tcuda_memory_empty_cache());
+    tcuda_stream *const stream = create_stream(0);
+    struct CUstream_st *const native = native_of(stream);
+    tcuda_mem_pool *pool = NULL;
+    size_t free_bytes = 0, total = 0;
+    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
+    const size_t part = free_bytes / 16 / (2 << 20) * (2 << 20);
+    CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+    for (int is_captured = 0; is_captured < 2; is_captured++) {
+        if (is_captured)
+            begin(native, GLOBAL);
+        CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+        void *const block = allocate(10 * part, 0, stream), *other = NULL;
+        CHECK_OK(tcuda_mem_pool_end(pool, 0));
+        CHECK_OK(tcuda_free(block));
+        if (is_captured) {
+            end_empty(native);
+            CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_malloc(12 * part, 0, NULL, &other));
+        } else {
+            CHECK_OK(tcuda_free(allocate(12 * part, 0, NULL)));
+            CHECK_OK(tcuda_memory_empty_cache());
+        }
+    }
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_free(allocate(12 * part, 0, NULL)));
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void functions_have_names(void)
 {
     void *address = &driver;
@@ -450,6 +484,7 @@ int main(void)
     what_is_recorded_runs_at_each_launch();
     host_functions_are_refused();
     pinned_memory_of_a_graph_is_kept();
+    pools_of_captures_are_kept();
     external_events_order_graphs();
     copies_between_devices_are_recorded();
     return finish();

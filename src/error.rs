@@ -91,6 +91,16 @@ pub enum Error {
         /// "was not allocated by tcuda", "was freed already", ...
         why: &'static str,
     },
+    /// A block is in use where none may be.
+    #[error("{ptr:#x}, a block of {bytes} bytes, {why}")]
+    BlockInUse {
+        /// Its address.
+        ptr: usize,
+        /// Its size, as it was asked for.
+        bytes: u64,
+        /// Of what it is in the way, and what to do.
+        why: &'static str,
+    },
     /// Not pinned memory that the library gave out and still counts as allocated.
     #[error("invalid host pointer: {ptr:#x} {why}")]
     InvalidHostPointer {

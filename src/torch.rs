@@ -76,7 +76,8 @@ impl Pools {
                 kept.pool.share()
             }
             None => {
-                let pool = Pool::new(0, None)?;
+                // PyTorch's graphs write what is unused in it.
+                let pool = Pool::new(0, None)?.for_graph();
                 lists.kept.push(Kept { device, id, pool: pool.share(), uses: 1 });
                 pool
             }

@@ -25,8 +25,9 @@ pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
 pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 
 /// A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
-/// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists.
-/// (torch.cuda.MemPool)
+/// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists. Before an
+/// allocation fails for want of memory, what is unused in pools goes back to the driver, but in
+/// those of graphs, whose replays write it. (torch.cuda.MemPool)
 ///
 /// @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
 ///                    segments keep it; may be NULL: from the driver
@@ -112,8 +113,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
 
 /// Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
 /// it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
-/// the blocks but tcuda_free, and allocating there is TCUDA_STATUS_INVALID_STATE. A pool that sleeps
-/// goes on sleeping, with what was kept. (torch_memory_saver, vLLM's sleep mode)
+/// the blocks but tcuda_free; allocating there, and replaying a graph of the pool, is
+/// TCUDA_STATUS_INVALID_STATE. So is sleeping while a block is in use that the pool lent
+/// (TCUDA_MEM_POOL_USE_ON_OOM); the sentence names it. A pool that sleeps goes on sleeping, with
+/// what was kept. (torch_memory_saver, vLLM's sleep mode)
 ///
 /// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
 ///                       hold afterwards is undefined
@@ -129,9 +132,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
     })
 }
 
-/// Puts memory, and kept contents, back at the same addresses. Where memory is short it fails with
-/// TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps on: free some, and try again. No-op on a pool that
-/// is awake.
+/// Puts memory, and kept contents, back at the same addresses: all of it, on all devices, or
+/// nothing. Where memory is short, unused memory of the library is given back and observers are
+/// asked, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps
+/// on: free some, and try again. No-op on a pool that is awake.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {

@@ -417,6 +417,7 @@ impl Callable {
         for (input, argument) in inputs.iter().zip(arguments) {
             input.require_alike(argument)?;
         }
+        graph.require_awake()?;
         for (input, argument) in inputs.iter().zip(arguments) {
             input.take(runtime, argument, stream, pass.operation())?;
         }

@@ -106,6 +106,7 @@ impl Graph {
             None if has_pools => Some(Pool::of_graph()?),
             pool => pool,
         };
+        let pool = pool.map(Pool::for_graph);
         state.held.make_room_for_pools(1)?;
         state.register(runtime, &device.generator)?;
         state.driver = Some(runtime.driver());

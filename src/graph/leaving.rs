@@ -46,6 +46,17 @@ impl Leaving {
         self.pools.try_reserve(more).map_err(|_| NO_ROOM)
     }
 
+    /// An error where a pool sleeps.
+    #[inline]
+    pub(super) fn require_awake(&self) -> Result<()> {
+        match self.pools.iter().any(Pool::is_asleep) {
+            true => Err(Error::InvalidState(
+                "a private pool of the graph sleeps: call tcuda_mem_pool_wake before the replay",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// What its capture used.
     pub(super) fn take(&mut self, uses: Uses) {
         let Uses { mut pools, pinned, functions, recording } = uses;

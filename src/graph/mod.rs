@@ -252,6 +252,7 @@ impl Graph {
                 "the stream is of another device than the one that the graph was captured on",
             ));
         }
+        state.held.require_awake()?;
         let driver = runtime.driver();
         let _context = device.enter()?;
         if stream.is_capturing(runtime)? {
@@ -284,6 +285,11 @@ impl Graph {
             }
         }
         Ok(launched?)
+    }
+
+    /// An error where its launch would use memory of a pool that sleeps.
+    pub(super) fn require_awake(&self) -> Result<()> {
+        self.state.lock().held.require_awake()
     }
 
     /// Gives its executable the parameters of another graph's template, which has the same shape; on
@@ -357,7 +363,7 @@ impl Graph {
         let state = self.state.lock();
         state.require_captured(NOT_CAPTURED)?;
         match state.held.pools.first() {
-            Some(pool) => Ok(MemPool::of(pool.share())),
+            Some(pool) => Ok(MemPool::of(pool.share_for_host())),
             None => Err(Error::NotSupported {
                 what: "a private pool",
                 by: "allocator backend: only \"native\" has them",

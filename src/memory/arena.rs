@@ -108,8 +108,11 @@ pub struct ArenaState {
     pub(super) backups: Vec<Backup>,
     /// Other streams that use blocks.
     pub(super) uses: Uses,
-    /// Blocks that other processes may have.
-    pub(super) exported: u32,
+    /// Blocks that other processes may have, and those that are lent: what stands for these is in the
+    /// lists of their streams.
+    pub(super) marked: u32,
+    /// Blocks that were lent to allocations outside of the private pool.
+    pub(super) lent: u32,
     /// Other streams that use memory of this one.
     pub(super) guests: Guests,
 }
@@ -160,7 +163,8 @@ impl Arena {
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
-                exported: 0,
+                marked: 0,
+                lent: 0,
                 guests: Guests::new(),
                 free_blocks: 0,
                 free_bytes: 0,

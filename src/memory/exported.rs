@@ -1,10 +1,10 @@
 //! Blocks that other processes may have (`ipc`): they stay where they are, and in use, until the last of
 //! those has let go, whenever the host frees them. Since memory in use is never moved, lent or given
 //! back, all that is needed is that freeing one finds out: it counts as used by one stream more, which
-//! is none.
+//! is none. So does a block that a private pool lent to an allocation outside of it.
 
 use super::arena::{Arena, ArenaState};
-use super::block::{Block, State, UNIT};
+use super::block::{Block, NONE, State, UNIT};
 use super::pointer::unknown_pointer;
 use super::stats::change_of;
 use super::{DeviceMemory, direct, history, segmented, virtual_memory};
@@ -19,6 +19,13 @@ static PROCESSES: u64 = 0;
 
 fn processes() -> *const Stream {
     std::ptr::from_ref(&PROCESSES).cast()
+}
+
+/// The same for a borrower of a block.
+static BORROWER: u64 = 0;
+
+fn borrower() -> *const Stream {
+    std::ptr::from_ref(&BORROWER).cast()
 }
 
 /// What is behind a block.
@@ -63,7 +70,7 @@ pub fn keep(address: u64) -> Result<Exported> {
     }
     if !state.is_exported(id) {
         state.blocks[id].uses = state.uses.add(state.blocks[id].uses, id, processes())?;
-        state.exported += 1;
+        state.marked += 1;
     }
     Ok(found)
 }
@@ -100,13 +107,58 @@ pub fn free(runtime: &Runtime, address: u64) {
 impl ArenaState {
     /// May other processes have a block?
     pub(super) fn is_exported(&self, id: u32) -> bool {
-        self.exported > 0 && self.uses.lists(self.blocks[id].uses, processes())
+        self.marked > 0 && self.uses.lists(self.blocks[id].uses, processes())
+    }
+
+    /// Blocks that other processes may have.
+    pub(super) fn exported(&self) -> u32 {
+        self.marked - self.lent
+    }
+
+    /// Makes sure that a block can be marked as lent.
+    pub(super) fn prepare_lending(&mut self) -> Result<()> {
+        self.uses.prepare()
+    }
+
+    /// Marks a block that was just taken as lent, which was prepared.
+    pub(super) fn lend(&mut self, id: u32) {
+        let head = self.blocks[id].uses;
+        if let Some(head) = self.uses.push(head, id, borrower()) {
+            self.blocks[id].uses = head;
+            (self.marked, self.lent) = (self.marked + 1, self.lent + 1);
+        }
+    }
+
+    /// Is a block lent no longer, and was it? Before it is freed.
+    fn end_lending(&mut self, id: u32) -> bool {
+        let is_lent = self.is_lent(id);
+        if is_lent {
+            self.blocks[id].uses = self.uses.remove(self.blocks[id].uses, borrower());
+            (self.marked, self.lent) = (self.marked - 1, self.lent - 1);
+        }
+        is_lent
+    }
+
+    fn is_lent(&self, id: u32) -> bool {
+        self.lent > 0 && self.uses.lists(self.blocks[id].uses, borrower())
+    }
+
+    /// The first block that is lent.
+    pub(super) fn lent_block(&self) -> Option<u32> {
+        let mut id = if self.lent > 0 { self.first } else { NONE };
+        while id != NONE {
+            if self.blocks[id].state == State::Allocated && self.is_lent(id) {
+                return Some(id);
+            }
+            id = self.blocks[id].next;
+        }
+        None
     }
 
     fn forget_processes(&mut self, id: u32) {
         if self.is_exported(id) {
             self.blocks[id].uses = self.uses.remove(self.blocks[id].uses, processes());
-            self.exported -= 1;
+            self.marked -= 1;
         }
     }
 
@@ -167,12 +219,34 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         state.forget_processes(id);
+        state.end_lending(id);
         if state.blocks[id].uses != 0 {
             return self.free_used_here(runtime, arena, id);
         }
+        self.free_unused(runtime, arena, id);
+    }
+
+    /// Frees a block if it was lent; false: it was not. The caller holds the arena's lock.
+    pub(super) fn free_lent(&self, runtime: &Runtime, arena: &Arena, id: u32) -> bool {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if !state.end_lending(id) {
+            return false;
+        }
+        match state.blocks[id].uses {
+            0 => self.free_unused(runtime, arena, id),
+            _ => self.free_used_here(runtime, arena, id),
+        }
+        true
+    }
+
+    /// Frees a block that no stream but its own uses. The caller holds the arena's lock.
+    fn free_unused(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         if arena.segmented {
             return self.free_in_segment(runtime, arena, id);
         }
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
         history::freed(arena, state, id);
         self.end_block(runtime, arena, id);
         // SAFETY: as above; poisoning has kept no reference.

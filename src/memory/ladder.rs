@@ -7,6 +7,7 @@ use super::block::UNIT;
 use super::observers::{self, Shortage};
 use super::pool::PoolId;
 use super::segment::reach;
+use super::segmented::Leaving;
 use super::stats::{ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
@@ -112,11 +113,54 @@ impl DeviceMemory {
                 counted.num_sync_all_streams += 1;
             });
         });
-        let reclaimed = self.reclaim(runtime);
-        match self.grow_and_take(runtime, device, arena, request, false) {
-            Err(error) if is_want(&error) => reclaimed.and(Err(error)),
-            other => other,
+        let reclaimed = self.reclaim_for(runtime, arena.pool());
+        let failure = match self.grow_and_take(runtime, device, arena, request, false) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        reclaimed?;
+        match self.reclaim_pools(runtime)? {
+            true => self.grow_and_take(runtime, device, arena, request, false),
+            false => Err(failure),
         }
+    }
+
+    /// Gives back what is unused in every arena; gives the first failure after trying them all.
+    pub(super) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+        // What is in a live pool is for its users alone, and may be in a graph.
+        self.reclaim_where(runtime, |pool| !pool.is_alive())
+    }
+
+    /// The same for a request of a pool, of which that goes as well which no graph may write.
+    pub(super) fn reclaim_for(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
+        self.reclaim_where(runtime, |other| {
+            !other.is_alive() || other == pool && other.may_shrink()
+        })
+    }
+
+    /// Gives back what is unused in private pools that no graph may write, the last that can be; false:
+    /// there is nothing.
+    pub(super) fn reclaim_pools(&self, runtime: &Runtime) -> Result<bool> {
+        let before = self.virtual_memory.limit.claimed();
+        let reclaimed = self.reclaim_where(runtime, PoolId::may_shrink);
+        // Others may have grown meanwhile: then memory is short in any case.
+        reclaimed.map(|()| self.virtual_memory.limit.claimed() < before)
+    }
+
+    fn reclaim_where(&self, runtime: &Runtime, may: impl Fn(PoolId) -> bool) -> Result<()> {
+        let (mut outcome, mut leaving) = (Ok(()), Leaving::new());
+        let all = self.each_arena(|arena| {
+            if !may(arena.pool()) {
+                return Ok(());
+            }
+            let released = self.unload(runtime, arena, &mut leaving);
+            if outcome.is_ok() {
+                outcome = released;
+            }
+            Ok(())
+        });
+        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        all.and(outcome).and(given)
     }
 
     /// Takes a block of an arena of whatever kind. The caller holds its lock.

@@ -168,7 +168,7 @@ impl ArenaState {
     /// its bytes, and whether it counts as oversize.
     #[inline]
     pub(super) fn wait_for_uses(&mut self, id: u32) -> Option<(i64, bool)> {
-        let is_plain = self.exported == 0 && self.uses.has(self.blocks[id].uses);
+        let is_plain = self.marked == 0 && self.uses.has(self.blocks[id].uses);
         is_plain.then(|| self.put_in_limbo(id))
     }
 

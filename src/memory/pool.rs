@@ -31,6 +31,9 @@ pub const NO_SPLIT: u32 = 2;
 const FOREIGN: u32 = 1 << 30;
 /// Flag of a pool, its own: it sleeps.
 const ASLEEP: u32 = 1 << 31;
+/// Flag of a pool, its own: a capture that the host began by the driver has used it, whose graph is not
+/// known here.
+const CAPTURED: u32 = 1 << 29;
 
 /// A pool, told from all others of this process's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,8 @@ struct Place {
     owner: AtomicU64,
     /// 0: it is dead, or not yet born.
     references: AtomicU32,
+    /// Those of them that graphs and captures have.
+    graphs: AtomicU32,
     flags: AtomicU32,
     /// Where its segments come from; none: from the driver.
     source: Mutex<Option<Pluggable>>,
@@ -52,6 +57,7 @@ static PLACES: [Place; MAX_POOLS] = [const {
     Place {
         owner: AtomicU64::new(0),
         references: AtomicU32::new(0),
+        graphs: AtomicU32::new(0),
         flags: AtomicU32::new(0),
         source: Mutex::new(Rank::LEAF, None),
         sleep: Lock::new(Rank::POOL),
@@ -96,6 +102,24 @@ impl PoolId {
         self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
     }
 
+    /// May its unused memory be given back while it is alive, where memory is short? Not where replays of
+    /// a graph may write it, and not while it sleeps.
+    pub(super) fn may_shrink(self) -> bool {
+        self.is_alive()
+            && self.place().graphs.load(Ordering::Acquire) == 0
+            && self.flags() & (ASLEEP | CAPTURED) == 0
+    }
+
+    /// A stream on which it is used is captured, by the host itself.
+    pub(super) fn note_capture(self) {
+        self.place().flags.fetch_or(CAPTURED, Ordering::AcqRel);
+    }
+
+    /// Does it sleep?
+    pub(super) fn is_asleep(self) -> bool {
+        self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0
+    }
+
     /// Whose memory it has, where that is not the driver's.
     pub(super) fn source(self) -> Option<Pluggable> {
         if self.flags() & FOREIGN == 0 {
@@ -121,7 +145,7 @@ impl PoolId {
 
     /// An error while the pool sleeps.
     pub(super) fn require_awake(self) -> Result<()> {
-        if self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0 {
+        if self.is_asleep() {
             return Err(Error::InvalidState(
                 "the private pool sleeps; call tcuda_mem_pool_wake before allocating from it",
             ));
@@ -132,7 +156,11 @@ impl PoolId {
 
 /// A reference.
 #[derive(Debug)]
-pub struct Pool(PoolId);
+pub struct Pool {
+    id: PoolId,
+    /// Is it a graph's, or a capture's?
+    of_graph: bool,
+}
 
 impl Pool {
     /// A new pool with some flags, and perhaps a source of memory.
@@ -161,7 +189,7 @@ impl Pool {
                     *place.source.lock() = source;
                 }
                 place.references.store(1, Ordering::Release);
-                return Ok(Pool(PoolId(id)));
+                return Ok(Pool { id: PoolId(id), of_graph: false });
             }
         }
         Err(Error::InvalidState(
@@ -172,23 +200,53 @@ impl Pool {
     /// Whose reference it is.
     #[inline]
     pub fn id(&self) -> PoolId {
-        self.0
+        self.id
     }
 
-    /// One reference more.
+    /// Does it sleep?
+    pub fn is_asleep(&self) -> bool {
+        self.id.is_asleep()
+    }
+
+    /// One reference more, of a graph if this one is.
     pub fn share(&self) -> Pool {
+        self.share_as(self.of_graph)
+    }
+
+    /// One reference more, of no graph.
+    pub fn share_for_host(&self) -> Pool {
+        self.share_as(false)
+    }
+
+    fn share_as(&self, of_graph: bool) -> Pool {
         // Alive by our own, so that the place is not another's.
-        self.0.place().references.fetch_add(1, Ordering::Relaxed);
-        Pool(self.0)
+        let place = self.id.place();
+        place.references.fetch_add(1, Ordering::Relaxed);
+        if of_graph {
+            place.graphs.fetch_add(1, Ordering::Release);
+        }
+        Pool { id: self.id, of_graph }
+    }
+
+    /// The reference of a graph or a capture, which writes what is unused as well.
+    pub fn for_graph(mut self) -> Pool {
+        if !self.of_graph {
+            self.of_graph = true;
+            self.id.place().graphs.fetch_add(1, Ordering::Release);
+        }
+        self
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let place = self.0.place();
+        let place = self.id.place();
+        if self.of_graph {
+            place.graphs.fetch_sub(1, Ordering::Release);
+        }
         if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
             // It may be the last that keeps a library open: no lock is held when it goes.
-            let is_foreign = self.0.flags() & FOREIGN != 0;
+            let is_foreign = self.id.flags() & FOREIGN != 0;
             let source = if is_foreign { place.source.lock().take() } else { None };
             place.owner.store(0, Ordering::Release);
             drop(source);
@@ -258,35 +316,47 @@ impl MemPool {
     }
 
     /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.
-    /// Waits for the devices. If memory could be given up only in part, it sleeps all the same.
+    /// Waits for the devices. Where the driver takes only part of the memory back, all of it is mapped
+    /// again, or, where there is none, the pool sleeps all the same.
     pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
         let pool = self.share()?;
-        let _held = pool.id().place().sleep.guard();
-        let flags = &pool.id().place().flags;
-        let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
-        if was_asleep {
-            return Ok(());
-        }
-        let outcome = sleep::put_to_sleep(runtime, pool.id(), keep);
-        if outcome.is_err() {
-            // What sleeps already gets its memory back, or the pool sleeps on until it can.
-            if sleep::wake(runtime, pool.id()).is_ok() {
+        let given_up = {
+            let _held = pool.id().place().sleep.guard();
+            let flags = &pool.id().place().flags;
+            let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
+            if !was_asleep && let Err(error) = sleep::prepare(runtime, pool.id(), keep) {
                 flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+                return Err(error);
             }
+            // Where it slept, what the driver refused to take back.
+            sleep::give_up(runtime, pool.id())
+        };
+        if given_up.is_err() {
+            let _ = self.wake(runtime);
         }
-        outcome
+        given_up
     }
 
-    /// Puts memory, and what was kept, back at the same addresses; on failure it sleeps on.
+    /// Puts memory, and what was kept, back at the same addresses, after every step that finds memory;
+    /// on failure it sleeps on, with none.
     pub fn wake(&self, runtime: &Runtime) -> Result<()> {
         let pool = self.share()?;
-        let _held = pool.id().place().sleep.guard();
-        let flags = &pool.id().place().flags;
-        if flags.load(Ordering::Acquire) & ASLEEP != 0 {
-            sleep::wake(runtime, pool.id())?;
-            flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+        let (id, place) = (pool.id(), pool.id().place());
+        if !id.is_asleep() {
+            return Ok(());
         }
-        Ok(())
+        // Observers may be asked: no lock is held.
+        let found = sleep::find_memory(runtime, id);
+        let _held = place.sleep.guard();
+        if !id.is_asleep() {
+            return Ok(());
+        }
+        let woken = found.and_then(|()| sleep::restore(runtime, id));
+        match woken {
+            Ok(()) => _ = place.flags.fetch_and(!ASLEEP, Ordering::AcqRel),
+            Err(_) => _ = sleep::give_up(runtime, id),
+        }
+        woken
     }
 
     /// Lets go of it: nobody can begin to use it any more.

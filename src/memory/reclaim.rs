@@ -97,24 +97,6 @@ impl DeviceMemory {
         reclaimed
     }
 
-    /// Gives back what is unused in every arena; gives the first failure after trying them all.
-    pub(super) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
-        let (mut outcome, mut leaving) = (Ok(()), Leaving::new());
-        let all = self.each_arena(|arena| {
-            // What is in a live pool is for its users alone, and may be in a graph.
-            if arena.pool().is_alive() {
-                return Ok(());
-            }
-            let released = self.unload(runtime, arena, &mut leaving);
-            if outcome.is_ok() {
-                outcome = released;
-            }
-            Ok(())
-        });
-        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
-        all.and(outcome).and(given)
-    }
-
     /// Takes all that is unused away from an arena, after the work that may use it: mapped memory is
     /// given back at once, segments are left to the caller, who holds the arena's lock.
     pub(super) fn unload(
@@ -140,9 +122,11 @@ impl DeviceMemory {
         wait: bool,
     ) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
-        // Of a pool that died in its sleep.
-        // SAFETY: `each_arena` holds the lock.
-        unsafe { arena.state() }.backups = Vec::new();
+        if !arena.pool().is_alive() {
+            // Of a pool that died in its sleep.
+            // SAFETY: `each_arena` holds the lock.
+            unsafe { arena.state() }.backups = Vec::new();
+        }
         self.settle(runtime, arena, wait)?;
         self.join_quick(arena);
         self.bring_home(runtime, arena, wait)?;
@@ -220,6 +204,9 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         if unsafe { arena.state() }.is_exported(id) {
             return self.free_exported(runtime, arena, id);
+        }
+        if self.free_lent(runtime, arena, id) {
+            return Ok(());
         }
         self.free_used_here(runtime, arena, id);
         Ok(())

@@ -276,7 +276,7 @@ impl DeviceMemory {
             }
             // The graph uses what this allocation gets.
             if let Some(pool) = share(self.ordinal, generation) {
-                runtime.captures.retain(source.number, pool)?;
+                runtime.captures.retain(source.number, pool.for_graph())?;
             }
         }
         let kind = kind_of(self.policy.is_segmented() || pool.wants_segments());
@@ -288,6 +288,10 @@ impl DeviceMemory {
             false => stream,
         };
         pool.require_awake()?;
+        // What a graph that the host captures by the driver writes is not known here: it keeps the pool.
+        if pool.may_shrink() && !own.is_default() && own.is_capturing(runtime)? {
+            pool.note_capture();
+        }
         if let Some(arena) = recall(self.ordinal, generation, own, kind) {
             return Ok(arena);
         }
@@ -370,8 +374,18 @@ impl DeviceMemory {
             // The pool's memory may come otherwise than that of the arena that asked.
             let is_of_class = arena.class == size.arena_class(arena.segmented);
             let lends = is_of_class && arena.pool().lends() && arena.is_of(stream);
-            if found.is_none() && lends {
-                found = self.take_of_any(arena, request, WHOLE_WALK)?;
+            if found.is_some() || !lends {
+                return Ok(());
+            }
+            // SAFETY: `each_arena` holds the lock, and this is the only reference.
+            unsafe { arena.state() }.prepare_lending()?;
+            found = self.take_of_any(arena, request, WHOLE_WALK)?;
+            // SAFETY: as above.
+            let state = unsafe { arena.state() };
+            // Segments do not sleep, so that nobody asks what they lend.
+            if let Some(address) = found.filter(|_| !arena.segmented) {
+                let id = state.find(address - arena.base, address as usize)?;
+                state.lend(id);
             }
             Ok(())
         })?;

@@ -363,20 +363,32 @@ impl Segment {
         }
     }
 
-    /// Gives up the memory of all mappings and keeps their places, up to the first that the driver will
-    /// not unmap.
+    /// Gives up the memory of all mappings and keeps their places; gives the first failure after trying
+    /// all of them.
     pub(super) fn sleep(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
         self.clear_stranded(memory, base);
+        let mut outcome = Ok(());
         for mapping in self.mappings.iter_mut().filter(|mapping| mapping.handle != 0) {
             let length = u64::from(mapping.units) * UNIT;
             let address = base + u64::from(mapping.start) * UNIT;
-            memory.destroy_mapped(address, length, mapping.handle)?;
+            if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
+                if outcome.is_ok() {
+                    outcome = Err(error);
+                }
+                continue;
+            }
             mapping.handle = 0;
             self.bytes -= length;
             memory.limit.let_go(length);
             history::segment(Action::SegmentUnmap, address, length);
         }
-        Ok(())
+        outcome
+    }
+
+    /// Bytes of mappings that have no memory.
+    pub(super) fn sleeping_bytes(&self) -> u64 {
+        let asleep = self.mappings.iter().filter(|mapping| mapping.handle == 0);
+        asleep.map(|mapping| u64::from(mapping.units) * UNIT).sum()
     }
 
     /// Is there a mapping that has no memory?

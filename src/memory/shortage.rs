@@ -50,7 +50,12 @@ impl DeviceMemory {
             return Err(failure);
         }
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_alloc_retries += 1));
-        attempt()
+        match attempt() {
+            Err(error) if is_want(&error) && matches!(origin, Origin::Driver) => {
+                if self.reclaim_pools(runtime)? { attempt() } else { Err(error) }
+            }
+            other => other,
+        }
     }
 
     /// Has whoever caches memory give it back; false: nobody does.

@@ -3,6 +3,7 @@
 
 use super::arena::Arena;
 use super::block::{NONE, State};
+use super::direct::Origin;
 use super::pool::PoolId;
 use super::{DeviceMemory, Relaxed};
 use crate::device::Device;
@@ -24,33 +25,60 @@ struct Contents {
     blocks: Vec<Backup>,
 }
 
-/// Gives up the memory of a pool; `keep`: its contents are kept by the host. Nobody allocates there
-/// meanwhile. Before memory goes, all of it is done or nothing.
-pub(super) fn put_to_sleep(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
-    // No more than is there is copied, and nothing is given up before it is.
+/// The devices on which a pool has memory, or had.
+fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> {
+    runtime.devices.iter().filter(move |device| device.memory.has_arena_of(pool))
+}
+
+/// Waits for the devices, and has the host keep the contents of a pool if it is to; nobody allocates
+/// there meanwhile. All of it is done or nothing.
+pub(super) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
     let mut kept = Vec::new();
     kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
-    for device in runtime.devices.iter().filter(|device| device.memory.has_arena_of(pool)) {
+    for device in devices_of(runtime, pool) {
         device.memory.require_mapped(pool)?;
-        device.memory.require_unshared(pool)?;
+        device.memory.require_own(pool)?;
         device.synchronize_for_host()?;
-        kept.push((
-            device,
-            if keep { device.memory.back_up(runtime, device, pool)? } else { Vec::new() },
-        ));
+        if keep {
+            kept.push((device, device.memory.back_up(runtime, device, pool)?));
+        }
     }
-    for (device, contents) in kept {
-        device.memory.give_up(device, pool, contents)?;
+    kept.into_iter().for_each(|(device, contents)| device.memory.keep(contents));
+    Ok(())
+}
+
+/// Gives up the memory of a pool; gives the first failure after trying all of it.
+pub(super) fn give_up(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    let mut outcome = Ok(());
+    for device in devices_of(runtime, pool) {
+        let given_up = device.memory.give_up(device, pool);
+        outcome = outcome.and(given_up);
+    }
+    outcome
+}
+
+/// Finds memory for a pool, by all steps before an allocation fails. What was found stays on failure.
+/// The caller holds no lock.
+pub(super) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    for device in devices_of(runtime, pool) {
+        let memory = &device.memory;
+        let bytes = memory.sleeping_bytes(pool)?;
+        memory.climb_direct(runtime, device, &Origin::Driver, bytes, || {
+            memory.take_up(device, pool).map(|()| bytes)
+        })?;
     }
     Ok(())
 }
 
-/// Puts memory and contents back; what was not done is left for the next try.
-pub(super) fn wake(runtime: &Runtime, pool: PoolId) -> Result<()> {
-    for device in runtime.devices.iter().filter(|device| device.memory.has_arena_of(pool)) {
-        device.memory.take_up(runtime, device, pool)?;
+/// Puts contents back; memory was found.
+pub(super) fn restore(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    for device in devices_of(runtime, pool) {
+        // Another thread may have put it to sleep once more.
+        device.memory.take_up(device, pool)?;
+        device.memory.fill_in(runtime, device, pool)?;
     }
-    Ok(())
+    // Where one fails, all are needed again.
+    devices_of(runtime, pool).try_for_each(|device| device.memory.forget_contents(pool))
 }
 
 impl DeviceMemory {
@@ -71,17 +99,29 @@ impl DeviceMemory {
         ))
     }
 
-    /// An error where other processes may have memory of a pool.
-    fn require_unshared(&self, pool: PoolId) -> Result<()> {
+    /// An error where others than the pool's users may have memory of it.
+    fn require_own(&self, pool: PoolId) -> Result<()> {
         self.each_arena(|arena| {
+            if arena.pool() != pool {
+                return Ok(());
+            }
             // SAFETY: `each_arena` holds the lock.
-            if arena.pool() == pool && unsafe { arena.state() }.exported > 0 {
+            let state = unsafe { arena.state() };
+            if state.exported() > 0 {
                 return Err(Error::InvalidState(
                     "other processes may have memory of the private pool, which would keep it; \
                      have them close what they imported, and call tcuda_ipc_collect",
                 ));
             }
-            Ok(())
+            match state.lent_block() {
+                None => Ok(()),
+                Some(id) => Err(Error::BlockInUse {
+                    ptr: state.address(arena.base, id) as usize,
+                    bytes: state.blocks[id].requested,
+                    why: "was allocated outside of the private pool, which lent it \
+                          (TCUDA_MEM_POOL_USE_ON_OOM): free it before the pool sleeps",
+                }),
+            }
         })
     }
 
@@ -108,27 +148,52 @@ impl DeviceMemory {
         Ok(contents)
     }
 
-    fn give_up(&self, device: &Device, pool: PoolId, mut contents: Vec<Contents>) -> Result<()> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.each_arena(|arena| {
-            if arena.pool() != pool {
-                return Ok(());
-            }
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
-            let own = contents.iter_mut().find(|contents| std::ptr::eq(contents.arena, arena));
-            if let Some(own) = own.filter(|own| !own.blocks.is_empty()) {
-                state.backups = std::mem::take(&mut own.blocks);
-            }
-            let before = state.reserved();
-            let outcome = state.segment.sleep(&self.virtual_memory, arena.base);
-            self.count_segment(arena, before);
-            outcome
-        })
+    /// The contents belong to their arenas from now on.
+    fn keep(&self, contents: Vec<Contents>) {
+        for Contents { arena, blocks } in contents {
+            // SAFETY: arenas live as long as the runtime.
+            let arena = unsafe { &*arena };
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held.
+            unsafe { arena.state() }.backups = blocks;
+        }
     }
 
-    fn take_up(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
+    fn give_up(&self, device: &Device, pool: PoolId) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let mut outcome = Ok(());
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                // SAFETY: `each_arena` holds the lock.
+                let state = unsafe { arena.state() };
+                let before = state.reserved();
+                let slept = state.segment.sleep(&self.virtual_memory, arena.base);
+                self.count_segment(arena, before);
+                if outcome.is_ok() {
+                    outcome = slept;
+                }
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+
+    /// Bytes of a pool that have addresses and no memory.
+    fn sleeping_bytes(&self, pool: PoolId) -> Result<u64> {
+        let mut bytes = 0;
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                // SAFETY: `each_arena` holds the lock.
+                bytes += unsafe { arena.state() }.segment.sleeping_bytes();
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Gives a pool memory, as far as there is some.
+    fn take_up(&self, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.each_arena(|arena| {
@@ -140,24 +205,34 @@ impl DeviceMemory {
             let before = state.reserved();
             let outcome = state.segment.wake(&self.virtual_memory, arena.base);
             self.count_segment(arena, before);
-            outcome?;
-            let default = device.streams.default();
+            outcome
+        })
+    }
+
+    /// Copies what was kept to where it was; waits for that.
+    fn fill_in(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let default = device.streams.default();
+        let copied = self.each_arena(|arena| {
+            if arena.pool() != pool {
+                return Ok(());
+            }
             // SAFETY: `each_arena` holds the lock.
             for block in &unsafe { arena.state() }.backups {
                 let from = block.bytes.as_ptr().cast::<c_void>() as u64;
+                let (to, bytes) = (block.address, block.bytes.len());
                 // SAFETY: from bytes that stay until the copies are over, to a block that is mapped.
-                unsafe {
-                    self.driver.cuMemcpyAsync(
-                        block.address,
-                        from,
-                        block.bytes.len(),
-                        default.native(),
-                    )
-                }?;
+                unsafe { self.driver.cuMemcpyAsync(to, from, bytes, default.native()) }?;
             }
             Ok(())
-        })?;
-        device.streams.default().synchronize(runtime)?;
+        });
+        // Copies that were queued read the host's memory, and write what may be unmapped.
+        let waited = default.synchronize(runtime);
+        copied.and(waited)
+    }
+
+    fn forget_contents(&self, pool: PoolId) -> Result<()> {
         self.each_arena(|arena| {
             if arena.pool() == pool {
                 // SAFETY: `each_arena` holds the lock.

@@ -35,6 +35,14 @@ impl Uses {
         Uses { nodes: Vec::new(), vacant: 0 }
     }
 
+    /// Makes sure that one more can be added.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        match self.vacant {
+            0 => self.nodes.try_reserve(1).map_err(|_| NO_ROOM),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds a stream to the list `head` of a block, once, and gives the new head.
     #[inline]
     pub(super) fn add(&mut self, head: u32, block: u32, stream: *const Stream) -> Result<u32> {

@@ -32,7 +32,7 @@ fn check(bench: Bench) {
     let every = bench.memory().each_arena(|arena| {
         // SAFETY: `each_arena` holds the lock.
         let state = unsafe { arena.state() };
-        assert_eq!(state.marked(), state.exported, "as many as are counted");
+        assert_eq!(state.marked(), state.exported(), "as many as are counted");
         Ok(())
     });
     every.unwrap();
