@@ -76,6 +76,22 @@ sanitized_faults() {
         python3 scripts/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
 
+# Each kind of thing made and ended so often, on the simulated machine.
+soak() {
+    local build=$root/build/release
+    configure_and_build release &&
+        env TCUDA_BACKEND=sim TCUDA_KERNEL_CACHE_PATH="$build/kernels" \
+            TCUDA_NCCL_PATH="$build/c_tests/libfake_nccl.so" \
+            TCUDA_CUBLAS_PATH="$build/c_tests/libcublas_stand_in.so" \
+            "$build/c_tests/soak" --rounds "$(full 100000 2000)" --json "$root/target/soak.json"
+}
+
+# Random calls of all functions, on one thread, on several, and beside shutdowns and forks.
+random_caller() {
+    TCUDA_FUZZ_SECONDS=$(full 600 20) CARGO_TARGET_DIR=$root/target/faults cargo test --locked \
+        --manifest-path fuzz/Cargo.toml --test corpus a_random_caller -- --nocapture
+}
+
 # What operations cost, where nothing but the code decides it.
 instructions() {
     configure_and_build release -DTCUDA_BUILD_BENCHES=ON &&
@@ -104,12 +120,14 @@ differential_segments() {
 step differential-segments differential_segments
 step faults faults
 step fuzz scripts/fuzz.sh "$(full 60 5)"
+step random-caller random_caller
 step models scripts/models.sh "$(full --full --quick)"
 step c-debug suite dev
 step c-faults c_faults
 step c-asan suite asan
 step c-faults-asan sanitized_faults
 step c-release suite release
+step soak soak
 step instructions instructions
 step races races
 step valgrind scripts/valgrind.sh "$(full --all --share)"

@@ -387,6 +387,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         crate::blas::leave(address as usize);
         crate::memory::figures::leave();
         crate::memory::history::leave();
+        crate::sanitizer::leave();
         block.presence.leave();
     }
     MEMBERS.part(&block.presence);

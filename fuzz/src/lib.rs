@@ -61,7 +61,19 @@ pub fn abi_faults(data: &[u8]) {
 /// The same by several threads at once.
 pub fn threads(data: &[u8]) {
     let _alone = alone();
-    threads::run(data);
+    threads::run(data, threads::Beside::Nothing);
+}
+
+/// The same while one more thread shuts down again and again. Inputs are those of `threads`.
+pub fn shutdowns(data: &[u8]) {
+    let _alone = alone();
+    threads::run(data, threads::Beside::Shutdowns);
+}
+
+/// The same while one more thread forks. Without AddressSanitizer: that is not held still over a fork.
+pub fn forks(data: &[u8]) {
+    let _alone = alone();
+    threads::run(data, threads::Beside::Forks);
 }
 
 /// Texts that configure the simulated machine.

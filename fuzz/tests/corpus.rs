@@ -1,7 +1,8 @@
 //! Runs the checked-in inputs, and a few random ones, through every target, without libFuzzer.
 
 use std::path::Path;
-use tcuda_fuzz::{TARGETS, Target};
+use std::time::{Duration, Instant};
+use tcuda_fuzz::{TARGETS, Target, abi, forks, shutdowns, threads};
 
 /// The files of a directory, in order.
 fn inputs(folder: &str, target: &str) -> Vec<(String, Vec<u8>)> {
@@ -80,4 +81,39 @@ fn random_inputs_run() {
             run(target, &format!("random input {seed} of {}", target.0), &data);
         }
     }
+}
+
+/// Random inputs for TCUDA_FUZZ_SECONDS, in turns: one thread, several, several while another one shuts
+/// down, and while another one forks. `TCUDA_FUZZ_SEED` of the last line repeats a run; `TCUDA_FUZZ_BESIDE`
+/// names one of the four.
+#[test]
+fn a_random_caller_runs_for_a_time() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let number = |name: &str| variable(name).and_then(|value| value.parse::<u64>().ok());
+    let Some(seconds) = number("TCUDA_FUZZ_SECONDS") else { return };
+    let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let mut seed = number("TCUDA_FUZZ_SEED").unwrap_or_else(|| clock().unwrap().as_micros() as u64);
+    let all: [Target; 4] =
+        [("abi", abi), ("threads", threads), ("shutdowns", shutdowns), ("forks", forks)];
+    let only = variable("TCUDA_FUZZ_BESIDE");
+    let chosen = |target: &&Target| only.as_deref().is_none_or(|name| name == target.0);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut runs = 0;
+    while Instant::now() < end {
+        for target in all.iter().filter(chosen) {
+            let mut state = seed | 1;
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 24) as u8
+            };
+            let length = 8 * (usize::from(next()) + 1);
+            let data: Vec<u8> = (0..length).map(|_| next()).collect();
+            run(target, &format!("TCUDA_FUZZ_SEED={seed} TCUDA_FUZZ_BESIDE={}", target.0), &data);
+            runs += 1;
+        }
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    }
+    println!("figure: random inputs = {runs}");
 }

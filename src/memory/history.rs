@@ -208,7 +208,7 @@ fn forget_unnamed(_records: &Held<'_, ()>) {
     for ring in &RINGS {
         ring.lock().iter().for_each(|event| add(event.stack));
     }
-    stacks::finish(ids, walked);
+    stacks::finish(&ids, walked);
 }
 
 /// What `gather` found, for a segment that comes before its block.

@@ -63,7 +63,7 @@ pub mod slack;
 mod sleep;
 pub mod snapshot;
 pub mod source;
-mod stacks;
+pub mod stacks;
 mod starts;
 pub mod stats;
 mod suballocations;

@@ -41,6 +41,11 @@ impl Blocks {
         block.is_live.then_some(((entry.start, entry.end), block))
     }
 
+    /// The frames of all blocks; 0 of those that are gone.
+    pub(super) fn frames(&self) -> impl Iterator<Item = u32> {
+        self.blocks.iter().map(|block| if block.is_live { block.frames } else { 0 })
+    }
+
     /// The block of a place.
     pub(super) fn at(&self, place: u32) -> &Block {
         &self.blocks[place as usize]

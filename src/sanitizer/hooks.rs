@@ -40,6 +40,8 @@ struct Own {
     /// Did a call ask for frames before it took locks?
     is_asked: Cell<bool>,
     frames: Cell<u32>,
+    /// The frames of its last call, and the life of the library that knows them.
+    pinned: Cell<(u32, u64)>,
     has_reports: Cell<bool>,
 }
 
@@ -49,6 +51,7 @@ thread_local! {
             depth: Cell::new(0),
             is_asked: Cell::new(false),
             frames: Cell::new(0),
+            pinned: Cell::new((0, 0)),
             has_reports: Cell::new(false),
         }
     };
@@ -78,9 +81,16 @@ impl Own {
         if !self.is_asked.replace(true) {
             // What the host's function does itself gets none.
             self.frames.set(0);
-            self.frames.set(switch::frames());
+            let pinned = switch::frames();
+            self.frames.set(pinned.0);
+            switch::unpin(self.pinned.replace(pinned));
         }
     }
+}
+
+/// This thread ends.
+pub(crate) fn leave() {
+    OWN.with(|own| switch::unpin(own.pinned.replace((0, 0))));
 }
 
 /// A call that tells of several things: reports wait until the outermost ends.

@@ -28,6 +28,7 @@ use crate::stream::Stream;
 use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use hooks::leave;
 pub use hooks::{Call, Point, Recording};
 pub use report::{Access, DEFAULT_MOST, Report};
 pub use switch::{Listener, count, disable, enable, report, report_text};

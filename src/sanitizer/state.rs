@@ -13,7 +13,8 @@ use super::text::{Label, Texts};
 use super::world::{Host, Who, World};
 use super::{Mode, Touch};
 use crate::error::Result;
-use crate::memory::frames::Stacks;
+use crate::memory::frames::Named as HostFrame;
+use crate::memory::stacks::StackTable;
 
 /// Cells below which nothing is forgotten early.
 const FEW: usize = 4096;
@@ -63,7 +64,7 @@ pub(super) struct State {
     pub(super) scratch: Scratch,
     pub(super) promise: Promise,
     found: Vec<Found>,
-    pub(super) stacks: Stacks,
+    pub(super) stacks: StackTable,
     pub(super) texts: Texts,
     pub(super) reports: Reports,
     /// Touches of which the bytes, or conflicts, are not known.
@@ -95,7 +96,7 @@ impl State {
             scratch: Scratch::new(),
             promise: Promise::new(),
             found: Vec::new(),
-            stacks: Stacks::new(),
+            stacks: StackTable::new(),
             texts: Texts::new(),
             reports: Reports::new(),
             unwatched: 0,
@@ -138,6 +139,27 @@ impl State {
         self.promise = Promise::new();
         self.found = Vec::new();
         self.prune_at = FEW;
+        self.forget_unnamed();
+    }
+
+    /// The host's frames, pinned until another call of the thread has some; 0: none.
+    pub(super) fn keep_frames(&mut self, named: &mut dyn Iterator<Item = HostFrame<'_>>) -> u32 {
+        let frames = self.stacks.keep(named, &[]);
+        if self.stacks.are_many() {
+            self.forget_unnamed();
+        }
+        frames
+    }
+
+    /// Forgets the stacks that no touch, block or call names.
+    fn forget_unnamed(&mut self) {
+        let Some(mut ids) = self.stacks.begin() else { return };
+        let mut walked = 0;
+        for frames in self.store.frames().chain(self.blocks.frames()) {
+            ids.add(frames);
+            walked += 1;
+        }
+        drop(self.stacks.finish(&ids, walked));
     }
 
     /// The world of a capture, made now if there is none; 0: the device's.
@@ -214,7 +236,7 @@ impl State {
     #[cold]
     fn tell(&mut self) -> Result<()> {
         for found in self.found.drain(..) {
-            self.reports.add(&found, &self.blocks, &self.stacks, &mut self.texts);
+            self.reports.add(&found, &self.blocks, self.stacks.stacks(), &mut self.texts);
         }
         Ok(())
     }

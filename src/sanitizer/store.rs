@@ -124,6 +124,7 @@ impl Slab<Touched> {
         touched.owners -= 1;
         if touched.owners == 0 {
             touched.shape = None;
+            touched.told.frames = 0;
             self.free.push(place);
         }
     }
@@ -138,6 +139,11 @@ pub(super) struct Store {
 impl Store {
     pub(super) const fn new() -> Store {
         Store { touched: Slab::new(), cells: Slab::new() }
+    }
+
+    /// The frames of all touches; 0 of places that are free.
+    pub(super) fn frames(&self) -> impl Iterator<Item = u32> {
+        self.touched.items.iter().map(|touched| touched.told.frames)
     }
 
     /// How many cells there are.

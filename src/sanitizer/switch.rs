@@ -164,13 +164,27 @@ pub(super) fn has_frames() -> bool {
     listener().is_some_and(|listener| listener.has_frames())
 }
 
-/// The host's frames; 0: none.
-pub(super) fn frames() -> u32 {
-    let Some(source) = listener().filter(|listener| listener.has_frames()) else { return 0 };
-    let mut frames = 0;
+/// The host's frames, and the life of the library in which they are known. They stay until they are given
+/// to [`unpin`].
+pub(super) fn frames() -> (u32, u64) {
+    let Some(source) = listener().filter(|listener| listener.has_frames()) else { return (0, 0) };
+    let mut pinned = (0, 0);
     before_host_function();
-    source.capture(&mut |named| frames = STATE.lock().stacks.keep(named, &[]));
-    frames
+    source.capture(&mut |named| {
+        let mut state = STATE.lock();
+        pinned = (state.keep_frames(named), state.life);
+    });
+    pinned
+}
+
+/// The thread is done with frames that it asked for.
+pub(super) fn unpin((frames, life): (u32, u64)) {
+    if frames != 0 {
+        let mut state = STATE.lock();
+        if state.life == life {
+            state.stacks.unpin(frames);
+        }
+    }
 }
 
 /// Hands over the reports that wait for this thread.

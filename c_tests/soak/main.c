@@ -1,0 +1,298 @@
+/* Runs the kinds and prints what each left behind.
+ *
+ *   soak [--rounds N] [--seconds S] [--json FILE] [--all] [--list] [KIND...]
+ *
+ * N rounds of each kind (1000), for at most S seconds each (600). What the process holds after half of
+ * them is compared with what it holds at the end: by then what is cached for good is there. --all fails
+ * for kinds that are known to grow as well. */
+#include <dirent.h>
+#include <malloc.h>
+#include <signal.h>
+
+#include "soak.h"
+
+/* What the process holds. */
+typedef struct holdings {
+    int64_t resident_kib, heap_bytes, maps, descriptors, objects;
+} holdings;
+
+typedef struct result {
+    int64_t rounds;
+    holdings grown;
+    double first_us, last_us;
+    char left_out[120];
+} result;
+
+/* Growth that says nothing: free lists that fill, pages of the heap that are not contiguous, messages of
+ * another process that are on the way. */
+static const holdings allowed = { 1024, 64 * KIB, 16, 8, 64 };
+
+static int result_pipe = -1;
+static const char *const count_of[][4] = {
+    { "cuStreamCreateWithPriority", NULL, NULL, "cuStreamDestroy" },
+    { "cuEventCreate", "cuIpcOpenEventHandle", NULL, "cuEventDestroy" },
+    { "cuMemCreate", "cuMemImportFromShareableHandle", NULL, "cuMemRelease" },
+    { "cuMemAddressReserve", NULL, NULL, "cuMemAddressFree" },
+    { "cuMemAlloc", NULL, NULL, "cuMemFree" },
+    { "cuMemHostAlloc", NULL, NULL, "cuMemFreeHost" },
+    { "cuMemHostRegister", NULL, NULL, "cuMemHostUnregister" },
+    { "cuMemPoolCreate", NULL, NULL, "cuMemPoolDestroy" },
+    { "cuStreamEndCapture", NULL, NULL, "cuGraphDestroy" },
+    { "cuGraphInstantiateWithFlags", NULL, NULL, "cuGraphExecDestroy" },
+    { "cuModuleLoadData", NULL, NULL, "cuModuleUnload" },
+};
+
+/* Objects of the driver that the library made and has not ended, by its calls. */
+static int64_t live_objects(void)
+{
+    int64_t count = 0;
+    for (size_t row = 0; row < sizeof count_of / sizeof *count_of; row++) {
+        for (int made = 0; made < 3 && count_of[row][made] != NULL; made++)
+            count += (int64_t)calls_of(count_of[row][made]);
+        count -= (int64_t)calls_of(count_of[row][3]);
+    }
+    return count;
+}
+
+static int64_t count_lines(const char *path)
+{
+    FILE *const file = fopen(path, "r");
+    CHECK(file != NULL);
+    int64_t lines = 0;
+    for (int c; (c = getc(file)) != EOF;)
+        lines += c == '\n';
+    fclose(file);
+    return lines;
+}
+
+static int64_t count_descriptors(void)
+{
+    DIR *const folder = opendir("/proc/self/fd");
+    CHECK(folder != NULL);
+    int64_t count = 0;
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static holdings look(void)
+{
+    long total = 0, resident = 0;
+    malloc_trim(0);
+    FILE *const file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL);
+    CHECK_EQ(fscanf(file, "%ld %ld", &total, &resident), 2);
+    fclose(file);
+#if defined __GLIBC_PREREQ && !defined __SANITIZE_ADDRESS__
+#if __GLIBC_PREREQ(2, 33)
+    const int64_t heap = (int64_t)mallinfo2().uordblks;
+#else
+    const int64_t heap = 0;
+#endif
+#else
+    const int64_t heap = 0;
+#endif
+    return (holdings){ (int64_t)resident * sysconf(_SC_PAGESIZE) / KIB, heap,
+        count_lines("/proc/self/maps"), count_descriptors(), live_objects() };
+}
+
+static double time_of(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void hand_over(const result *what)
+{
+    CHECK_EQ(write(result_pipe, what, sizeof *what), (ssize_t)sizeof *what);
+}
+
+_Noreturn void leave_out(const char *why)
+{
+    result none = { 0 };
+    snprintf(none.left_out, sizeof none.left_out, "%s", why);
+    hand_over(&none);
+    exit(EXIT_SUCCESS);
+}
+
+/* Runs a kind in this process. In parts of a hundredth, of which the quickest of the first and of the last
+ * tenth are compared, by the processor's time: a machine that does other work besides makes some slow. */
+static void run(const kind *of, int64_t rounds, double seconds)
+{
+    result found = { .rounds = 0, .first_us = 1e30, .last_us = 1e30 };
+    bool available = false;
+    mallopt(M_ARENA_MAX, 2);
+    if (of->begin != NULL)
+        of->begin();
+    CHECK_OK(tcuda_is_available(&available));
+    if (!available)
+        leave_out("there is no GPU");
+    rounds = rounds / (of->share > 0 ? of->share : 1);
+    rounds = rounds > 100 ? rounds : 100;
+    const double end = time_of(CLOCK_MONOTONIC) + seconds;
+    double recent[10] = { 0 };
+    holdings early = { 0 };
+    int64_t parts = 0;
+    for (; parts < 100 && time_of(CLOCK_MONOTONIC) < end; parts++) {
+        const int64_t to = rounds * (parts + 1) / 100, from = found.rounds;
+        const double begin = time_of(CLOCK_PROCESS_CPUTIME_ID);
+        for (; found.rounds < to; found.rounds++)
+            of->round(found.rounds);
+        const double each = (time_of(CLOCK_PROCESS_CPUTIME_ID) - begin) * 1e6 / (double)(to - from);
+        recent[parts % 10] = each;
+        if (parts < 10 && each < found.first_us)
+            found.first_us = each;
+        if (parts == 49)
+            early = look();
+    }
+    if (parts < 60) {
+        fprintf(stderr, "%s: %lld rounds in %.0f s are not enough\n", of->name, (long long)found.rounds,
+            seconds);
+        exit(EXIT_FAILURE);
+    }
+    for (int part = 0; part < 10; part++)
+        if (recent[part] < found.last_us)
+            found.last_us = recent[part];
+    const holdings late = look();
+    found.grown = (holdings){ late.resident_kib - early.resident_kib,
+        late.heap_bytes - early.heap_bytes, late.maps - early.maps,
+        late.descriptors - early.descriptors, late.objects - early.objects };
+    if (of->end != NULL)
+        of->end();
+    CHECK_EQ(finish(), EXIT_SUCCESS);
+    hand_over(&found);
+}
+
+/* What of a kind grew, or NULL. */
+static const char *growth_of(const kind *of, const result *found)
+{
+    if (found->grown.objects > allowed.objects)
+        return "driver objects";
+    if (found->grown.descriptors > allowed.descriptors)
+        return "descriptors";
+    if (found->grown.maps > allowed.maps)
+        return "maps";
+    if (found->grown.heap_bytes > allowed.heap_bytes + of->heap_kib * KIB)
+        return "heap";
+    if (!UNDER_ADDRESS_SANITIZER && found->grown.resident_kib > allowed.resident_kib + of->heap_kib)
+        return "resident memory";
+    /* Half as much again, and more than what caches and other processes make of it. */
+    if (found->last_us > 1.5 * found->first_us + 5)
+        return "time";
+    return NULL;
+}
+
+typedef struct options {
+    int64_t rounds;
+    double seconds;
+    FILE *json;
+    bool all;
+    int chosen;
+    char **names;
+} options;
+
+static bool is_chosen(const options *wanted, const char *name)
+{
+    for (int index = 0; index < wanted->chosen; index++)
+        if (strcmp(wanted->names[index], name) == 0)
+            return true;
+    return wanted->chosen == 0;
+}
+
+/* Runs a kind in a process of its own; gives whether it passed. */
+static bool run_kind(const kind *of, const options *wanted, bool is_first)
+{
+    int ends[2];
+    result found = { 0 };
+    CHECK_EQ(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(ends[0]);
+        result_pipe = ends[1];
+        run(of, wanted->rounds, wanted->seconds);
+        exit(EXIT_SUCCESS);
+    }
+    close(ends[1]);
+    const bool is_whole = read(ends[0], &found, sizeof found) == (ssize_t)sizeof found;
+    close(ends[0]);
+    int status = 0;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    const bool worked = is_whole && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+    const char *const grown = worked && found.left_out[0] == '\0' ? growth_of(of, &found) : NULL;
+    const bool passed = (worked && grown == NULL) || (of->grows != NULL && !wanted->all);
+    char outcome[200] = "ok";
+    if (!worked)
+        snprintf(outcome, sizeof outcome, "%s, status %#x", passed ? "known to fail" : "FAILED",
+            (unsigned)status);
+    else if (found.left_out[0] != '\0')
+        snprintf(outcome, sizeof outcome, "left out: %s", found.left_out);
+    else if (grown != NULL)
+        snprintf(outcome, sizeof outcome, "%s: %s", passed ? "known to grow" : "GREW", grown);
+    printf("%-24s %9lld %9lld %10lld %6lld %6lld %8lld %9.2f %9.2f  %s\n", of->name,
+        (long long)found.rounds, (long long)found.grown.resident_kib,
+        (long long)found.grown.heap_bytes, (long long)found.grown.maps,
+        (long long)found.grown.descriptors, (long long)found.grown.objects, found.first_us,
+        found.last_us, outcome);
+    fflush(stdout);
+    if (wanted->json != NULL)
+        fprintf(wanted->json, "%s  {\"kind\": \"%s\", \"rounds\": %lld, \"resident_kib\": %lld, "
+            "\"heap_bytes\": %lld, \"maps\": %lld, \"descriptors\": %lld, \"driver_objects\": %lld, "
+            "\"cpu_us_first\": %.3f, \"cpu_us_last\": %.3f, \"outcome\": \"%s\"}", is_first ? "" : ",\n",
+            of->name, (long long)found.rounds, (long long)found.grown.resident_kib,
+            (long long)found.grown.heap_bytes, (long long)found.grown.maps,
+            (long long)found.grown.descriptors, (long long)found.grown.objects, found.first_us,
+            found.last_us, outcome);
+    return passed;
+}
+
+int main(int argc, char **argv)
+{
+    options wanted = { .rounds = 1000, .seconds = 600, .names = argv };
+    bool lists = false;
+    for (int index = 1; index < argc; index++) {
+        const char *const next = index + 1 < argc ? argv[index + 1] : NULL;
+        if (strcmp(argv[index], "--rounds") == 0 && next != NULL)
+            wanted.rounds = atoll(argv[++index]);
+        else if (strcmp(argv[index], "--seconds") == 0 && next != NULL)
+            wanted.seconds = atof(argv[++index]);
+        else if (strcmp(argv[index], "--json") == 0 && next != NULL)
+            CHECK((wanted.json = fopen(argv[++index], "w")) != NULL);
+        else if (strcmp(argv[index], "--all") == 0)
+            wanted.all = true;
+        else if (strcmp(argv[index], "--list") == 0)
+            lists = true;
+        else
+            wanted.names[wanted.chosen++] = argv[index];
+    }
+    const kind *const lists_of_kinds[] = { work_kinds, memory_kinds, object_kinds, process_kinds };
+    int ran = 0, failed = 0;
+    if (!lists)
+        printf("%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n", "kind",
+            "rounds", "resident", "heap", "maps", "files", "driver's", "CPU us,", "CPU us,", "", "",
+            "KiB", "bytes", "", "", "objects", "first", "last");
+    if (wanted.json != NULL)
+        fprintf(wanted.json, "[\n");
+    for (size_t list = 0; list < sizeof lists_of_kinds / sizeof *lists_of_kinds; list++) {
+        for (const kind *of = lists_of_kinds[list]; of->name != NULL; of++) {
+            if (!is_chosen(&wanted, of->name))
+                continue;
+            if (lists)
+                printf("%s\n", of->name);
+            else if (!run_kind(of, &wanted, ran == 0))
+                failed++;
+            ran++;
+        }
+    }
+    if (wanted.json != NULL) {
+        fprintf(wanted.json, "\n]\n");
+        fclose(wanted.json);
+    }
+    if (!lists)
+        printf("figure: kinds that come and go = %d\n", ran);
+    CHECK(ran > 0);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
