@@ -85,7 +85,7 @@ static void functions_are_called(void)
         tcuda_jit_call(jit, inputs, 2, &odd, 1, &output, 1, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, inputs, 2, &neither, 1, &output, 1, NULL));
-    CHECK_STATUS(TCUDA_STATUS_COMPILE_ERROR,
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, inputs, 1, NULL, 0, &output, 1, NULL));
     CHECK_OK(tcuda_jit_destroy(jit));
     CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE,

@@ -6,6 +6,7 @@ mod driver;
 
 pub use details::{OutOfMemory, Trait, Users, Which};
 pub use driver::CudaErrorText;
+pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
 
 use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
 use crate::text::Text;
@@ -162,6 +163,32 @@ pub enum Error {
         event: i32,
         /// Device of the stream.
         stream: i32,
+    },
+    /// Events of two devices, between which time was to be measured.
+    #[error(
+        "start is of device {start} and end of device {end}; CUDA measures the time between events of one \
+         device: record both on streams of one"
+    )]
+    ElapsedDevices {
+        /// Device of the first.
+        start: i32,
+        /// Device of the last.
+        end: i32,
+    },
+    /// A function of elements got another number of arguments than it has parameters.
+    #[error(
+        "the function has {parameters} parameters, and got {inputs} inputs, {scalars} extra arguments and \
+         {outputs} outputs for them; pass as many as it has"
+    )]
+    Parameters {
+        /// Those of its code.
+        parameters: usize,
+        /// Tensors of the call.
+        inputs: usize,
+        /// Declared when it was made.
+        scalars: usize,
+        /// Those that are parameters.
+        outputs: usize,
     },
     /// A tensor names one device, and its memory is on another.
     #[error("the tensor names device {tensor}, and its memory is on device {memory}")]

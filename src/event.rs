@@ -418,6 +418,9 @@ impl Event {
                 "Both events must be recorded before calculating elapsed time.",
             ));
         };
+        if first.device != last.device {
+            return Err(Error::ElapsedDevices { start: first.device, end: last.device });
+        }
         if !self.query(runtime)? || !end.query(runtime)? {
             return Err(Error::NotReady(
                 "Both events must be completed before calculating elapsed time.",

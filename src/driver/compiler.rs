@@ -112,7 +112,8 @@ pub enum Failure {
     )]
     NoCompiler,
     /// The compiler could not run.
-    #[error("the host's C++ compiler cannot be used: {what} failed (errno {code})")]
+    #[error("the host's C++ compiler cannot be used: {what} failed (errno {code}){}",
+        crate::error::descriptor_hint(*.code))]
     Host {
         /// What was tried.
         what: &'static str,

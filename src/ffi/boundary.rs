@@ -3,7 +3,7 @@
 
 use super::status::{record, status_of, tcuda_status};
 use crate::brief;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, note_refused};
 use crate::nvtx::own;
 use crate::runtime::{self, Runtime};
 use crate::text::Text;
@@ -82,11 +82,11 @@ pub fn boundary_with_forked(
 
 /// The same for a body that touches nothing but this thread's own.
 #[inline]
-pub fn boundary_outside(body: impl FnOnce() -> Result<()>) -> tcuda_status {
+pub fn boundary_outside<B: FnOnce() -> Result<()>>(body: B) -> tcuda_status {
     // The error becomes a status inside, so that no call that succeeds moves room for one about.
     let outcome = catch_unwind(AssertUnwindSafe(|| match body() {
         Ok(()) => tcuda_status::Ok,
-        Err(error) => fail(error),
+        Err(error) => fail(error, std::any::type_name::<B>),
     }));
     outcome.unwrap_or_else(caught)
 }
@@ -97,14 +97,19 @@ fn caught(panic: Box<dyn Any + Send>) -> tcuda_status {
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let status = fail(Error::Internal(Text::new(text.unwrap_or("a panic"))));
+    let error = Error::Internal(Text::new(text.unwrap_or("a panic")));
+    record(&error);
     // Its destructor is foreign code, which may panic again.
     std::mem::forget(panic);
-    status
+    status_of(&error)
 }
 
+/// `body`: the name of the type of what failed, in which the function's own name stands.
 #[cold]
-fn fail(error: Error) -> tcuda_status {
+fn fail(error: Error, body: fn() -> &'static str) -> tcuda_status {
+    if let Error::Cuda(error) = &error {
+        note_refused(error, body);
+    }
     record(&error);
     status_of(&error)
 }

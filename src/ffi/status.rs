@@ -85,6 +85,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
             S::InvalidArgument
         }
         Error::CommunicatorDevice { .. } | Error::Elements { .. } => S::InvalidArgument,
+        Error::ElapsedDevices { .. } | Error::Parameters { .. } => S::InvalidArgument,
         Error::HostTensor { .. } | Error::TensorMismatch { .. } => S::InvalidArgument,
         Error::Elsewhere { .. } => S::InvalidArgument,
         Error::Sizes { .. } | Error::PieceDevice { .. } => S::InvalidArgument,

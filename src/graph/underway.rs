@@ -9,7 +9,7 @@ use super::functions::Functions;
 use super::leaving::Leaving;
 use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, forget_refused};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::memory::pool::Pool;
@@ -163,6 +163,9 @@ impl Captures {
         list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a capture"))?;
         let number = next_number();
         watch::begin(Watcher::Route);
+        if list.is_empty() {
+            forget_refused();
+        }
         list.push(Underway {
             number,
             stream,

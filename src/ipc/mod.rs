@@ -6,7 +6,7 @@
 //! The memory of virtual addresses is handed over as descriptors on that socket: the handle's 512 bytes
 //! are data, and prove nothing; the process that gave it compares all of them with its own.
 
-mod descriptor;
+pub(crate) mod descriptor;
 mod exports;
 mod handle;
 mod imports;

@@ -4,12 +4,13 @@ use super::iterate::{Iteration, MOST_OPERANDS};
 use super::kind::{self, Kind};
 use super::recent::{Again, Asked, Launch};
 use super::rows::{self, SHAPE, rows_of_thread};
+use super::source;
 use super::store::Loaded;
 use super::text::{Layout, MOST_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
 use super::tile;
 use super::{Jit, MOST_SCALARS, Scalar};
 use crate::device::Device;
-use crate::driver::compiler::Program;
+use crate::driver::compiler::{Failure, Program};
 use crate::driver::sys::CUfunction;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
@@ -255,8 +256,26 @@ impl Target<'_> {
             flags: &[],
             capability: capability(self.device)?,
         };
-        let entry = self.device.compiled.find(self.device, &program)?;
+        let found = self.device.compiled.find(self.device, &program);
+        let entry = found.map_err(|error| self.explained(error))?;
         self.jit.plans.add(key, entry)
+    }
+
+    /// The reason why the kernel around a function does not compile, where that is the number of its
+    /// arguments.
+    #[cold]
+    fn explained(&self, error: Error) -> Error {
+        let jit = self.jit;
+        let (inputs, scalars) = (self.call.inputs.len(), jit.scalars.len());
+        let outputs = if jit.by_reference { jit.outputs } else { 0 };
+        match (&error, source::parameters(&jit.code)) {
+            (Error::Compiler(Failure::Source(_)), Some(parameters))
+                if parameters != inputs + scalars + outputs =>
+            {
+                Error::Parameters { parameters, inputs, scalars, outputs }
+            }
+            _ => error,
+        }
     }
 
     fn launch_kernel(

@@ -184,12 +184,42 @@ fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
     Some(Signature { name: &code[start..start + name.len()], by_reference: word == "void" })
 }
 
+/// How many parameters the last function of a code has; `None` where that depends on the call.
+pub fn parameters(code: &str) -> Option<usize> {
+    let mut room = Vec::new();
+    let text = std::str::from_utf8(blanked(code.as_bytes(), &mut room).ok()?).ok()?.trim_end();
+    let head = text[..opening(text.as_bytes(), b'{', b'}')?].trim_end();
+    let list = head[opening(head.as_bytes(), b'(', b')')? + 1..].strip_suffix(')')?.trim();
+    if list.contains(['=', '.']) {
+        return None;
+    }
+    let mut depth = 0usize;
+    let commas = list.bytes().filter(|byte| {
+        match byte {
+            b'<' | b'(' | b'[' => depth += 1,
+            b'>' | b')' | b']' => depth = depth.saturating_sub(1),
+            _ => (),
+        }
+        *byte == b',' && depth == 0
+    });
+    let commas = commas.count();
+    Some(if matches!(list, "" | "void") { 0 } else { commas + 1 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn name(code: &str) -> Option<&str> {
         parse(code).ok().map(|signature| signature.name)
+    }
+
+    #[test]
+    fn parameters_are_counted() {
+        let count = |list: &str| parameters(&format!("template <typename T> T f({list}) {{ }}"));
+        assert_eq!([count(""), count("void"), count("T x")], [Some(0), Some(0), Some(1)]);
+        assert_eq!(count("T x /* , */, const std::pair<T, T>& y, T (&z)[2]"), Some(3));
+        assert_eq!([count("T x, T y = 1"), count("T x, ...")], [None, None]);
     }
 
     #[test]

@@ -162,11 +162,13 @@ pub enum ConfigError {
     AlreadyOn,
     /// The file that `trace` names cannot be written.
     #[error(
-        "the file that option trace of the simulated machine names cannot be opened (errno {0})"
+        "the file that option trace of the simulated machine names cannot be opened (errno {0}){hint}",
+        hint = crate::error::descriptor_hint(*.0)
     )]
     Trace(i32),
     /// The host lacks what the machine needs.
-    #[error("the host could not provide the simulated device memory (errno {0})")]
+    #[error("the host could not provide the simulated device memory (errno {0}){hint}",
+        hint = crate::error::descriptor_hint(*.0))]
     Host(i32),
 }
 
