@@ -249,7 +249,7 @@ static void many_come_from_any_place(void)
     make_numbers(&tensors[1], other, 1, 1, (const int64_t[]) { 3 });
     const tcuda_tensor views[] = { tensors[0].view, tensors[1].view };
     tcuda_tensor outs[6];
-    refuse(tcuda_comm_broadcast_coalesced(views, 2, all, 3, 0, outs), "and -2 was expected");
+    refuse(tcuda_comm_broadcast_coalesced(views, 2, all, 3, 0, outs), "and the host was expected");
     drop(&tensors[0]);
     drop(&tensors[1]);
 }

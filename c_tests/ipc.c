@@ -222,6 +222,7 @@ static void imports_twice(int line)
     CHECK_EQ(count_other_bytes(ptr, 9, large, NULL), 0);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_ipc_export(ptr, NULL, &(tcuda_ipc_handle){ 0 }));
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_free(ptr));
+    CHECK(strstr(tcuda_last_error(), "memory of another process; tcuda_ipc_close takes") != NULL);
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close((char *)ptr + 512, NULL));
     CHECK_OK(tcuda_ipc_close(ptr, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close(ptr, NULL));

@@ -171,6 +171,12 @@ def main():
     tiles = dict((re.sub(r"^[\d.]+ ?[KMG]?i?B?%? ?", "", tile), tile) for tile in seen["tiles"])
     assert tiles["allocated"] == "43.0 MiBallocated", seen["tiles"]
     assert tiles["peak allocated"] == "68.0 MiBpeak allocated", seen["tiles"]
+    free = sum(block["bytes"] for block in states if block["state"] == 0)
+    largest = max(block["bytes"] for block in states if block["state"] == 0)
+    reserved = sum(block["bytes"] for block in states)
+    for name, part, whole in [("of reserved is free", free, reserved),
+                              ("of free is outside the largest block", free - largest, free)]:
+        assert f"{100 * part / whole:.1f} %{name}" in seen["tiles"], seen["tiles"]
     assert "attention</script><b>" in seen["kept"] and "model.py:42" in seen["kept"], seen["kept"]
     assert "30.0 MiB" in seen["kept"]
     assert "8.00 MiB" in seen["tip"] and "before the first event" in seen["tip"], seen["tip"]

@@ -205,7 +205,7 @@ static void exits_in_a_line(void *unused, tcuda_log_level level, const char *mes
 {
     (void)unused;
     CHECK_EQ(level, TCUDA_LOG_WARNING);
-    CHECK_STR(message, "tcuda_shutdown: 1 stream handles are alive");
+    CHECK_STR(message, "tcuda_shutdown: 1 stream handle is alive");
     exit(EXIT_SUCCESS);
 }
 

@@ -5,11 +5,13 @@ mod details;
 mod driver;
 
 pub use details::{OutOfMemory, Trait, Users, Which};
+use details::{PlaceName, Present};
 pub use driver::CudaErrorText;
 pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
 
+use crate::device::CPU;
 use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
-use crate::text::Text;
+use crate::text::{Count, Text};
 use std::ffi::CStr;
 
 /// What a forked child is told: PyTorch's sentence.
@@ -111,8 +113,7 @@ pub enum Error {
         why: &'static str,
     },
     /// No such device.
-    #[error("device {device} does not exist: {count} present; use 0 to {last}, or -1 for the current one",
-        last = .count.saturating_sub(1))]
+    #[error("device {device} does not exist: {}", Present(*.count))]
     InvalidDevice {
         /// What was passed.
         device: i32,
@@ -209,7 +210,7 @@ pub enum Error {
         own: i32,
     },
     /// Two tensors whose numbers of elements do not go together.
-    #[error("input has {input} elements, and output {output}; {rule}")]
+    #[error("input has {}, and output {output}; {rule}", Count(*.input as usize, "element"))]
     Elements {
         /// Of the input.
         input: u64,
@@ -250,8 +251,9 @@ pub enum Error {
     },
     /// A stream for a piece is of another device than that.
     #[error(
-        "streams[{index}] is of device {stream}, and that piece goes to device {piece} \
-         (-2: to the host); pass a stream of that device, or NULL"
+        "streams[{index}] is of device {stream}, and that piece goes to {}; pass {}",
+        PlaceName(*.piece),
+        if *.piece == CPU { "NULL" } else { "a stream of that device, or NULL" }
     )]
     PieceDevice {
         /// Which of the pieces.
@@ -262,7 +264,7 @@ pub enum Error {
         piece: i32,
     },
     /// A tensor is not where it must be.
-    #[error("{which} is on device {place}, and {expected} was expected (-2: the host)")]
+    #[error("{which} is on {}, and {} was expected", PlaceName(*.place), PlaceName(*.expected))]
     Elsewhere {
         /// Which of the arguments.
         which: Which,

@@ -56,6 +56,15 @@ impl<const CAPACITY: usize> Text<CAPACITY> {
     }
 }
 
+/// A number of things, "1 block" or "2 blocks".
+pub struct Count(pub usize, pub &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
 /// C's isspace.
 fn is_blank(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
@@ -120,6 +129,12 @@ mod tests {
         assert!(text.as_str().ends_with("..."));
         assert!(text.as_str().len() <= CAPACITY);
         assert_eq!(Text::new("short").as_str(), "short");
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        let texts = [0, 1, 2].map(|count| super::Count(count, "block").to_string());
+        assert_eq!(texts, ["0 blocks", "1 block", "2 blocks"]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use super::statistics::{stat, tcuda_stat};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use crate::device::CURRENT;
-use crate::memory::host;
 use crate::memory::host::stats::{HostStatistics, Times};
+use crate::memory::{Kind, host, name_kind};
 use std::ffi::c_void;
 
 /// How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
@@ -94,7 +94,8 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
         }
         // A finalizer may come after shutdown: that is no reason to initialise again.
         match crate::runtime::existing(call.inside()) {
-            Some(runtime) => runtime.host.free(runtime, ptr as usize),
+            Some(runtime) => (runtime.host.free(runtime, ptr as usize))
+                .map_err(|error| name_kind(runtime, Kind::Pinned, error)),
             None => Err(host::unknown_block(ptr as usize)),
         }
     })
@@ -126,7 +127,8 @@ pub unsafe extern "C" fn tcuda_host_record(
             Some(stream) => stream,
             None => runtime.device(CURRENT)?.streams.current(),
         };
-        runtime.host.record(runtime, ptr as usize, stream.on_this_thread(runtime)?)
+        (runtime.host.record(runtime, ptr as usize, stream.on_this_thread(runtime)?))
+            .map_err(|error| name_kind(runtime, Kind::Pinned, error))
     })
 }
 

@@ -4,6 +4,7 @@ use super::boundary::{boundary, given, out};
 use super::status::tcuda_status;
 use super::stream::{optional, or_current, tcuda_stream};
 use crate::error::Error;
+use crate::memory::{Kind, name_kind};
 use std::ffi::c_void;
 
 /// Another process's way to a block: plain data, to be sent.
@@ -44,7 +45,8 @@ pub unsafe extern "C" fn tcuda_ipc_export(
             (None, Some(device)) => runtime.device(device)?.streams.current(),
             _ => or_current(stream, call)?,
         };
-        let bytes = runtime.ipc.export(runtime, ptr as u64, stream)?;
+        let bytes = (runtime.ipc.export(runtime, ptr as u64, stream))
+            .map_err(|error| name_kind(runtime, Kind::Device, error))?;
         handle.set(tcuda_ipc_handle { bytes });
         Ok(())
     })
@@ -99,7 +101,8 @@ pub unsafe extern "C" fn tcuda_ipc_close(
             return Ok(());
         }
         match crate::runtime::existing(call.inside()) {
-            Some(runtime) => runtime.ipc.close(runtime, ptr as u64, stream),
+            Some(runtime) => (runtime.ipc.close(runtime, ptr as u64, stream))
+                .map_err(|error| name_kind(runtime, Kind::Imported, error)),
             None => Err(crate::memory::unknown_pointer(ptr as u64)),
         }
     })

@@ -372,7 +372,11 @@ fn destroy_handles<T: Send + Sync>(
     let live = table.remove_all(counts);
     if live > 0 {
         let name = table.name();
-        log::write(Level::Warning, format_args!("tcuda_shutdown: {live} {name} handles are alive"));
+        let (s, are) = if live == 1 { ("", "is") } else { ("s", "are") };
+        log::write(
+            Level::Warning,
+            format_args!("tcuda_shutdown: {live} {name} handle{s} {are} alive"),
+        );
     }
     live
 }

@@ -7,7 +7,7 @@ use super::stream::{borrow, known, optional, tcuda_stream};
 use crate::copy;
 use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result};
-use crate::memory::{self, fast::OTHER, fast::OWNER};
+use crate::memory::{self, Kind, fast::OTHER, fast::OWNER};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::Inside;
@@ -145,7 +145,8 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
             }
             // A finalizer may come after shutdown: that is no reason to initialise again.
             match crate::runtime::existing(call.inside()) {
-                Some(runtime) => memory::free(runtime, ptr as u64),
+                Some(runtime) => memory::free(runtime, ptr as u64)
+                    .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
                 None => Err(memory::unknown_pointer(ptr as u64)),
             }
         })
@@ -182,6 +183,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
                 None => copy::stream_for(runtime, None, &[ptr as u64])?,
             };
             memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
+                .map_err(|error| memory::name_kind(runtime, Kind::Device, error))
         })
     }
     boundary_with_short_way(watch::CALLS, short, || long(ptr, stream))

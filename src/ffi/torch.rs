@@ -5,7 +5,9 @@ use super::status::{last_message, tcuda_status};
 use crate::driver::sys::CUstream_st;
 use crate::error::Result;
 use crate::log::{self, Level};
-use crate::{memory, runtime, stderr, torch};
+use crate::memory::{self, Kind};
+use crate::text::Count;
+use crate::{runtime, stderr, torch};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,7 +89,8 @@ pub unsafe extern "C" fn tcuda_torch_free(
         return;
     }
     answer("tcuda_torch_free", |call| match runtime::existing(call.inside()) {
-        Some(runtime) => memory::free(runtime, ptr as u64),
+        Some(runtime) => memory::free(runtime, ptr as u64)
+            .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }
@@ -102,7 +105,10 @@ pub extern "C" fn tcuda_torch_init(device_count: i32) {
         if usize::try_from(device_count) != Ok(own) {
             log::write(
                 Level::Warning,
-                format_args!("tcuda_torch_init: PyTorch has {device_count} devices, tcuda {own}"),
+                format_args!(
+                    "tcuda_torch_init: PyTorch has {}, tcuda {own}",
+                    Count(device_count.max(0) as usize, "device")
+                ),
             );
         }
         Ok(())
@@ -165,7 +171,8 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
         return;
     }
     answer("tcuda_torch_record_stream", |call| match runtime::existing(call.inside()) {
-        Some(runtime) => torch::record_stream(runtime, ptr as u64, cu_stream),
+        Some(runtime) => torch::record_stream(runtime, ptr as u64, cu_stream)
+            .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }

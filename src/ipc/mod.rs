@@ -30,6 +30,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
 use crate::stream::Stream;
+use crate::text::Count;
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, Words};
 use imports::Imports;
@@ -100,8 +101,8 @@ impl Ipc {
             log::write(
                 Level::Warning,
                 format_args!(
-                    "{waiting} blocks were freed here and are still in use by other processes, \
-                     which should close what they import (tcuda_ipc_close)"
+                    "{waiting} blocks were freed here and are in use by other processes, which \
+                     should close what they import (tcuda_ipc_close)"
                 ),
             );
         }
@@ -346,6 +347,11 @@ impl Ipc {
         Ok(())
     }
 
+    /// Is an address in memory of another process?
+    pub fn has_import(&self, address: u64) -> bool {
+        self.imports.lock().have(address)
+    }
+
     /// Is there something to collect?
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
@@ -421,15 +427,15 @@ impl Ipc {
             log::write(
                 Level::Warning,
                 format_args!(
-                    "tcuda_shutdown: other processes still have {held} blocks that this process \
-                     exported, and keep their memory"
+                    "tcuda_shutdown: other processes have {} of this process, and keep the memory",
+                    Count(held, "block")
                 ),
             );
         }
         if imported > 0 {
             log::write(
                 Level::Warning,
-                format_args!("tcuda_shutdown: closed {imported} imported blocks"),
+                format_args!("tcuda_shutdown: closed {}", Count(imported, "imported block")),
             );
         }
     }

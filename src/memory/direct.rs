@@ -21,6 +21,7 @@ use crate::log::{self, Level};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::text::Count;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -292,7 +293,10 @@ pub(crate) fn close(runtime: &Runtime) {
     if given_back > 0 {
         log::write(
             Level::Warning,
-            format_args!("tcuda_shutdown: gave {given_back} blocks back to a pluggable allocator"),
+            format_args!(
+                "tcuda_shutdown: gave {} back to a pluggable allocator",
+                Count(given_back as usize, "block")
+            ),
         );
     }
     IS_USED.store(false, Ordering::Relaxed);

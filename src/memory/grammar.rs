@@ -1,117 +1,15 @@
 //! The grammar of TCUDA_ALLOC_CONF, which is PyTorch's: "key:value,key:[a:1,>:2]". Blanks are nothing,
 //! and numbers end where C's strtoull and strtod end. Reading needs no host memory.
 
+use super::config_error::Problem;
 use super::settings::{Backend, INTERVALS, MOST_MIB, Settings};
 use crate::text::Text;
-use std::fmt;
 
 const MIB: u64 = 1 << 20;
 /// `large_segment_size_mb` must be above this: PyTorch's kMinLargeAlloc.
 const LEAST_LARGE_SEGMENT_MB: u64 = 10;
 /// The most threads that register pinned memory.
 const MOST_REGISTER_THREADS: u64 = 128;
-
-/// A text that is wrong, and where it came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConfigError {
-    /// The variable or parameter.
-    pub source: &'static str,
-    /// What is wrong.
-    pub problem: Problem,
-}
-
-/// What is wrong with a text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Problem {
-    /// A key that nobody knows.
-    UnknownKey(Text),
-    /// A separator is missing.
-    Separator {
-        /// What should be there.
-        expected: char,
-        /// The key of the pair.
-        key: &'static str,
-        /// What is there; "": the end.
-        found: Text,
-    },
-    /// Neither True nor False.
-    NotBool {
-        /// The key.
-        key: &'static str,
-        /// The place of the token.
-        index: usize,
-        /// What is there.
-        token: Text,
-    },
-    /// Not a number that can be read.
-    NotNumber {
-        /// The key.
-        key: &'static str,
-        /// What is there.
-        token: Text,
-    },
-    /// Below the least.
-    TooSmall {
-        /// The key.
-        key: &'static str,
-        /// The least number of MiB.
-        least: u64,
-        /// What is there.
-        token: Text,
-    },
-    /// Some other rule.
-    Rule {
-        /// PyTorch's sentence.
-        rule: &'static str,
-        /// The key.
-        key: &'static str,
-        /// What is there.
-        token: Text,
-    },
-    /// A list without an end.
-    OpenList(&'static str),
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.source)?;
-        match self.problem {
-            Problem::UnknownKey(key) => write!(
-                f,
-                "Unrecognized key '{key}' in CUDA allocator config. docs/configuration.md lists \
-                 the keys; they are written as key:value,key:value"
-            ),
-            Problem::Separator { expected, key, found } if found.as_str().is_empty() => write!(
-                f,
-                "Expected separator '{expected}' in what is said of {key}, but the text ends \
-                 there; write key:value,key:value"
-            ),
-            Problem::Separator { expected, key, found } => write!(
-                f,
-                "Expected separator '{expected}' in what is said of {key}, but got '{found}'; \
-                 write key:value,key:value"
-            ),
-            Problem::NotBool { key, index, token } => write!(
-                f,
-                "Expected 'True' or 'False' at index {index} in ConfigTokenizer but got '{token}' \
-                 for {key}"
-            ),
-            Problem::NotNumber { key, token } => {
-                write!(f, "{key} is '{token}', which is not a number in range; write 512, say")
-            }
-            Problem::TooSmall { key, least, token } => write!(
-                f,
-                "CachingAllocator option {key} too small, must be >= {least}, got {token}"
-            ),
-            Problem::Rule { rule, key, token } => write!(f, "{rule}, got '{token}' for {key}"),
-            Problem::OpenList(key) => write!(
-                f,
-                "Expected closing bracket ']' in ConfigTokenizer but reached end of config: the \
-                 list of {key} has none"
-            ),
-        }
-    }
-}
 
 type Result<T> = std::result::Result<T, Problem>;
 

@@ -8,7 +8,7 @@ use super::observers::{self, Shortage};
 use super::pool::PoolId;
 use super::segment::reach;
 use super::segmented::Leaving;
-use super::stats::{ALL, ALLOCATED_BYTES, Class};
+use super::stats::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
@@ -56,9 +56,9 @@ impl DeviceMemory {
             };
         }
         if self.rejects(&failure) {
-            return Err(self.reject(device, self.asked(size, arena.segmented)));
+            return Err(self.reject(runtime, device, self.asked(size, arena.segmented)));
         }
-        Err(self.refuse(device, size, arena.segmented))
+        Err(self.refuse(runtime, device, size, arena.segmented))
     }
 
     /// All steps but the observers.
@@ -293,16 +293,22 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn reject(&self, device: &Device, wanted: u64) -> Error {
+    fn reject(&self, runtime: &Runtime, device: &Device, wanted: u64) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
-        self.out_of_memory(device, wanted, true)
+        self.out_of_memory(runtime, device, wanted, true)
     }
 
     /// The failure of a request that no step could serve, in an arena of segments or not.
     #[cold]
-    pub(super) fn refuse(&self, device: &Device, bytes: u64, segmented: bool) -> Error {
+    pub(super) fn refuse(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        bytes: u64,
+        segmented: bool,
+    ) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        let error = self.out_of_memory(device, self.asked(bytes, segmented), false);
+        let error = self.out_of_memory(runtime, device, self.asked(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
             history::out_of_memory(self.ordinal, bytes, free);
@@ -332,7 +338,13 @@ impl DeviceMemory {
 
     /// The error with its numbers.
     #[cold]
-    pub(super) fn out_of_memory(&self, device: &Device, wanted: u64, rejected: bool) -> Error {
+    pub(super) fn out_of_memory(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        wanted: u64,
+        rejected: bool,
+    ) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
@@ -347,6 +359,8 @@ impl DeviceMemory {
             allocated,
             cached: reserved.saturating_sub(allocated),
             pooled: self.pooled_bytes(),
+            pending: (statistics.lanes[ACTIVE_BYTES][ALL].current as u64).saturating_sub(allocated),
+            captured: runtime.captures.any(),
             users: monitor::users(device),
             rejected,
             segmented: self.policy.is_segmented(),

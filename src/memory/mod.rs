@@ -12,6 +12,7 @@ mod bins;
 pub mod block;
 pub mod books;
 mod by_pool;
+mod config_error;
 pub mod dictionary;
 pub mod direct;
 mod driver_pool;
@@ -73,8 +74,9 @@ mod tally;
 mod tests;
 mod uses;
 pub mod virtual_memory;
+mod wrong_kind;
 
-pub use grammar::{ConfigError, Problem};
+pub use config_error::{ConfigError, Problem};
 pub use keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
 pub use launches::end_of;
 pub use pointer::{
@@ -85,6 +87,7 @@ pub(crate) use reclaim::wait_for;
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use summary::Summary;
+pub use wrong_kind::{Kind, name_kind};
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -299,7 +302,7 @@ impl DeviceMemory {
             let wanted = self.asked(bytes, self.policy.is_segmented());
             self.ask_observers(device, wanted);
         }
-        Err(self.refuse(device, bytes, self.policy.is_segmented()))
+        Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))
     }
 
     /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.

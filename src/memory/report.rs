@@ -53,20 +53,33 @@ impl fmt::Display for OutOfMemoryText<'_> {
             write!(f, "with {} free in private pools (e.g., CUDA Graphs), ", Size(pooled))?;
         }
         write!(f, "and {} is reserved by tcuda but unallocated.", Size(cached))?;
-        if cached > 0 && self.0.segmented {
-            write!(
-                f,
-                " If reserved but unallocated memory is large try setting \
-                 TCUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
-            )?;
-        } else if cached > 0 {
-            write!(
-                f,
-                " What is reserved lies beside blocks in use, in parts too small to give back."
-            )?;
-        }
-        Ok(())
+        write_rest(f, self.0, cached)
     }
+}
+
+/// Why the rest was not given back before the allocation failed.
+fn write_rest(f: &mut fmt::Formatter<'_>, numbers: &OutOfMemory, cached: u64) -> fmt::Result {
+    let pending = numbers.pending.min(cached);
+    if pending > 0 {
+        write!(f, " {} of it was freed, and streams still use it.", Size(pending))?;
+    }
+    f.write_str(match cached - pending {
+        0 => "",
+        _ if numbers.segmented => {
+            " If reserved but unallocated memory is large try setting \
+             TCUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+        }
+        _ if numbers.captured => {
+            " A capture is under way: memory that it may use is given back after its end."
+        }
+        _ if numbers.allocated + pending > 0 => {
+            " What is reserved lies beside blocks in use, in parts too small to give back."
+        }
+        _ => {
+            " It became free meanwhile, or the driver did not take it back: try again, or call \
+             tcuda_memory_empty_cache."
+        }
+    })
 }
 
 fn write_users(f: &mut fmt::Formatter<'_>, users: &Users) -> fmt::Result {
@@ -97,7 +110,10 @@ impl fmt::Display for PoolOutOfMemoryText<'_> {
         write!(f, "\nDevice limit            : {}", Size(total))?;
         write!(f, "\nFree (according to CUDA): {}", Size(free))?;
         write!(f, "\ntcuda limit (set by user-supplied memory fraction)")?;
-        write!(f, "\n                        : {}", Size(limit.unwrap_or(u64::MAX)))
+        match limit {
+            Some(limit) => write!(f, "\n                        : {}", Size(limit)),
+            None => write!(f, "\n                        : none"),
+        }
     }
 }
 
@@ -133,6 +149,8 @@ mod tests {
             allocated: 3 << 30,
             cached: 0,
             pooled: 0,
+            pending: 0,
+            captured: false,
             users: Users::default(),
             rejected: false,
             segmented: false,
@@ -151,8 +169,10 @@ mod tests {
              Device limit            : 16.00 GiB\n\
              Free (according to CUDA): 2.00 MiB\n\
              tcuda limit (set by user-supplied memory fraction)\n\
-             \x20                       : 17179869184.00 GiB"
+             \x20                       : none"
         );
+        let limited = PoolOutOfMemoryText(&numbers).to_string();
+        assert!(limited.ends_with("fraction)\n                        : 1024.00 MiB"), "{limited}");
         let hint = "try setting TCUDA_ALLOC_CONF=expandable_segments:True";
         let segmented = OutOfMemory { cached: 1 << 20, segmented: true, ..numbers };
         assert!(OutOfMemoryText(&segmented).to_string().contains(hint));
@@ -183,6 +203,90 @@ mod tests {
             "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
              per_process_memory_fraction limit. Requested size: 20.00 MiB (1024.00 MiB allowed on \
              GPU 1, 3.00 GiB reserved by tcuda). Set throw_on_cudamalloc_oom:false to disable."
+        );
+    }
+
+    /// What the sentence ends with, by what is reserved beside the host's blocks.
+    #[test]
+    fn the_rest_has_its_reason() {
+        const MIB: u64 = 1 << 20;
+        let none = OutOfMemory {
+            device: 0,
+            wanted: 60 * MIB,
+            total: 64 * MIB,
+            free: 58 * MIB,
+            limit: None,
+            allocated: 0,
+            cached: 0,
+            pooled: 0,
+            pending: 0,
+            captured: false,
+            users: Users::default(),
+            rejected: false,
+            segmented: false,
+        };
+        let six = OutOfMemory { cached: 6 * MIB, ..none };
+        let held = OutOfMemory { allocated: MIB, ..six };
+        let used = OutOfMemory { pending: 5 * MIB, ..six };
+        let beside =
+            " What is reserved lies beside blocks in use, in parts too small to give back.";
+        let hint = " If reserved but unallocated memory is large try setting \
+                    TCUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.";
+        let later = " A capture is under way: memory that it may use is given back after its end.";
+        let freed = " 5.00 MiB of it was freed, and streams still use it.";
+        let again = " It became free meanwhile, or the driver did not take it back: try again, or \
+                     call tcuda_memory_empty_cache.";
+        for (numbers, end) in [
+            (none, String::new()),
+            (OutOfMemory { captured: true, segmented: true, ..none }, String::new()),
+            (OutOfMemory { pooled: 6 * MIB, ..six }, String::new()),
+            (six, again.into()),
+            (held, beside.into()),
+            (OutOfMemory { segmented: true, ..held }, hint.into()),
+            (OutOfMemory { segmented: true, ..six }, hint.into()),
+            (OutOfMemory { captured: true, ..six }, later.into()),
+            (OutOfMemory { captured: true, ..held }, later.into()),
+            (used, format!("{freed}{beside}")),
+            (OutOfMemory { captured: true, ..used }, format!("{freed}{later}")),
+            (OutOfMemory { segmented: true, ..used }, format!("{freed}{hint}")),
+            (OutOfMemory { pending: 5 * MIB, cached: 5 * MIB, ..none }, freed.into()),
+        ] {
+            let text = OutOfMemoryText(&numbers).to_string();
+            let (_, rest) = text.split_once("reserved by tcuda but unallocated.").unwrap();
+            assert_eq!(rest, end, "{numbers:?}");
+        }
+        let huge = OutOfMemory { wanted: 1 << 60, ..none };
+        assert_eq!(
+            OutOfMemoryText(&huge).to_string(),
+            "CUDA out of memory. Tried to allocate more than 1EB memory."
+        );
+    }
+
+    /// Who else uses the device, by how many are known.
+    #[test]
+    fn others_are_counted() {
+        struct Text(Users);
+        impl fmt::Display for Text {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_users(f, &self.0)
+            }
+        }
+        let two = "Process 10 has 2.00 MiB memory in use. Process 11 has 3.00 MiB memory in use. ";
+        for (num_others, text) in [
+            (0, String::new()),
+            (1, "Process 10 has 2.00 MiB memory in use. ".into()),
+            (2, two.into()),
+            (3, format!("{two}1 more process uses it. ")),
+            (4, format!("{two}2 more processes use it. ")),
+        ] {
+            let (pids, bytes) = ([10, 11], [2 << 20, 3 << 20]);
+            let users = Users { own_bytes: None, pids, bytes, num_others };
+            assert_eq!(Text(users).to_string(), text);
+        }
+        let own = Users { own_bytes: Some(7), ..Users::default() };
+        assert_eq!(
+            Text(own).to_string(),
+            "Including non-tcuda memory, this process has 7 bytes memory in use. "
         );
     }
 }

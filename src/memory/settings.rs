@@ -1,6 +1,7 @@
 //! What the allocator is told by TCUDA_ALLOC_CONF, by PyTorch's variables, or at run time.
 
-use super::grammar::{self, ConfigError};
+use super::config_error::ConfigError;
+use super::grammar;
 use super::host_settings::HostSettings;
 use super::{poison, suballocations};
 use crate::environment;

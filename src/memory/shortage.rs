@@ -30,9 +30,9 @@ impl DeviceMemory {
         }
         if self.rejects(&failure) {
             self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
-            return Err(self.out_of_memory(device, bytes, true));
+            return Err(self.out_of_memory(runtime, device, bytes, true));
         }
-        Err(self.refuse_direct(device, origin, bytes))
+        Err(self.refuse_direct(runtime, device, origin, bytes))
     }
 
     fn climb_once(
@@ -78,9 +78,15 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn refuse_direct(&self, device: &Device, origin: &Origin, bytes: u64) -> Error {
+    fn refuse_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        bytes: u64,
+    ) -> Error {
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
-        match self.out_of_memory(device, bytes, false) {
+        match self.out_of_memory(runtime, device, bytes, false) {
             Error::OutOfMemory(numbers) => {
                 history::out_of_memory(self.ordinal, bytes, numbers.free);
                 if !matches!(origin, Origin::DriverPool { .. }) {

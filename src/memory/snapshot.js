@@ -4,6 +4,10 @@ const D = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const ALLOC = 0, REQUESTED = 1, COMPLETED = 2, EVENT = 6, MOST_SHIFTS = 2e6;
 const STATES = ["free", "allocated", "freed, awaits streams"];
+const HELP = {
+  "of reserved is free": "memory from the driver that no block has",
+  "of free is outside the largest block": "free memory that does not lie together with the largest free block",
+};
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const hex = value => "0x" + value.toString(16);
 function size(bytes) {
@@ -398,14 +402,15 @@ function show(index) {
   const held = sum(block => block.state === 1 ? block.bytes : 0), free = sum(block => block.state ? 0 : block.bytes);
   const reserved = sum(block => block.bytes), waste = sum(block => block.state ? block.bytes - block.requested : 0);
   const largest = Math.max(0, ...segments.flatMap(segment => segment.blocks.map(block => block.state ? 0 : block.bytes)));
+  const share = (part, whole) => (whole ? 100 * part / whole : 0).toFixed(1) + " %";
   const tiles = [["allocated", size(held)], ["reserved", size(reserved)], ["peak allocated", size(past.allocated_peak)],
     ["peak reserved", size(past.reserved_peak)], ["reserved and free", size(free)],
-    ["fragmentation", free ? (100 * (1 - largest / free)).toFixed(1) + " %" : "0 %"],
+    ["of reserved is free", share(free, reserved)], ["of free is outside the largest block", share(free - largest, free)],
     ["lost to rounding", size(waste)], ["events" + (past.dropped ? `, ${past.dropped} dropped` : ""), count]];
   $("tiles").replaceChildren(...tiles.map(([name, value]) => {
     const tile = document.createElement("div");
     tile.className = "tile";
-    if (name === "fragmentation") tile.title = "the part of the free bytes that is not in the largest free block";
+    tile.title = HELP[name] || "";
     tile.append(node("b", value), node("span", name));
     return tile;
   }));

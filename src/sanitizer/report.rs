@@ -9,6 +9,7 @@ use super::text::{Kept, Line, Texts, Words, add_stack};
 use super::world::Who;
 use crate::error::Result;
 use crate::memory::frames::Stacks;
+use crate::text::Count;
 use std::fmt;
 
 /// Reports that are kept unless the host says otherwise.
@@ -153,7 +154,7 @@ fn describe(found: &Found, blocks: &Blocks, stacks: &Stacks, texts: &mut Texts) 
     let block = blocks.find(found.start);
     let mut place = Line::default();
     if let Some(((start, end), block)) = block {
-        place.add(format_args!("{} bytes at {start:#x}", end - start))?;
+        place.add(format_args!("{} at {start:#x}", Count((end - start) as usize, "byte")))?;
         match block.owner {
             Some(who) => place.add(format_args!(", in the order of {}", Stream(who)))?,
             None => place.add(format_args!(" of pinned memory"))?,
@@ -245,8 +246,9 @@ impl fmt::Display for Shown<'_> {
         writeln!(f, "============================")?;
         writeln!(
             f,
-            "tcuda found a possible data race on {} bytes at {:#x}",
-            report.bytes, report.start
+            "tcuda found a possible data race on {} at {:#x}",
+            Count(report.bytes as usize, "byte"),
+            report.start
         )?;
         show(f, "Access", &report.current, label, frames)?;
         show(f, "Earlier access", &report.previous, before, frames_before)?;
@@ -278,7 +280,7 @@ fn show(
         "{what} by stream {} of device {}, operation {}: {label}",
         access.stream_id, access.device, access.sequence
     )?;
-    writeln!(f, "  {does} {} bytes at {:#x}", access.bytes, access.start)?;
+    writeln!(f, "  {does} {} at {:#x}", Count(access.bytes as usize, "byte"), access.start)?;
     if frames.is_empty() {
         return Ok(());
     }

@@ -423,6 +423,11 @@ impl HostMemory {
         }
     }
 
+    /// Is an address in memory that the library got from the driver, in use or not?
+    pub fn has(&self, address: usize) -> bool {
+        self.directory.find(address).is_some()
+    }
+
     /// All statistics.
     pub fn statistics(&self) -> HostStatistics {
         let (mut allocated, mut freed) = ([0; 2], [0; 2]);

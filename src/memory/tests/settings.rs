@@ -1,6 +1,6 @@
 //! Texts with settings: what each key means, and what each mistake is told.
 
-use super::super::grammar::ConfigError;
+use super::super::config_error::ConfigError;
 use super::super::settings::{Backend, Settings};
 use crate::error::Error;
 use proptest::prelude::*;
@@ -118,8 +118,6 @@ fn every_mistake_is_told_in_pytorchs_words() {
         ("backend,native", "Expected separator ':' in what is said of backend, but got ','"),
         ("backend:native:native", "Expected separator ',' in what is said of backend, but got ':'"),
         ("backend:system", "Unknown allocator backend, options are native and cudaMallocAsync"),
-        ("backend:", "backend is ''"),
-        ("backend::", "backend is ':'"),
         (
             "max_split_size_mb:19",
             "CachingAllocator option max_split_size_mb too small, must be >= 20, got 19",
@@ -128,7 +126,43 @@ fn every_mistake_is_told_in_pytorchs_words() {
             "large_segment_size_mb:32,max_split_size_mb:31",
             "CachingAllocator option max_split_size_mb too small, must be >= 32",
         ),
-        ("max_split_size_mb:-1", "max_split_size_mb is '-1', which is not a number in range"),
+        (
+            "max_split_size_mb:-1",
+            "max_split_size_mb is '-1', which is not a number in range; write for example \
+             max_split_size_mb:512",
+        ),
+        (
+            "garbage_collection_threshold:nan",
+            "garbage_collection_threshold is 'nan', which is not a number in range; write for \
+             example garbage_collection_threshold:0.8",
+        ),
+        (
+            "per_process_memory_fraction:",
+            "per_process_memory_fraction has no value; write for example \
+             per_process_memory_fraction:0.8",
+        ),
+        (
+            "sharing_threshold:inf",
+            "sharing_threshold is 'inf', which is not a number in range; write for example \
+             sharing_threshold:0.5",
+        ),
+        ("backend:", "backend has no value; write for example backend:native"),
+        ("backend::", "backend is ':', which is not a name; write for example backend:native"),
+        (
+            "roundup_power2_divisions:x",
+            "roundup_power2_divisions is 'x', which is not a number in range; write for example \
+             roundup_power2_divisions:4, or [256:1,512:2,>:4]",
+        ),
+        (
+            "pinned_num_register_threads:two",
+            "pinned_num_register_threads is 'two', which is not a number in range; write for \
+             example pinned_num_register_threads:8",
+        ),
+        (
+            "expandable_segments_reserve:,",
+            "expandable_segments_reserve is ',', which is not a value; write for example \
+             expandable_segments_reserve:512",
+        ),
         ("max_split_size_mb:many", "max_split_size_mb is 'many'"),
         ("max_split_size_mb:18446744073709551616", "is '18446744073709551616'"),
         (
