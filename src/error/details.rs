@@ -16,8 +16,8 @@ pub struct OutOfMemory {
     pub total: u64,
     /// What the driver said was free.
     pub free: u64,
-    /// Limit of this process, if one is set.
-    pub limit: Option<u64>,
+    /// Limit of this process; `u64::MAX`: none is set.
+    pub limit: u64,
     /// Held by the host.
     pub allocated: u64,
     /// Held by the cache and not by the host.

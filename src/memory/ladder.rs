@@ -355,7 +355,7 @@ impl DeviceMemory {
             wanted,
             total,
             free,
-            limit: (limit != u64::MAX).then_some(limit),
+            limit,
             allocated,
             cached: reserved.saturating_sub(allocated),
             pooled: self.pooled_bytes(),

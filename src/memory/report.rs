@@ -36,7 +36,7 @@ impl fmt::Display for OutOfMemoryText<'_> {
                  per_process_memory_fraction limit. Requested size: {} ({} allowed on GPU \
                  {device}, {} reserved by tcuda). Set throw_on_cudamalloc_oom:false to disable.",
                 Size(wanted),
-                Size(limit.unwrap_or(total)),
+                Size(limit.min(total)),
                 Size(allocated + cached)
             );
         }
@@ -44,7 +44,7 @@ impl fmt::Display for OutOfMemoryText<'_> {
         write!(f, "GPU {device} has a total capacity of {} ", Size(total))?;
         write!(f, "of which {} is free. ", Size(free))?;
         write_users(f, &users)?;
-        if let Some(limit) = limit {
+        if limit != u64::MAX {
             write!(f, "{} allowed; ", Size(limit))?;
         }
         let cached = cached.saturating_sub(pooled);
@@ -111,8 +111,8 @@ impl fmt::Display for PoolOutOfMemoryText<'_> {
         write!(f, "\nFree (according to CUDA): {}", Size(free))?;
         write!(f, "\ntcuda limit (set by user-supplied memory fraction)")?;
         match limit {
-            Some(limit) => write!(f, "\n                        : {}", Size(limit)),
-            None => write!(f, "\n                        : none"),
+            u64::MAX => write!(f, "\n                        : none"),
+            limit => write!(f, "\n                        : {}", Size(limit)),
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
             wanted: 20 << 20,
             total: 16 << 30,
             free: 2 << 20,
-            limit: Some(1 << 30),
+            limit: 1 << 30,
             allocated: 3 << 30,
             cached: 0,
             pooled: 0,
@@ -162,7 +162,7 @@ mod tests {
              3.00 GiB is allocated by tcuda, and 0 bytes is reserved by tcuda but unallocated."
         );
         assert_eq!(
-            PoolOutOfMemoryText(&OutOfMemory { limit: None, ..numbers }).to_string(),
+            PoolOutOfMemoryText(&OutOfMemory { limit: u64::MAX, ..numbers }).to_string(),
             "Allocation on device 1 would exceed allowed memory. (out of memory)\n\
              Currently allocated     : 3.00 GiB\n\
              Requested               : 20.00 MiB\n\
@@ -215,7 +215,7 @@ mod tests {
             wanted: 60 * MIB,
             total: 64 * MIB,
             free: 58 * MIB,
-            limit: None,
+            limit: u64::MAX,
             allocated: 0,
             cached: 0,
             pooled: 0,

@@ -42,12 +42,12 @@ fn the_limit_is_kept_to_the_byte() {
         // One byte less than 8 MiB.
         memory.set_fraction((8 * MIB) as f64 / (1u64 << 30) as f64 - 1e-10).unwrap();
         let numbers = runs_out(bench, stream, 8 * MIB);
-        assert_eq!(numbers.limit, Some(8 * MIB - 1));
+        assert_eq!(numbers.limit, 8 * MIB - 1);
         assert_eq!((numbers.free, numbers.total, numbers.cached), (1 << 30, 1 << 30, 0));
         assert_eq!(bench.calls(Call::cuMemCreate), 0, "the driver was not asked");
         memory.set_fraction((8 * MIB) as f64 / (1u64 << 30) as f64).unwrap();
         let block = bench.malloc(stream, 8 * MIB);
-        assert_eq!(runs_out(bench, stream, 512).limit, Some(8 * MIB));
+        assert_eq!(runs_out(bench, stream, 512).limit, 8 * MIB);
         assert_eq!(counters(bench), [2, 2, 0, 2]);
         // A lower limit takes nothing away.
         memory.set_fraction(0.0).unwrap();
@@ -177,7 +177,7 @@ fn an_early_rejection_asks_nobody_and_says_how_to_turn_it_off() {
         bench.free(bench.malloc(other, 60 * MIB));
         let numbers = runs_out(bench, stream, 8 * MIB);
         assert!(numbers.rejected);
-        assert_eq!((numbers.wanted, numbers.limit), (8 * MIB, Some(64 * MIB)));
+        assert_eq!((numbers.wanted, numbers.limit), (8 * MIB, 64 * MIB));
         assert_eq!(counters(bench), [0, 0, 1, 0]);
         assert_eq!(bench.reserved(), 60 * MIB, "nothing was reclaimed");
         configure("throw_on_cudamalloc_oom:False");
