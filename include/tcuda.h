@@ -6,6 +6,8 @@
  *            and tcuda_last_error() tells this thread what was wrong and what to do.
  * Order      Subject, inputs, stream, outputs. Names carry units (_bytes, _ms, _us, _mw, _mhz).
  *            A fixed attribute is a bare noun; one that can be written has _get and _set.
+ * torch      In parentheses: what a function is called in PyTorch, (torch.cuda.set_device). (+): it
+ *            has no such function.
  * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere. Other
  *            negative numbers are TCUDA_STATUS_INVALID_DEVICE, except where a comment says more.
  * No driver  tcuda_is_available gives false and tcuda_device_count 0; statistics are 0; seeds wait;
@@ -121,7 +123,8 @@ typedef enum tcuda_status {
     TCUDA_STATUS_INVALID_STATE = 5,     /**< Right call, wrong time: end without begin, too late. */
     TCUDA_STATUS_NOT_READY = 6,         /**< Elapsed time of events that have not completed. */
     TCUDA_STATUS_WOULD_SYNCHRONIZE = 7, /**< Refused by sync debug mode 2. */
-    TCUDA_STATUS_OUT_OF_MEMORY = 20,    /**< Device memory, after all reclaiming and retrying. */
+    /** Device memory, after all reclaiming and retrying. (torch.cuda.OutOfMemoryError) */
+    TCUDA_STATUS_OUT_OF_MEMORY = 20,
     TCUDA_STATUS_OUT_OF_HOST_MEMORY = 21, /**< Host memory, pinned or not. */
     TCUDA_STATUS_NO_DRIVER = 22,          /**< libcuda is absent or too old. */
     TCUDA_STATUS_NO_DEVICE = 23,          /**< Driver without a usable GPU. */
@@ -157,26 +160,33 @@ typedef void (*tcuda_log_fn)(void *user_data, tcuda_log_level level, const char 
 /** Frees user_data: see Callbacks on the front page. */
 typedef void (*tcuda_destroy_fn)(void *user_data);
 
-/** Version of the loaded library, to compare with TCUDA_VERSION. */
+/** Version of the loaded library, to compare with TCUDA_VERSION. (+) */
 TCUDA_API
 uint32_t tcuda_version(void);
 
-/** Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers. */
+/**
+ * Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers.
+ * (torch.cuda.cudaStatus)
+ */
 TCUDA_API
 const char *tcuda_status_name(int32_t status);
 
 /**
  * Sentence about this thread's last failure, valid until its next one; "" if there was none.
  * Successful calls keep it.
+ * (the text of torch.cuda.CudaError, which torch.cuda.check_error raises)
  */
 TCUDA_API
 const char *tcuda_last_error(void);
 
-/** The same, copied. */
+/** The same, copied. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_last_error_message(char *buf, size_t len, size_t *needed);
 
-/** Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone. */
+/**
+ * Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone.
+ * (the code of torch.cuda.CudaError)
+ */
 TCUDA_API
 int32_t tcuda_last_error_native(void);
 
@@ -185,7 +195,7 @@ int32_t tcuda_last_error_native(void);
  * warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
  * without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
  * error, warning, info or debug) says up to which level all lines are written there instead; it is
- * read at initialisation.
+ * read at initialisation. (+)
  *
  * @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
  * @param callback  may be NULL: silence, also on stderr
@@ -197,7 +207,7 @@ tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback
 /**
  * Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
  * environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
- * never turns to the simulated machine by itself.
+ * never turns to the simulated machine by itself. (+)
  *
  * @param name     "cuda" or "sim"
  * @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
@@ -205,13 +215,13 @@ tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_select(const char *name, const char *options);
 
-/** "cuda" or "sim": what runs, or would run. */
+/** "cuda" or "sim": what runs, or would run. (+) */
 TCUDA_API
 const char *tcuda_backend_name(void);
 
 /**
  * Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
- * two threads make at the same moment may count as one.
+ * two threads make at the same moment may count as one. (+)
  *
  * @param function  "cuMemMap"; may be NULL: of all
  * @param[out] count  calls since initialisation; 0 before it
@@ -224,7 +234,7 @@ tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
  * host that makes calls of its own, to capture a stream say, runs on both. The function has the
  * form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
  * 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
- * tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown.
+ * tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown. (+)
  *
  * @param function      "cuStreamBeginCapture": without the suffix of a version
  * @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
@@ -233,7 +243,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_function(const char *function, void **address);
 
 /**
- * Makes a driver function fail, for tests of hosts.
+ * Makes a driver function fail, for tests of hosts. (+)
  *
  * @param function  "cuMemMap"; may be NULL: any
  * @param nth       its nth call from now fails; 0 takes the rule for this function back
@@ -265,7 +275,7 @@ tcuda_status tcuda_backend_inject(const char *function, uint64_t nth, int32_t re
  * Then it works again, as one that is really lost would not.
  *
  * The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
- * then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT.
+ * then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
  *
  * @param rules  may be NULL, as "": takes all rules back
  */
@@ -274,7 +284,7 @@ tcuda_status tcuda_backend_faults(const char *rules);
 
 /**
  * How often rules have fired: driver calls that failed or were slow because of
- * tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included.
+ * tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included. (+)
  *
  * @param[out] fired  since the process began
  */
@@ -284,7 +294,7 @@ tcuda_status tcuda_backend_fault_count(uint64_t *fired);
 /**
  * Waits for all work and frees everything. Handles that are still alive are logged, counted and
  * stale from now on; memory that was not freed is gone. The next call that needs it initialises
- * anew. Not from a callback.
+ * anew. Not from a callback. (+)
  *
  * @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
  */
@@ -340,7 +350,7 @@ typedef struct tcuda_device_info {
     int32_t has_memory_pools;              /**< cuMemAllocAsync. */
 } tcuda_device_info;
 
-/** Initialises now; otherwise the first call that needs it does. */
+/** Initialises now; otherwise the first call that needs it does. (torch.cuda.init) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_init(void);
 
@@ -394,7 +404,7 @@ tcuda_status tcuda_device_exchange(int32_t device, int32_t *previous);
 
 /**
  * The device that an address belongs to; -1 when it is not device memory, as none is without a
- * driver.
+ * driver. (torch.cuda.device_of)
  *
  * @param ptr  any address, also inside a block; may be NULL: -1
  */
@@ -410,7 +420,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_name(int32_t device, char *buf, size_t len, size_t *needed);
 
 /**
- * Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability)
+ * Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability;
+ * torch.cuda.is_bf16_supported and torch.cuda.is_tf32_supported: 8.0 and above)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
  */
@@ -437,7 +448,7 @@ tcuda_status tcuda_device_can_access_peer(int32_t device, int32_t peer, bool *po
 
 /**
  * Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
- * again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+ * again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
  *
  * @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
  */
@@ -454,6 +465,7 @@ tcuda_status tcuda_device_synchronize(int32_t device);
 
 /**
  * What happens when a call makes the host wait for the device where that is easily overlooked.
+ * (torch.cuda.get_sync_debug_mode)
  *
  * @param[out] mode  TCUDA_SYNC_DEBUG_...
  */
@@ -464,6 +476,7 @@ tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
  * Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
  * tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
  * event means to wait. The first call that turns it on warns of that.
+ * (torch.cuda.set_sync_debug_mode)
  *
  * @param mode  TCUDA_SYNC_DEBUG_...
  */
@@ -477,7 +490,10 @@ tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
 
-/** The same as compiler flags, in torch.cuda.get_gencode_flags' form. */
+/**
+ * The same as compiler flags, in torch.cuda.get_gencode_flags' form.
+ * (torch.cuda.get_gencode_flags)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
 
@@ -529,6 +545,7 @@ tcuda_status tcuda_stream_create(int32_t device, int32_t priority, tcuda_stream 
 
 /**
  * Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+ * (the end of a torch.cuda.Stream)
  *
  * @param stream  may be NULL: no-op
  */
@@ -539,6 +556,7 @@ tcuda_status tcuda_stream_destroy(tcuda_stream *stream);
  * Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
  * last handle of it goes it must not be any thread's current stream any more: from then on memory
  * that was used on it waits for what it holds at that moment, and for nothing later.
+ * (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external)
  *
  * @param device     the device of the stream, whose primary context it must belong to
  * @param cu_stream  may be NULL: the device's default stream
@@ -548,16 +566,19 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_from_external(int32_t device, struct CUstream_st *cu_stream,
     tcuda_stream **stream);
 
-/** This thread's current stream of a device; borrowed. Compare streams by their ids. */
+/**
+ * This thread's current stream of a device; borrowed. Compare streams by their ids.
+ * (torch.cuda.current_stream)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_current(int32_t device, tcuda_stream **stream);
 
-/** The device's default (legacy NULL) stream; borrowed. */
+/** The device's default (legacy NULL) stream; borrowed. (torch.cuda.default_stream) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_default(int32_t device, tcuda_stream **stream);
 
 /**
- * Makes a stream and its device current for this thread.
+ * Makes a stream and its device current for this thread. (torch.cuda.set_stream)
  *
  * @param stream  NULL: the one that is current, which changes nothing, also without a driver
  */
@@ -567,6 +588,7 @@ tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
 /**
  * The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
  * tcuda_device_set(previous_device) if that is another device than the stream's.
+ * (torch.cuda.stream, torch.cuda.StreamContext)
  *
  * @param stream                NULL: the one that is current, which changes nothing
  * @param[out] previous         the current stream of the stream's device, borrowed; without a
@@ -577,22 +599,27 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous,
     int32_t *previous_device);
 
-/** Has all queued work finished? */
+/** Has all queued work finished? (torch.cuda.Stream.query) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
 
-/** Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR. */
+/**
+ * Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR.
+ * (torch.cuda.Stream.synchronize)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
 
 /**
  * Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
+ * (torch.cuda.Stream.wait_event)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
 
 /**
  * Work queued from now on waits for what `other` holds now; any two devices.
+ * (torch.cuda.Stream.wait_stream)
  *
  * @param stream, other  NULL: the current stream of the current device
  */
@@ -619,7 +646,7 @@ tcuda_status tcuda_stream_record_new_event(tcuda_stream *stream, uint32_t flags,
  * and also when it never runs because the device was lost. In a capture of a tcuda_graph the
  * function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
  * nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
- * refuses it with TCUDA_STATUS_CAPTURING.
+ * refuses it with TCUDA_STATUS_CAPTURING. (+)
  *
  * @param callback  what to call
  */
@@ -627,28 +654,34 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callback,
     void *user_data, tcuda_destroy_fn destroy);
 
-/** Ordinal of a stream's device. */
+/** Ordinal of a stream's device. (torch.cuda.Stream.device) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_device(tcuda_stream *stream, int32_t *device);
 
-/** Priority as granted. */
+/** Priority as granted. (torch.cuda.Stream.priority) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_priority(tcuda_stream *stream, int32_t *priority);
 
-/** torch's id of a stream: 0 for default streams; equal for equal streams of a device. */
+/**
+ * torch's id of a stream: 0 for default streams; equal for equal streams of a device.
+ * (torch.cuda.Stream.stream_id)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_id(tcuda_stream *stream, int64_t *id);
 
-/** The CUstream, NULL for default streams; borrowed. */
+/** The CUstream, NULL for default streams; borrowed. (torch.cuda.Stream.cuda_stream) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_native(tcuda_stream *stream, struct CUstream_st **cu_stream);
 
-/** Priorities of a device: least urgent (0) and most urgent (0 to -3). */
+/**
+ * Priorities of a device: least urgent (0) and most urgent (0 to -3).
+ * (torch.cuda.Stream.priority_range)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_priority_range(int32_t device, int32_t *least, int32_t *greatest);
 
 /**
- * An event; it gets its device and CUevent at the first record.
+ * An event; it gets its device and CUevent at the first record. (torch.cuda.Event)
  *
  * @param flags        TCUDA_EVENT_... combined, or 0
  * @param[out] event   the caller's, to be destroyed
@@ -657,7 +690,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_create(uint32_t flags, tcuda_event **event);
 
 /**
- * Recycles an event; streams that wait for it still do.
+ * Recycles an event; streams that wait for it still do. (the end of a torch.cuda.Event)
  *
  * @param event  may be NULL: no-op
  */
@@ -666,45 +699,52 @@ tcuda_status tcuda_event_destroy(tcuda_event *event);
 
 /**
  * Marks the present end of a stream; recording again moves the mark. The first record binds the
- * event to the stream's device.
+ * event to the stream's device. (torch.cuda.Event.record)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_record(tcuda_event *event, tcuda_stream *stream);
 
-/** Has it been reached? True if it was never recorded. */
+/** Has it been reached? True if it was never recorded. (torch.cuda.Event.query) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_query(tcuda_event *event, bool *done);
 
-/** Waits until it is reached; returns at once if it was never recorded. */
+/**
+ * Waits until it is reached; returns at once if it was never recorded.
+ * (torch.cuda.Event.synchronize)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_synchronize(tcuda_event *event);
 
-/** tcuda_stream_wait_event, event first; no-op if it was never recorded. */
+/** tcuda_stream_wait_event, event first; no-op if it was never recorded. (torch.cuda.Event.wait) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_wait(tcuda_event *event, tcuda_stream *stream);
 
-/** Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that. */
+/**
+ * Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.
+ * (torch.cuda.Event.elapsed_time)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_elapsed_ms(tcuda_event *start, tcuda_event *end, float *elapsed_ms);
 
-/** Ordinal of an event's device, -1 before the first record. */
+/** Ordinal of an event's device, -1 before the first record. (torch.cuda.Event.device) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_device(tcuda_event *event, int32_t *device);
 
-/** The CUevent, NULL before the first record; borrowed. */
+/** The CUevent, NULL before the first record; borrowed. (torch.cuda.Event.cuda_event) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event);
 
 /**
  * Handle of an INTERPROCESS event for other processes, which open it with
  * tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
- * device. Destroy the event when the others have done with it. (Event.ipc_handle)
+ * device. Destroy the event when the others have done with it. (torch.cuda.Event.ipc_handle)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_ipc_handle(tcuda_event *event, tcuda_ipc_event_handle *handle);
 
 /**
- * Opens another process's event: to be waited for, asked, and recorded. (Event.from_ipc_handle)
+ * Opens another process's event: to be waited for, asked, and recorded.
+ * (torch.cuda.Event.from_ipc_handle)
  *
  * @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE
  * @param handle      what tcuda_event_ipc_handle wrote in the other process
@@ -718,7 +758,7 @@ tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_h
  * Copies bytes between any two places, of the host or of any device; only pageable host memory
  * makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
  * ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
- * (TCUDA_STATUS_DEVICE_LOST), as in CUDA.
+ * (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
  * @param stream    NULL: the current stream of dst's device, else of src's
@@ -727,7 +767,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_copy(void *dst, const void *src, size_t bytes, tcuda_stream *stream);
 
 /**
- * Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows.
+ * Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows. (+)
  *
  * @param dst, src  device or host memory; may be NULL if nothing is to be copied
  * @param stream    NULL: the current stream of dst's device, else of src's
@@ -737,7 +777,7 @@ tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
     size_t src_pitch_bytes, size_t width_bytes, size_t rows, tcuda_stream *stream);
 
 /**
- * Writes a value over and over. As for tcuda_copy, the range is not looked up.
+ * Writes a value over and over. As for tcuda_copy, the range is not looked up. (+)
  *
  * @param ptr          device memory, of any alignment; may be NULL if count is 0
  * @param value        host memory, read before the call returns
@@ -786,7 +826,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);
 
 /**
- * tcuda_malloc with a handle.
+ * tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)
  *
  * @param[out] allocation  the caller's, to be destroyed, which frees the block
  */
@@ -795,26 +835,26 @@ tcuda_status tcuda_allocation_create(size_t bytes, int32_t device, tcuda_stream 
     tcuda_allocation **allocation);
 
 /**
- * Frees the block of an allocation.
+ * Frees the block of an allocation. (torch.cuda.caching_allocator_delete)
  *
  * @param allocation  may be NULL: no-op
  */
 TCUDA_API
 tcuda_status tcuda_allocation_destroy(tcuda_allocation *allocation);
 
-/** First byte of an allocation; NULL if it has none. */
+/** First byte of an allocation; NULL if it has none. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_pointer(tcuda_allocation *allocation, void **ptr);
 
-/** Size of an allocation as it was asked for. */
+/** Size of an allocation as it was asked for. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_bytes(tcuda_allocation *allocation, size_t *bytes);
 
-/** Ordinal of an allocation's device. */
+/** Ordinal of an allocation's device. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_device(tcuda_allocation *allocation, int32_t *device);
 
-/** The stream that an allocation was made on; borrowed. */
+/** The stream that an allocation was made on; borrowed. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream **stream);
 
@@ -923,6 +963,7 @@ tcuda_status tcuda_memory_stat_keys(int32_t device, char *buf, size_t len, size_
 /**
  * All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
  * "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
+ * (torch.cuda.memory_stats_as_nested_dict)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_json(int32_t device, char *buf, size_t len, size_t *needed);
@@ -935,15 +976,21 @@ tcuda_status tcuda_memory_allocated(int32_t device, size_t *bytes);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_max_allocated(int32_t device, size_t *bytes);
 
-/** reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved) */
+/**
+ * reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,
+ * torch.cuda.memory_cached)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reserved(int32_t device, size_t *bytes);
 
-/** reserved_bytes.all.peak. (torch.cuda.max_memory_reserved) */
+/** reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_max_reserved(int32_t device, size_t *bytes);
 
-/** Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats) */
+/**
+ * Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats,
+ * torch.cuda.reset_max_memory_allocated, torch.cuda.reset_max_memory_cached)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reset_peak(int32_t device);
 
@@ -958,7 +1005,7 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
  * by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
  * They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
  * tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
- * tcuda_shutdown closes all.
+ * tcuda_shutdown closes all. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_push(int32_t device);
@@ -966,7 +1013,7 @@ tcuda_status tcuda_memory_stats_push(int32_t device);
 /**
  * Closes this thread's newest scope of a device and gives what happened in it: each peak is the
  * highest value since then, each total and num_... what was added since, each current value what
- * is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none.
+ * is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none. (+)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
  */
@@ -974,7 +1021,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *stats);
 
 /**
- * torch.cuda.memory_summary's table.
+ * All statistics as a table for people. (torch.cuda.memory_summary)
  *
  * @param abbreviated  1: without the rows of the pools; 0: with them
  */
@@ -992,7 +1039,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
 
 /**
- * The same as a list, in NVML's order.
+ * The same as a list, in NVML's order. (torch.cuda.list_gpu_processes)
  *
  * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
  * @param      capacity   how many there is room for
@@ -1046,7 +1093,7 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
 /**
  * Registers a function that is asked before an allocation fails for want of device memory, after
  * everything unused was given back. The newest is asked first, and all are; if one of them says
- * that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
+ * that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out. (+)
  *
  * @param callback       not NULL
  * @param user_data      the caller's, passed to the callback; may be NULL
@@ -1059,7 +1106,7 @@ tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void
 
 /**
  * Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
- * callback, as this one may be, when the last of them has returned from it.
+ * callback, as this one may be, when the last of them has returned from it. (+)
  *
  * @param observer  may be NULL: no-op
  */
@@ -1069,7 +1116,7 @@ tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 /**
  * The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
  * tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
- * force.
+ * force. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
@@ -1087,6 +1134,7 @@ tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
  * gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
  *
  * The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
+ * (torch.cuda.memory._set_allocator_settings)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_set(const char *config);
@@ -1112,7 +1160,7 @@ const char *tcuda_allocator_backend(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_enable(int32_t enabled);
 
-/** Does the native backend cache what is freed? */
+/** Does the native backend cache what is freed? (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 
@@ -1235,7 +1283,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_create(int32_t with_history, tcuda_memory_snapshot **snapshot);
 
 /**
- * Forgets a snapshot.
+ * Forgets a snapshot. (+)
  *
  * @param snapshot  may be NULL: no-op
  */
@@ -1244,14 +1292,14 @@ tcuda_status tcuda_memory_snapshot_destroy(tcuda_memory_snapshot *snapshot);
 
 /**
  * How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
- * them in the same order.
+ * them in the same order. (torch.cuda.memory_snapshot)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_t *segment_count,
     size_t *block_count);
 
 /**
- * A segment of a snapshot.
+ * A segment of a snapshot. (torch.cuda.memory_snapshot)
  *
  * @param index            below the number of segments
  * @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
@@ -1261,7 +1309,7 @@ tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size
     tcuda_segment_info *segment);
 
 /**
- * A block of a snapshot.
+ * A block of a snapshot. (torch.cuda.memory_snapshot)
  *
  * @param index          below the number of blocks; a segment names its first
  * @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
@@ -1272,7 +1320,7 @@ tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t
 
 /**
  * A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
- * page of PyTorch and torch/cuda/_memory_viz.py open it.
+ * page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
  *
  * @param[out] buf  bytes, without a NUL; of no use where they are cut
  */
@@ -1282,7 +1330,7 @@ tcuda_status tcuda_memory_snapshot_pickle(tcuda_memory_snapshot *snapshot, void 
 
 /**
  * The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
- * history of deep stacks is large.
+ * history of deep stacks is large. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
@@ -1290,7 +1338,7 @@ tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *b
 
 /**
  * A snapshot as one page that needs no other file and no network: allocated memory over time by
- * block, and a map of the segments.
+ * block, and a map of the segments. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
@@ -1354,7 +1402,7 @@ tcuda_status tcuda_pluggable_allocator_load(const char *path, const char *alloc_
     const char *free_symbol, tcuda_pluggable_allocator **allocator);
 
 /**
- * The same from two functions of this process.
+ * The same from two functions of this process. (torch.cuda.CUDAPluggableAllocator)
  *
  * @param alloc_fn        not NULL
  * @param free_fn         not NULL
@@ -1366,6 +1414,7 @@ tcuda_status tcuda_pluggable_allocator_create(tcuda_torch_malloc_fn alloc_fn,
 
 /**
  * Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+ * (the end of a torch.cuda.CUDAPluggableAllocator)
  *
  * @param allocator  may be NULL: no-op
  */
@@ -1374,6 +1423,7 @@ tcuda_status tcuda_pluggable_allocator_destroy(tcuda_pluggable_allocator *alloca
 
 /**
  * Sets the optional functions; those that were set before and are NULL now are left out again.
+ * (the set_..._fn of torch.cuda.CUDAPluggableAllocator)
  *
  * @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
  * @param hooks      start from TCUDA_INIT(tcuda_pluggable_hooks)
@@ -1432,7 +1482,7 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
  * Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
  * until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
  * once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
- * may still use it.
+ * may still use it. (the end of a torch.cuda.MemPool)
  *
  * @param pool  may be NULL: no-op
  */
@@ -1450,7 +1500,7 @@ tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
 
 /**
  * Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
- * destroyed since.
+ * destroyed since. (the end of torch.cuda.use_mem_pool)
  *
  * @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where it was destroyed, the
  * same handle, or TCUDA_STATUS_INVALID_HANDLE
@@ -1465,7 +1515,7 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
  * the blocks but tcuda_free; allocating there, and replaying a graph of the pool, is
  * TCUDA_STATUS_INVALID_STATE. So is sleeping while a block is in use that the pool lent
  * (TCUDA_MEM_POOL_USE_ON_OOM); the sentence names it. A pool that sleeps goes on sleeping, with
- * what was kept. (torch_memory_saver, vLLM's sleep mode)
+ * what was kept. (+: torch_memory_saver, vLLM's sleep mode)
  *
  * @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
  * hold afterwards is undefined
@@ -1478,6 +1528,7 @@ tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
  * nothing. Where memory is short, unused memory of the library is given back and observers are
  * asked, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps
  * on: free some, and try again. No-op on a pool that is awake.
+ * (+: torch_memory_saver, vLLM's sleep mode)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
@@ -1512,6 +1563,7 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
  * NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
  * for errors the first one is written to stderr. On a stream that is captured, the block comes
  * from the pool that tcuda_torch_begin_allocate_to_pool began.
+ * (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param bytes      0: NULL
  * @param device     ordinal
@@ -1524,6 +1576,7 @@ void *tcuda_torch_malloc(ptrdiff_t bytes, int32_t device, struct CUstream_st *cu
 
 /**
  * Gives a block back, in the order of its stream; after tcuda_shutdown it does nothing.
+ * (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
  * @param bytes, device, cu_stream  are not looked at: tcuda knows them
@@ -1532,7 +1585,7 @@ TCUDA_API
 void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
 
 /**
- * For set_init_fn: initialises the library.
+ * For set_init_fn: initialises the library. (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
  */
@@ -1555,6 +1608,7 @@ void tcuda_torch_memory_fraction(double fraction, int32_t device);
 
 /**
  * For set_base_alloc_fn: the segment that holds an address.
+ * (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param ptr         any address of a segment; may be NULL: NULL
  * @param[out] bytes  its length; may be NULL
@@ -1565,7 +1619,7 @@ void *tcuda_torch_base_alloc(void *ptr, size_t *bytes);
 
 /**
  * For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
- * also used on a stream, of any device. (tcuda_record_stream)
+ * also used on a stream, of any device. (tcuda_record_stream) (torch.Tensor.record_stream)
  *
  * @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
  * @param cu_stream  may be NULL: the default stream of the block's device
@@ -1585,14 +1639,17 @@ TCUDA_API
 void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1,
     const void *filter);
 
-/** For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays. */
+/**
+ * For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays.
+ * (for torch.cuda.CUDAPluggableAllocator)
+ */
 TCUDA_API
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
 
 /**
  * For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
  * pool. After the last, memory of the pool that nobody uses goes with the next
- * tcuda_memory_empty_cache, or when memory is short.
+ * tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
  */
 TCUDA_API
 void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
@@ -1629,6 +1686,7 @@ typedef struct tcuda_host_memory_statistics {
  * order while the host goes on, so that its bytes must be left alone until the stream got there.
  * Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
  * more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
+ * (torch.Tensor.pin_memory)
  *
  * @param bytes     any size; 0: NULL and OK
  * @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
@@ -1640,6 +1698,7 @@ tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
  * Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
  * that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
  * does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
+ * (+)
  *
  * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
  */
@@ -1652,6 +1711,7 @@ tcuda_status tcuda_host_free(void *ptr);
  * recorded by themselves. A block that is used on a stream while that is captured into a graph may
  * be used by each launch: it is not reused before the last graph of that capture is gone and its
  * launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
+ * (+)
  *
  * @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
  * @param stream  NULL: the current stream of the current device
@@ -1661,7 +1721,8 @@ tcuda_status tcuda_host_record(void *ptr, tcuda_stream *stream);
 
 /**
  * All statistics of pinned memory; zeros before initialisation. Each number is exact; while other
- * threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats)
+ * threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats,
+ * torch.cuda.host_memory_stats_as_nested_dict)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_host_memory_statistics)
  */
@@ -1685,7 +1746,7 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 /**
  * Returns pinned memory in which no block is in use to the driver, which waits for the work of the
  * devices when there is any such memory. Freed blocks that still wait for streams stay. What the
- * driver refuses stays cached; the first failure is told.
+ * driver refuses stays cached; the first failure is told. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
@@ -1734,6 +1795,7 @@ tcuda_status tcuda_ipc_import(const tcuda_ipc_handle *handle, tcuda_stream *stre
 /**
  * Lets go of an imported block once, after the work that `stream` holds now; the host waits for
  * that. What other streams use the block for must be over, or come before that work.
+ * (the end of a tensor of torch.multiprocessing)
  *
  * @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
  * @param stream  NULL: the current stream of ptr's device
@@ -1743,7 +1805,7 @@ tcuda_status tcuda_ipc_close(void *ptr, tcuda_stream *stream);
 
 /**
  * Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
- * from now on. Who has imported it keeps the block until it closes it.
+ * from now on. Who has imported it keeps the block until it closes it. (+)
  *
  * @param handle  what tcuda_ipc_export wrote in this process
  */
@@ -1808,7 +1870,7 @@ typedef struct tcuda_tensor {
 
 /**
  * Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
- * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+ * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
  *
  * @param tensor  one that the library filled in, its data, shape and strides as they were, or
  * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
@@ -1828,6 +1890,7 @@ tcuda_status tcuda_tensor_device_of(const tcuda_tensor *tensor, int32_t *device)
  * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
  * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
  * the library, and does not ask whose the memory is; what uses the tensor does.
+ * (torch.from_dlpack)
  *
  * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
  * flags say read-only, functions that write refuse the tensor, and tensors
@@ -1844,7 +1907,7 @@ tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
  * that it was allocated on. Who gives the capsule to a user of other streams calls
  * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
  * unless the host has changed it: then one that gives that capsule back. The capsule's data is the
- * first element, and its byte_offset 0.
+ * first element, and its byte_offset 0. (torch.utils.dlpack.to_dlpack)
  *
  * @param tensor        one that the library filled in; or one of the host's own, whose data is what
  * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
@@ -1961,7 +2024,7 @@ tcuda_status tcuda_generator_create(int32_t device, tcuda_generator **generator)
 
 /**
  * Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
- * device's default one.
+ * device's default one. (the end of a torch.Generator)
  *
  * @param generator  may be NULL: no-op
  */
@@ -1983,6 +2046,7 @@ tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed
 /**
  * Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
  * device is captured only the present seed is accepted, and changes nothing.
+ * (torch.Generator.manual_seed)
  *
  * @param generator  NULL: the default one of the current device
  */
@@ -1992,6 +2056,7 @@ tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed)
 /**
  * Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
  * while this thread's current stream of the generator's device is captured.
+ * (torch.Generator.get_offset)
  *
  * @param generator  NULL: the default one of the current device
  */
@@ -1999,7 +2064,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_offset_get(tcuda_generator *generator, uint64_t *offset);
 
 /**
- * Sets it.
+ * Sets it. (torch.Generator.set_offset)
  *
  * @param generator  NULL: the default one of the current device
  * @param offset     in 32-bit words; a multiple of 4
@@ -2029,6 +2094,7 @@ tcuda_status tcuda_generator_state_set(tcuda_generator *generator, const uint8_t
  * Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
  * of the generator's device. While that is captured the numbers are the graph's, whose replays draw
  * new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+ * (+, as philox_cuda_state of PyTorch's C++)
  *
  * @param generator   NULL: the default one of the current device
  * @param increment   32-bit words that each thread draws; rounded up to a multiple of 4
@@ -2106,6 +2172,7 @@ tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
 /**
  * The same with a probability for each element. What torch refuses while it runs, a probability
  * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+ * (torch.Tensor.bernoulli_ with a tensor)
  *
  * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
  * those of Tensor.expand
@@ -2199,7 +2266,7 @@ typedef struct tcuda_graphed_callable_options {
 } tcuda_graphed_callable_options;
 
 /**
- * An empty graph.
+ * An empty graph. (torch.cuda.CUDAGraph)
  *
  * @param keep        1: the template stays after the capture, for tcuda_graph_update,
  * tcuda_graph_debug_dump and hosts that change it, and the graph becomes
@@ -2213,7 +2280,7 @@ tcuda_status tcuda_graph_create(int32_t keep, tcuda_graph **graph);
 /**
  * Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
  * Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
- * goes with the next tcuda_memory_empty_cache.
+ * goes with the next tcuda_memory_empty_cache. (the end of a torch.cuda.CUDAGraph)
  *
  * @param graph  may be NULL: no-op
  */
@@ -2227,6 +2294,7 @@ tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
  * is gone. Blocks that several streams used and that are freed meanwhile are used again only after
  * the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
  * stream, or asks whether it is done, fails with it too, and breaks the capture.
+ * (torch.cuda.CUDAGraph.capture_begin)
  *
  * @param stream      not a default one; NULL is the current stream
  * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
@@ -2242,13 +2310,14 @@ tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
  * Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
  * it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
  * empty and the stream is usable again. A graph without work is logged as a warning.
+ * (torch.cuda.CUDAGraph.capture_end)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
 
 /**
  * Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
- * the stream is usable again. No-op on an empty graph.
+ * the stream is usable again. No-op on an empty graph. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
@@ -2282,7 +2351,7 @@ tcuda_status tcuda_graph_end(tcuda_graph *graph, tcuda_stream *previous, int32_t
 
 /**
  * Makes a graph that keeps its template executable, and does so again after the template was
- * changed.
+ * changed. (torch.cuda.CUDAGraph.instantiate)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
@@ -2291,6 +2360,7 @@ tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
  * Gives an executable the parameters of another graph, of the same shape: the same operations in
  * the same order. Cheaper than making that one executable. Where CUDA refuses with
  * TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
+ * (+)
  *
  * @param graph   is executable
  * @param source  keeps its template; it is not changed
@@ -2300,7 +2370,7 @@ tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
 
 /**
  * Queues all recorded work; several replays of one graph run one after the other. Random numbers
- * go on as if the work had been queued anew.
+ * go on as if the work had been queued anew. (torch.cuda.CUDAGraph.replay)
  *
  * @param stream  of the graph's device, and not captured; NULL is the current one of that device
  */
@@ -2309,7 +2379,7 @@ tcuda_status tcuda_graph_replay(tcuda_graph *graph, tcuda_stream *stream);
 
 /**
  * Drops what was captured, also while replays are under way, and aborts a capture; the graph is
- * empty again.
+ * empty again. (torch.cuda.CUDAGraph.reset)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_reset(tcuda_graph *graph);
@@ -2323,7 +2393,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
 
 /**
- * The pool of a captured graph, to capture others into.
+ * The pool of a captured graph, to capture others into. (torch.cuda.CUDAGraph.pool)
  *
  * @param[out] pool  the caller's, to be destroyed
  */
@@ -2338,7 +2408,10 @@ tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 
-/** Writes a kept template to a file, in DOT, with all that CUDA knows of it. */
+/**
+ * Writes a kept template to a file, in DOT, with all that CUDA knows of it.
+ * (torch.cuda.CUDAGraph.debug_dump)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
 
@@ -2346,6 +2419,7 @@ tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
  * Has replays of the next capture move a generator on, so that each draws new numbers, as if its
  * work had been queued anew. The default generator of the captured stream's device needs no
  * call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+ * (torch.cuda.CUDAGraph.register_generator_state)
  *
  * @param generator  may be destroyed before the graph; NULL: the default one of the current device
  */
@@ -2354,6 +2428,7 @@ tcuda_status tcuda_graph_register_generator(tcuda_graph *graph, tcuda_generator 
 
 /**
  * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
+ * (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
  *
  * @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
  * @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
@@ -2389,6 +2464,7 @@ tcuda_status tcuda_graphed_callable_create(const tcuda_callable *callables, size
 
 /**
  * Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+ * (the end of a callable of torch.cuda.make_graphed_callables)
  *
  * @param graphed  may be NULL: no-op
  */
@@ -2398,6 +2474,7 @@ tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
 /**
  * Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
  * callable on several streams are in order only if the host sees to it.
+ * (a call of one of torch.cuda.make_graphed_callables)
  *
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
  * tcuda_copy can read; may be NULL if there are none
@@ -2412,6 +2489,7 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
 
 /**
  * The same for the backward function, after the call that it belongs to.
+ * (the backward of one of torch.cuda.make_graphed_callables)
  *
  * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
  * NULL if there are none
@@ -2504,7 +2582,7 @@ tcuda_status tcuda_comm_reduce_add(const tcuda_tensor *tensors, size_t count, in
     tcuda_tensor *out);
 
 /**
- * The same, written into a tensor, whose place is the destination.
+ * The same, written into a tensor, whose place is the destination. (+)
  *
  * @param tensors  as in tcuda_comm_reduce_add
  * @param count    length of the list, 1 or more
@@ -2614,7 +2692,7 @@ typedef int32_t tcuda_reduce_op;
 
 /**
  * Version of the NCCL that is found: one that the process has already, else libnccl.so.2;
- * TCUDA_NCCL_PATH names another. Does not initialise the library.
+ * TCUDA_NCCL_PATH names another. Does not initialise the library. (torch.cuda.nccl.version)
  *
  * @param[out] major, minor, patch  2, 27, 3; TCUDA_STATUS_NO_LIBRARY where there is none
  */
@@ -2624,6 +2702,7 @@ tcuda_status tcuda_nccl_version(int32_t *major, int32_t *minor, int32_t *patch);
 /**
  * Names a new group: one process asks for it and sends it to the others. That process must live
  * until all have joined. Does not initialise CUDA, but what NCCL starts is lost in a fork.
+ * (torch.cuda.nccl.unique_id)
  *
  * @param[out] id  for tcuda_communicator_init_rank, on each rank
  */
@@ -2635,6 +2714,7 @@ tcuda_status tcuda_communicator_unique_id(tcuda_unique_id *id);
  * meanwhile, and tcuda_shutdown does not wait for it: then it fails with
  * TCUDA_STATUS_INVALID_STATE once NCCL is through. Two ranks cannot have the same device. Between
  * devices of ranks of one process, peer access is enabled where there is any.
+ * (torch.cuda.nccl.init_rank)
  *
  * @param id                 from tcuda_communicator_unique_id, of whichever process
  * @param num_ranks          how many join, in all processes
@@ -2647,7 +2727,7 @@ tcuda_status tcuda_communicator_init_rank(const tcuda_unique_id *id, int32_t num
 
 /**
  * A group of devices of this process: rank i is devices[i]. What they do together is queued by one
- * thread between tcuda_communicator_group_begin and _end, or by a thread for each.
+ * thread between tcuda_communicator_group_begin and _end, or by a thread for each. (+)
  *
  * @param devices             `count` ordinals, each once
  * @param[out] communicators  room for `count`, each the caller's, to be destroyed
@@ -2660,7 +2740,7 @@ tcuda_status tcuda_communicator_init_all(const int32_t *devices, size_t count,
  * Waits for this rank's queued work, then leaves the group. Where that failed it is broken off
  * instead, and TCUDA_STATUS_OK all the same. Other calls with the communicator fail meanwhile with
  * TCUDA_STATUS_INVALID_STATE, but tcuda_communicator_abort, which ends the wait. Graphs that
- * captured its work must be gone before.
+ * captured its work must be gone before. (+)
  *
  * @param communicator  may be NULL: no-op
  */
@@ -2672,7 +2752,7 @@ tcuda_status tcuda_communicator_destroy(tcuda_communicator *communicator);
  * with unknown results, and calls that wait for other ranks come back with an error. Afterwards the
  * communicator is only good for tcuda_communicator_destroy. The other ranks have to abort as well.
  * A call that hangs is told by NCCL, which may take its time; with NCCL_COMM_BLOCKING=0 in the
- * environment it comes back at once, and each call costs more. No-op on one that was aborted.
+ * environment it comes back at once, and each call costs more. No-op on one that was aborted. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
@@ -2680,7 +2760,7 @@ tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
 /**
  * OK while it is well, also while work is under way; else what failed: TCUDA_STATUS_NCCL_ERROR,
  * TCUDA_STATUS_PEER_GONE where another process is gone or cannot be reached, or
- * TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it.
+ * TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_query(tcuda_communicator *communicator);
@@ -2688,14 +2768,14 @@ tcuda_status tcuda_communicator_query(tcuda_communicator *communicator);
 /**
  * From now on collectives of this thread are noted, until tcuda_communicator_group_end queues all
  * of them at once: so one thread works with several communicators, and messages go both ways.
- * Groups nest: the outermost counts.
+ * Groups nest: the outermost counts. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_group_begin(void);
 
 /**
  * Ends a group. The group is closed whatever the status; if a call in it failed, nothing of it was
- * queued, and the status is TCUDA_STATUS_INVALID_STATE, as without a group.
+ * queued, and the status is TCUDA_STATUS_INVALID_STATE, as without a group. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_group_end(void);
@@ -2706,6 +2786,7 @@ tcuda_status tcuda_communicator_group_end(void);
  * a stream and captured by graphs as other work is. All tensors are contiguous, and on the
  * communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
  * and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
+ * (torch.cuda.nccl.all_reduce)
  *
  * @param output  of the type and number of elements of input; may be input, in place
  * @param op      TCUDA_REDUCE_...
@@ -2717,7 +2798,7 @@ tcuda_status tcuda_communicator_all_reduce(tcuda_communicator *communicator,
     tcuda_stream *stream);
 
 /**
- * Copies the root's elements, of any type, to all ranks.
+ * Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
  *
  * @param input   read on root; elsewhere it is not looked at and may be NULL
  * @param output  written on every rank; on root it may be input
@@ -2729,7 +2810,7 @@ tcuda_status tcuda_communicator_broadcast(tcuda_communicator *communicator,
     const tcuda_tensor *input, const tcuda_tensor *output, int32_t root, tcuda_stream *stream);
 
 /**
- * tcuda_communicator_all_reduce with the result on one rank.
+ * tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
  *
  * @param output  written on root; elsewhere it is not looked at and may be NULL
  * @param root    0 to num_ranks - 1
@@ -2741,6 +2822,7 @@ tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const t
 
 /**
  * Lays the elements of all ranks, of any type, side by side in the order of ranks, on each of them.
+ * (torch.cuda.nccl.all_gather)
  *
  * @param output  num_ranks times the elements of input; input may be the rank's own part of it
  * @param stream  NULL is the current one of the communicator's device
@@ -2751,6 +2833,7 @@ tcuda_status tcuda_communicator_all_gather(tcuda_communicator *communicator,
 
 /**
  * Reduces over all ranks, and gives each rank its part of the result, in the order of ranks.
+ * (torch.cuda.nccl.reduce_scatter)
  *
  * @param input   num_ranks times the elements of output
  * @param output  may be the rank's own part of input
@@ -2764,6 +2847,7 @@ tcuda_status tcuda_communicator_reduce_scatter(tcuda_communicator *communicator,
 /**
  * Sends elements of any type to a rank, which receives as many. Messages between two ranks arrive
  * in order. What goes both ways, or round a ring, is one group on each rank, or waits for ever.
+ * (+)
  *
  * @param peer    0 to num_ranks - 1
  * @param stream  NULL is the current one of the communicator's device
@@ -2773,7 +2857,7 @@ tcuda_status tcuda_communicator_send(tcuda_communicator *communicator, const tcu
     int32_t peer, tcuda_stream *stream);
 
 /**
- * Receives what a rank sends.
+ * Receives what a rank sends. (+)
  *
  * @param peer    0 to num_ranks - 1
  * @param stream  NULL is the current one of the communicator's device
@@ -2788,7 +2872,7 @@ tcuda_status tcuda_communicator_recv(tcuda_communicator *communicator, const tcu
  * Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
  * NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
  * the default domain. Those of threads need no GPU and no library that is initialised, and work in
- * a forked child.
+ * a forked child. (torch.cuda.nvtx.mark)
  *
  * @param message  given to the tool as it is
  */
@@ -2797,6 +2881,7 @@ tcuda_status tcuda_nvtx_mark(const char *message);
 
 /**
  * Opens a range of this thread, inside those that it has open.
+ * (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range)
  *
  * @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
  */
@@ -2805,6 +2890,7 @@ tcuda_status tcuda_nvtx_range_push(const char *message, int32_t *depth);
 
 /**
  * Ends the range that this thread opened last; TCUDA_STATUS_INVALID_STATE if it has none open.
+ * (torch.cuda.nvtx.range_pop)
  *
  * @param[out] depth  of the range that ends; may be NULL
  */
@@ -2812,7 +2898,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_pop(int32_t *depth);
 
 /**
- * Opens a range that any thread may end, in whatever order.
+ * Opens a range that any thread may end, in whatever order. (torch.cuda.nvtx.range_start)
  *
  * @param[out] id  the tool's number of the range
  */
@@ -2820,7 +2906,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_start(const char *message, uint64_t *id);
 
 /**
- * Ends it. Not for ranges of a stream.
+ * Ends it. Not for ranges of a stream. (torch.cuda.nvtx.range_end)
  *
  * @param id  of tcuda_nvtx_range_start; the tool ignores others
  */
@@ -2830,6 +2916,7 @@ tcuda_status tcuda_nvtx_range_end(uint64_t id);
 /**
  * Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
  * it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
+ * (torch.cuda.nvtx._device_range_start)
  *
  * @param[out] id  for tcuda_nvtx_device_range_end
  */
@@ -2838,7 +2925,7 @@ tcuda_status tcuda_nvtx_device_range_start(const char *message, tcuda_stream *st
 
 /**
  * Ends it when the stream gets there, which may be another stream than that of the beginning; they
- * should be in order.
+ * should be in order. (torch.cuda.nvtx._device_range_end)
  *
  * @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
  */
@@ -2848,11 +2935,12 @@ tcuda_status tcuda_nvtx_device_range_end(uint64_t id, tcuda_stream *stream);
 /**
  * Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
  * --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
+ * (torch.cuda.profiler.start)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_profiler_start(void);
 
-/** Has it stop, as cudaProfilerStop. */
+/** Has it stop, as cudaProfilerStop. (torch.cuda.profiler.stop) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_profiler_stop(void);
 
@@ -2862,28 +2950,31 @@ tcuda_status tcuda_profiler_stop(void);
  * CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
  * GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
  * it fails, or may not be asked. The simulated machine tells what it did, and of what it has
- * not (heat, power, clocks) something that goes with that.
+ * not (heat, power, clocks) something that goes with that. (torch.cuda.utilization)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
 
-/** Share of the last second or so in which the device's memory was read or written. */
+/**
+ * Share of the last second or so in which the device's memory was read or written.
+ * (torch.cuda.memory_usage)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_memory_usage(int32_t device, uint32_t *percent);
 
-/** Temperature of the die. */
+/** Temperature of the die. (torch.cuda.temperature) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_temperature_c(int32_t device, int32_t *celsius);
 
-/** Power of the board; of a part of a GPU, that of all of it. */
+/** Power of the board; of a part of a GPU, that of all of it. (torch.cuda.power_draw) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_power_draw_mw(int32_t device, uint32_t *milliwatts);
 
-/** Clock of the multiprocessors. */
+/** Clock of the multiprocessors. (torch.cuda.clock_rate) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_clock_rate_mhz(int32_t device, uint32_t *megahertz);
 
-/** Memory in use by all processes, and by the driver. */
+/** Memory in use by all processes, and by the driver. (torch.cuda.device_memory_used) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 
@@ -2985,6 +3076,7 @@ tcuda_status tcuda_jit_create_multi(const char *code, int32_t num_outputs,
 /**
  * Destroys a function, also while its work is under way. What was compiled for it stays until
  * tcuda_shutdown, for graphs, and for a function of the same code.
+ * (the end of a function of torch.cuda.jiterator)
  *
  * @param jit  may be NULL: no-op
  */
@@ -3018,7 +3110,7 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
  * at its first launch there. Headers are read each time: an edited one gives another kernel. On the
  * simulated machine the host's C++ compiler does it, for the parts of CUDA C++ that docs/jit.md
  * lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the compiler's
- * messages, with lines of the source.
+ * messages, with lines of the source. (torch.cuda._compile_kernel)
  *
  * @param source       CUDA C++; functions that are not declared otherwise are the device's
  * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
@@ -3032,7 +3124,7 @@ tcuda_status tcuda_kernel_compile(const char *source, const char *name,
 
 /**
  * Destroys a kernel, also while its work is under way. What was compiled for it stays until
- * tcuda_shutdown, for graphs, and for a kernel of the same source.
+ * tcuda_shutdown, for graphs, and for a kernel of the same source. (+)
  *
  * @param kernel  may be NULL: no-op
  */
@@ -3042,6 +3134,7 @@ tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
 /**
  * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
  * it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
+ * (a call of a kernel of torch.cuda._compile_kernel)
  *
  * @param options   may be NULL: one thread
  * @param args      args[i] leads to the i-th argument, which is read before the call returns; may
@@ -3118,13 +3211,13 @@ typedef struct tcuda_sanitizer_options {
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_enable(const tcuda_sanitizer_options *options);
 
-/** Stops watching; reports are dropped. Nothing happens if it was not watching. */
+/** Stops watching; reports are dropped. Nothing happens if it was not watching. (+) */
 TCUDA_API
 tcuda_status tcuda_sanitizer_disable(void);
 
 /**
  * Tells of an access by a kernel that the host launched itself, right after it did; nothing
- * happens while nobody watches.
+ * happens while nobody watches. (+)
  *
  * @param stream  NULL is the current stream
  * @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
@@ -3136,12 +3229,15 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_t bytes,
     int32_t mode, const char *label);
 
-/** Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. */
+/**
+ * Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. (+)
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_count(size_t *count);
 
 /**
  * One of the reports that are kept. The struct is the host's, its texts the library's.
+ * (torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
  * @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
  * @param[out] report  made by TCUDA_INIT
@@ -3151,7 +3247,7 @@ tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *re
 
 /**
  * The same as a text of several lines: both accesses with their frames, where the memory was
- * allocated, and what is missing.
+ * allocated, and what is missing. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
  * @param index        0 is the oldest
  * @param buf          may be NULL if len is 0

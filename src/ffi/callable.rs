@@ -332,6 +332,7 @@ fn end(handle: usize, call: &Call) -> Result<()> {
 }
 
 /// Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+/// (the end of a callable of torch.cuda.make_graphed_callables)
 ///
 /// @param graphed  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -343,6 +344,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_destroy(
 
 /// Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
 /// callable on several streams are in order only if the host sees to it.
+/// (a call of one of torch.cuda.make_graphed_callables)
 ///
 /// @param inputs        as the samples in number, dtype, shape and strides; in any memory that
 ///                      tcuda_copy can read; may be NULL if there are none
@@ -366,6 +368,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
 }
 
 /// The same for the backward function, after the call that it belongs to.
+/// (the backward of one of torch.cuda.make_graphed_callables)
 ///
 /// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
 ///                          NULL if there are none

@@ -244,7 +244,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
     })
 }
 
-/// The same, written into a tensor, whose place is the destination.
+/// The same, written into a tensor, whose place is the destination. (+)
 ///
 /// @param tensors  as in tcuda_comm_reduce_add
 /// @param count    length of the list, 1 or more

@@ -54,7 +54,7 @@ fn shared(communicator: *mut tcuda_communicator, call: &Call) -> Result<Shared<C
 }
 
 /// Version of the NCCL that is found: one that the process has already, else libnccl.so.2;
-/// TCUDA_NCCL_PATH names another. Does not initialise the library.
+/// TCUDA_NCCL_PATH names another. Does not initialise the library. (torch.cuda.nccl.version)
 ///
 /// @param[out] major, minor, patch  2, 27, 3; TCUDA_STATUS_NO_LIBRARY where there is none
 #[unsafe(no_mangle)]
@@ -77,6 +77,7 @@ pub unsafe extern "C" fn tcuda_nccl_version(
 
 /// Names a new group: one process asks for it and sends it to the others. That process must live
 /// until all have joined. Does not initialise CUDA, but what NCCL starts is lost in a fork.
+/// (torch.cuda.nccl.unique_id)
 ///
 /// @param[out] id  for tcuda_communicator_init_rank, on each rank
 #[unsafe(no_mangle)]
@@ -95,6 +96,7 @@ pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_unique_id) 
 /// meanwhile, and tcuda_shutdown does not wait for it: then it fails with
 /// TCUDA_STATUS_INVALID_STATE once NCCL is through. Two ranks cannot have the same device. Between
 /// devices of ranks of one process, peer access is enabled where there is any.
+/// (torch.cuda.nccl.init_rank)
 ///
 /// @param id                 from tcuda_communicator_unique_id, of whichever process
 /// @param num_ranks          how many join, in all processes
@@ -125,7 +127,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
 }
 
 /// A group of devices of this process: rank i is devices[i]. What they do together is queued by one
-/// thread between tcuda_communicator_group_begin and _end, or by a thread for each.
+/// thread between tcuda_communicator_group_begin and _end, or by a thread for each. (+)
 ///
 /// @param devices             `count` ordinals, each once
 /// @param[out] communicators  room for `count`, each the caller's, to be destroyed
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
 /// Waits for this rank's queued work, then leaves the group. Where that failed it is broken off
 /// instead, and TCUDA_STATUS_OK all the same. Other calls with the communicator fail meanwhile with
 /// TCUDA_STATUS_INVALID_STATE, but tcuda_communicator_abort, which ends the wait. Graphs that
-/// captured its work must be gone before.
+/// captured its work must be gone before. (+)
 ///
 /// @param communicator  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -196,7 +198,7 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
 /// with unknown results, and calls that wait for other ranks come back with an error. Afterwards the
 /// communicator is only good for tcuda_communicator_destroy. The other ranks have to abort as well.
 /// A call that hangs is told by NCCL, which may take its time; with NCCL_COMM_BLOCKING=0 in the
-/// environment it comes back at once, and each call costs more. No-op on one that was aborted.
+/// environment it comes back at once, and each call costs more. No-op on one that was aborted. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_abort(
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn tcuda_communicator_abort(
 
 /// OK while it is well, also while work is under way; else what failed: TCUDA_STATUS_NCCL_ERROR,
 /// TCUDA_STATUS_PEER_GONE where another process is gone or cannot be reached, or
-/// TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it.
+/// TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_query(
@@ -218,7 +220,7 @@ pub unsafe extern "C" fn tcuda_communicator_query(
 
 /// From now on collectives of this thread are noted, until tcuda_communicator_group_end queues all
 /// of them at once: so one thread works with several communicators, and messages go both ways.
-/// Groups nest: the outermost counts.
+/// Groups nest: the outermost counts. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_group_begin() -> tcuda_status {
@@ -226,7 +228,7 @@ pub unsafe extern "C" fn tcuda_communicator_group_begin() -> tcuda_status {
 }
 
 /// Ends a group. The group is closed whatever the status; if a call in it failed, nothing of it was
-/// queued, and the status is TCUDA_STATUS_INVALID_STATE, as without a group.
+/// queued, and the status is TCUDA_STATUS_INVALID_STATE, as without a group. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_group_end() -> tcuda_status {
@@ -264,6 +266,7 @@ fn tensors(input: *const tcuda_tensor, output: *const tcuda_tensor) -> Result<Te
 /// a stream and captured by graphs as other work is. All tensors are contiguous, and on the
 /// communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
 /// and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
+/// (torch.cuda.nccl.all_reduce)
 ///
 /// @param output  of the type and number of elements of input; may be input, in place
 /// @param op      TCUDA_REDUCE_...
@@ -283,7 +286,7 @@ pub unsafe extern "C" fn tcuda_communicator_all_reduce(
     })
 }
 
-/// Copies the root's elements, of any type, to all ranks.
+/// Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
 ///
 /// @param input   read on root; elsewhere it is not looked at and may be NULL
 /// @param output  written on every rank; on root it may be input
@@ -301,7 +304,7 @@ pub unsafe extern "C" fn tcuda_communicator_broadcast(
     boundary(|call| run(communicator, call, Verb::Broadcast(root), (input, output), stream))
 }
 
-/// tcuda_communicator_all_reduce with the result on one rank.
+/// tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
 ///
 /// @param output  written on root; elsewhere it is not looked at and may be NULL
 /// @param root    0 to num_ranks - 1
@@ -323,6 +326,7 @@ pub unsafe extern "C" fn tcuda_communicator_reduce(
 }
 
 /// Lays the elements of all ranks, of any type, side by side in the order of ranks, on each of them.
+/// (torch.cuda.nccl.all_gather)
 ///
 /// @param output  num_ranks times the elements of input; input may be the rank's own part of it
 /// @param stream  NULL is the current one of the communicator's device
@@ -338,6 +342,7 @@ pub unsafe extern "C" fn tcuda_communicator_all_gather(
 }
 
 /// Reduces over all ranks, and gives each rank its part of the result, in the order of ranks.
+/// (torch.cuda.nccl.reduce_scatter)
 ///
 /// @param input   num_ranks times the elements of output
 /// @param output  may be the rank's own part of input
@@ -359,6 +364,7 @@ pub unsafe extern "C" fn tcuda_communicator_reduce_scatter(
 
 /// Sends elements of any type to a rank, which receives as many. Messages between two ranks arrive
 /// in order. What goes both ways, or round a ring, is one group on each rank, or waits for ever.
+/// (+)
 ///
 /// @param peer    0 to num_ranks - 1
 /// @param stream  NULL is the current one of the communicator's device
@@ -373,7 +379,7 @@ pub unsafe extern "C" fn tcuda_communicator_send(
     boundary(|call| run(communicator, call, Verb::Send(peer), (input, std::ptr::null()), stream))
 }
 
-/// Receives what a rank sends.
+/// Receives what a rank sends. (+)
 ///
 /// @param peer    0 to num_ranks - 1
 /// @param stream  NULL is the current one of the communicator's device

@@ -16,7 +16,7 @@ fn address(ptr: *const c_void, name: &'static str) -> Result<u64> {
 /// Copies bytes between any two places, of the host or of any device; only pageable host memory
 /// makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
 /// ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
-/// (TCUDA_STATUS_DEVICE_LOST), as in CUDA.
+/// (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
 ///
 /// @param dst, src  device or host memory; may be NULL if bytes is 0
 /// @param stream    NULL: the current stream of dst's device, else of src's
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn tcuda_copy(
     })
 }
 
-/// Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows.
+/// Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows. (+)
 ///
 /// @param dst, src  device or host memory; may be NULL if nothing is to be copied
 /// @param stream    NULL: the current stream of dst's device, else of src's
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn tcuda_copy_2d(
     })
 }
 
-/// Writes a value over and over. As for tcuda_copy, the range is not looked up.
+/// Writes a value over and over. As for tcuda_copy, the range is not looked up. (+)
 ///
 /// @param ptr          device memory, of any alignment; may be NULL if count is 0
 /// @param value        host memory, read before the call returns

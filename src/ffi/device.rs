@@ -166,7 +166,7 @@ fn name_has_mig(name: &[c_char]) -> bool {
     text::text_of(name).contains(" MIG ")
 }
 
-/// Initialises now; otherwise the first call that needs it does.
+/// Initialises now; otherwise the first call that needs it does. (torch.cuda.init)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_init() -> tcuda_status {
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) 
 }
 
 /// The device that an address belongs to; -1 when it is not device memory, as none is without a
-/// driver.
+/// driver. (torch.cuda.device_of)
 ///
 /// @param ptr  any address, also inside a block; may be NULL: -1
 #[unsafe(no_mangle)]
@@ -291,7 +291,8 @@ pub unsafe extern "C" fn tcuda_device_name(
     })
 }
 
-/// Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability)
+/// Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability;
+/// torch.cuda.is_bf16_supported and torch.cuda.is_tf32_supported: 8.0 and above)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
 #[unsafe(no_mangle)]
@@ -351,7 +352,7 @@ pub unsafe extern "C" fn tcuda_device_can_access_peer(
 }
 
 /// Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
-/// again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot.
+/// again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
 ///
 /// @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
@@ -373,6 +374,7 @@ pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
 }
 
 /// What happens when a call makes the host wait for the device where that is easily overlooked.
+/// (torch.cuda.get_sync_debug_mode)
 ///
 /// @param[out] mode  TCUDA_SYNC_DEBUG_...
 #[unsafe(no_mangle)]
@@ -387,6 +389,7 @@ pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_stat
 /// Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
 /// tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
 /// event means to wait. The first call that turns it on warns of that.
+/// (torch.cuda.set_sync_debug_mode)
 ///
 /// @param mode  TCUDA_SYNC_DEBUG_...
 #[unsafe(no_mangle)]
@@ -408,6 +411,7 @@ pub unsafe extern "C" fn tcuda_arch_list(
 }
 
 /// The same as compiler flags, in torch.cuda.get_gencode_flags' form.
+/// (torch.cuda.get_gencode_flags)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_gencode_flags(

@@ -31,7 +31,7 @@ pub struct tcuda_ipc_event_handle {
 
 pub(super) static EVENTS: Table<Event> = Table::new(2, "event");
 
-/// An event; it gets its device and CUevent at the first record.
+/// An event; it gets its device and CUevent at the first record. (torch.cuda.Event)
 ///
 /// @param flags        TCUDA_EVENT_... combined, or 0
 /// @param[out] event   the caller's, to be destroyed
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn tcuda_event_create(
     })
 }
 
-/// Recycles an event; streams that wait for it still do.
+/// Recycles an event; streams that wait for it still do. (the end of a torch.cuda.Event)
 ///
 /// @param event  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn tcuda_event_destroy(event: *mut tcuda_event) -> tcuda_s
 }
 
 /// Marks the present end of a stream; recording again moves the mark. The first record binds the
-/// event to the stream's device.
+/// event to the stream's device. (torch.cuda.Event.record)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_record(
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tcuda_event_record(
     })
 }
 
-/// Has it been reached? True if it was never recorded.
+/// Has it been reached? True if it was never recorded. (torch.cuda.Event.query)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_query(
@@ -89,6 +89,7 @@ pub unsafe extern "C" fn tcuda_event_query(
 }
 
 /// Waits until it is reached; returns at once if it was never recorded.
+/// (torch.cuda.Event.synchronize)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcuda_status {
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcu
     })
 }
 
-/// tcuda_stream_wait_event, event first; no-op if it was never recorded.
+/// tcuda_stream_wait_event, event first; no-op if it was never recorded. (torch.cuda.Event.wait)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_wait(
@@ -112,6 +113,7 @@ pub unsafe extern "C" fn tcuda_event_wait(
 }
 
 /// Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.
+/// (torch.cuda.Event.elapsed_time)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_elapsed_ms(
@@ -128,7 +130,7 @@ pub unsafe extern "C" fn tcuda_event_elapsed_ms(
     })
 }
 
-/// Ordinal of an event's device, -1 before the first record.
+/// Ordinal of an event's device, -1 before the first record. (torch.cuda.Event.device)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_device(
@@ -142,7 +144,7 @@ pub unsafe extern "C" fn tcuda_event_device(
     })
 }
 
-/// The CUevent, NULL before the first record; borrowed.
+/// The CUevent, NULL before the first record; borrowed. (torch.cuda.Event.cuda_event)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_native(
@@ -158,7 +160,7 @@ pub unsafe extern "C" fn tcuda_event_native(
 
 /// Handle of an INTERPROCESS event for other processes, which open it with
 /// tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
-/// device. Destroy the event when the others have done with it. (Event.ipc_handle)
+/// device. Destroy the event when the others have done with it. (torch.cuda.Event.ipc_handle)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_ipc_handle(
@@ -174,7 +176,8 @@ pub unsafe extern "C" fn tcuda_event_ipc_handle(
     })
 }
 
-/// Opens another process's event: to be waited for, asked, and recorded. (Event.from_ipc_handle)
+/// Opens another process's event: to be waited for, asked, and recorded.
+/// (torch.cuda.Event.from_ipc_handle)
 ///
 /// @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE
 /// @param handle      what tcuda_event_ipc_handle wrote in the other process

@@ -253,7 +253,7 @@ pub unsafe extern "C" fn tcuda_generator_create(
 }
 
 /// Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
-/// device's default one.
+/// device's default one. (the end of a torch.Generator)
 ///
 /// @param generator  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -317,6 +317,7 @@ pub unsafe extern "C" fn tcuda_generator_seed_get(
 
 /// Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
 /// device is captured only the present seed is accepted, and changes nothing.
+/// (torch.Generator.manual_seed)
 ///
 /// @param generator  NULL: the default one of the current device
 #[unsafe(no_mangle)]
@@ -332,6 +333,7 @@ pub unsafe extern "C" fn tcuda_generator_seed_set(
 
 /// Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
 /// while this thread's current stream of the generator's device is captured.
+/// (torch.Generator.get_offset)
 ///
 /// @param generator  NULL: the default one of the current device
 #[unsafe(no_mangle)]
@@ -348,7 +350,7 @@ pub unsafe extern "C" fn tcuda_generator_offset_get(
     })
 }
 
-/// Sets it.
+/// Sets it. (torch.Generator.set_offset)
 ///
 /// @param generator  NULL: the default one of the current device
 /// @param offset     in 32-bit words; a multiple of 4
@@ -401,6 +403,7 @@ pub unsafe extern "C" fn tcuda_generator_state_set(
 /// Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
 /// of the generator's device. While that is captured the numbers are the graph's, whose replays draw
 /// new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+/// (+, as philox_cuda_state of PyTorch's C++)
 ///
 /// @param generator   NULL: the default one of the current device
 /// @param increment   32-bit words that each thread draws; rounded up to a multiple of 4

@@ -32,7 +32,7 @@ pub const TCUDA_CAPTURE_RELAXED: i32 = 2;
 
 pub(super) static GRAPHS: Table<Graph> = Table::new(8, "graph");
 
-/// An empty graph.
+/// An empty graph. (torch.cuda.CUDAGraph)
 ///
 /// @param keep        1: the template stays after the capture, for tcuda_graph_update,
 ///                    tcuda_graph_debug_dump and hosts that change it, and the graph becomes
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn tcuda_graph_create(
 
 /// Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
 /// Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
-/// goes with the next tcuda_memory_empty_cache.
+/// goes with the next tcuda_memory_empty_cache. (the end of a torch.cuda.CUDAGraph)
 ///
 /// @param graph  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -78,6 +78,7 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
 /// is gone. Blocks that several streams used and that are freed meanwhile are used again only after
 /// the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
 /// stream, or asks whether it is done, fails with it too, and breaks the capture.
+/// (torch.cuda.CUDAGraph.capture_begin)
 ///
 /// @param stream      not a default one; NULL is the current stream
 /// @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
@@ -110,6 +111,7 @@ fn shared_pool(pool: *mut tcuda_mem_pool, call: &Call) -> Result<Option<Pool>> {
 /// Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
 /// it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
 /// empty and the stream is usable again. A graph without work is logged as a warning.
+/// (torch.cuda.CUDAGraph.capture_end)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcuda_status {
@@ -127,7 +129,7 @@ fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
 }
 
 /// Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
-/// the stream is usable again. No-op on an empty graph.
+/// the stream is usable again. No-op on an empty graph. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> tcuda_status {
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn tcuda_graph_end(
 }
 
 /// Makes a graph that keeps its template executable, and does so again after the template was
-/// changed.
+/// changed. (torch.cuda.CUDAGraph.instantiate)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcuda_status {
@@ -224,6 +226,7 @@ pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcu
 /// Gives an executable the parameters of another graph, of the same shape: the same operations in
 /// the same order. Cheaper than making that one executable. Where CUDA refuses with
 /// TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
+/// (+)
 ///
 /// @param graph   is executable
 /// @param source  keeps its template; it is not changed
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn tcuda_graph_update(
 }
 
 /// Queues all recorded work; several replays of one graph run one after the other. Random numbers
-/// go on as if the work had been queued anew.
+/// go on as if the work had been queued anew. (torch.cuda.CUDAGraph.replay)
 ///
 /// @param stream  of the graph's device, and not captured; NULL is the current one of that device
 #[unsafe(no_mangle)]
@@ -257,7 +260,7 @@ pub unsafe extern "C" fn tcuda_graph_replay(
 }
 
 /// Drops what was captured, also while replays are under way, and aborts a capture; the graph is
-/// empty again.
+/// empty again. (torch.cuda.CUDAGraph.reset)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
@@ -285,7 +288,7 @@ pub unsafe extern "C" fn tcuda_graph_stream(
     })
 }
 
-/// The pool of a captured graph, to capture others into.
+/// The pool of a captured graph, to capture others into. (torch.cuda.CUDAGraph.pool)
 ///
 /// @param[out] pool  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -316,6 +319,7 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
 }
 
 /// Writes a kept template to a file, in DOT, with all that CUDA knows of it.
+/// (torch.cuda.CUDAGraph.debug_dump)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(
@@ -331,6 +335,7 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(
 /// Has replays of the next capture move a generator on, so that each draws new numbers, as if its
 /// work had been queued anew. The default generator of the captured stream's device needs no
 /// call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+/// (torch.cuda.CUDAGraph.register_generator_state)
 ///
 /// @param generator  may be destroyed before the graph; NULL: the default one of the current device
 #[unsafe(no_mangle)]
@@ -346,6 +351,7 @@ pub unsafe extern "C" fn tcuda_graph_register_generator(
 }
 
 /// The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
+/// (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
 ///
 /// @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
 /// @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL

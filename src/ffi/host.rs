@@ -67,6 +67,7 @@ fn duration(times: &Times) -> tcuda_duration {
 /// order while the host goes on, so that its bytes must be left alone until the stream got there.
 /// Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
 /// more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
+/// (torch.Tensor.pin_memory)
 ///
 /// @param bytes     any size; 0: NULL and OK
 /// @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
@@ -84,6 +85,7 @@ pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) 
 /// Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
 /// that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
 /// does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
+/// (+)
 ///
 /// @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -106,6 +108,7 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
 /// recorded by themselves. A block that is used on a stream while that is captured into a graph may
 /// be used by each launch: it is not reused before the last graph of that capture is gone and its
 /// launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
+/// (+)
 ///
 /// @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
 /// @param stream  NULL: the current stream of the current device
@@ -133,7 +136,8 @@ pub unsafe extern "C" fn tcuda_host_record(
 }
 
 /// All statistics of pinned memory; zeros before initialisation. Each number is exact; while other
-/// threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats)
+/// threads allocate, they may be of moments that differ a little. (torch.cuda.host_memory_stats,
+/// torch.cuda.host_memory_stats_as_nested_dict)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_host_memory_statistics)
 #[unsafe(no_mangle)]
@@ -190,7 +194,7 @@ pub extern "C" fn tcuda_host_memory_reset_accumulated() -> tcuda_status {
 
 /// Returns pinned memory in which no block is in use to the driver, which waits for the work of the
 /// devices when there is any such memory. Freed blocks that still wait for streams stay. What the
-/// driver refuses stays cached; the first failure is told.
+/// driver refuses stays cached; the first failure is told. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_host_memory_empty_cache() -> tcuda_status {

@@ -86,6 +86,7 @@ pub unsafe extern "C" fn tcuda_ipc_import(
 
 /// Lets go of an imported block once, after the work that `stream` holds now; the host waits for
 /// that. What other streams use the block for must be over, or come before that work.
+/// (the end of a tensor of torch.multiprocessing)
 ///
 /// @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
 /// @param stream  NULL: the current stream of ptr's device
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn tcuda_ipc_close(
 }
 
 /// Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
-/// from now on. Who has imported it keeps the block until it closes it.
+/// from now on. Who has imported it keeps the block until it closes it. (+)
 ///
 /// @param handle  what tcuda_ipc_export wrote in this process
 #[unsafe(no_mangle)]

@@ -169,6 +169,7 @@ pub unsafe extern "C" fn tcuda_jit_create_multi(
 
 /// Destroys a function, also while its work is under way. What was compiled for it stays until
 /// tcuda_shutdown, for graphs, and for a function of the same code.
+/// (the end of a function of torch.cuda.jiterator)
 ///
 /// @param jit  may be NULL: no-op
 #[unsafe(no_mangle)]

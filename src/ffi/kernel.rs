@@ -93,7 +93,7 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
 /// at its first launch there. Headers are read each time: an edited one gives another kernel. On the
 /// simulated machine the host's C++ compiler does it, for the parts of CUDA C++ that docs/jit.md
 /// lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the compiler's
-/// messages, with lines of the source.
+/// messages, with lines of the source. (torch.cuda._compile_kernel)
 ///
 /// @param source       CUDA C++; functions that are not declared otherwise are the device's
 /// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
 }
 
 /// Destroys a kernel, also while its work is under way. What was compiled for it stays until
-/// tcuda_shutdown, for graphs, and for a kernel of the same source.
+/// tcuda_shutdown, for graphs, and for a kernel of the same source. (+)
 ///
 /// @param kernel  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -145,6 +145,7 @@ pub unsafe extern "C" fn tcuda_kernel_destroy(kernel: *mut tcuda_kernel) -> tcud
 
 /// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
 /// it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
+/// (a call of a kernel of torch.cuda._compile_kernel)
 ///
 /// @param options   may be NULL: one thread
 /// @param args      args[i] leads to the i-th argument, which is read before the call returns; may

@@ -65,13 +65,14 @@ const VERSION: u32 = {
         + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
         + number(env!("CARGO_PKG_VERSION_PATCH"))
 };
-/// Version of the loaded library, to compare with TCUDA_VERSION.
+/// Version of the loaded library, to compare with TCUDA_VERSION. (+)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_version() -> u32 {
     VERSION
 }
 
 /// Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers.
+/// (torch.cuda.cudaStatus)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_status_name(status: i32) -> *const c_char {
     name_of(status).as_ptr()
@@ -79,12 +80,13 @@ pub extern "C" fn tcuda_status_name(status: i32) -> *const c_char {
 
 /// Sentence about this thread's last failure, valid until its next one; "" if there was none.
 /// Successful calls keep it.
+/// (the text of torch.cuda.CudaError, which torch.cuda.check_error raises)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_last_error() -> *const c_char {
     last_message()
 }
 
-/// The same, copied.
+/// The same, copied. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_last_error_message(
@@ -102,6 +104,7 @@ pub unsafe extern "C" fn tcuda_last_error_message(
 }
 
 /// Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone.
+/// (the code of torch.cuda.CudaError)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_last_error_native() -> i32 {
     last_native()
@@ -150,7 +153,7 @@ impl Drop for HostSink {
 /// warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
 /// without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
 /// error, warning, info or debug) says up to which level all lines are written there instead; it is
-/// read at initialisation.
+/// read at initialisation. (+)
 ///
 /// @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
 /// @param callback  may be NULL: silence, also on stderr
@@ -199,7 +202,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
 
 /// Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
 /// environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
-/// never turns to the simulated machine by itself.
+/// never turns to the simulated machine by itself. (+)
 ///
 /// @param name     "cuda" or "sim"
 /// @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
@@ -216,7 +219,7 @@ pub unsafe extern "C" fn tcuda_backend_select(
     })
 }
 
-/// "cuda" or "sim": what runs, or would run.
+/// "cuda" or "sim": what runs, or would run. (+)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_backend_name() -> *const c_char {
     let mut name = None;
@@ -244,7 +247,7 @@ fn driver_function(function: *const c_char) -> Result<Option<usize>> {
 }
 
 /// Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
-/// two threads make at the same moment may count as one.
+/// two threads make at the same moment may count as one. (+)
 ///
 /// @param function  "cuMemMap"; may be NULL: of all
 /// @param[out] count  calls since initialisation; 0 before it
@@ -268,7 +271,7 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
 /// host that makes calls of its own, to capture a stream say, runs on both. The function has the
 /// form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
 /// 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
-/// tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown.
+/// tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown. (+)
 ///
 /// @param function      "cuStreamBeginCapture": without the suffix of a version
 /// @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
@@ -286,7 +289,7 @@ pub unsafe extern "C" fn tcuda_backend_function(
     })
 }
 
-/// Makes a driver function fail, for tests of hosts.
+/// Makes a driver function fail, for tests of hosts. (+)
 ///
 /// @param function  "cuMemMap"; may be NULL: any
 /// @param nth       its nth call from now fails; 0 takes the rule for this function back
@@ -338,7 +341,7 @@ pub unsafe extern "C" fn tcuda_backend_inject(
 /// Then it works again, as one that is really lost would not.
 ///
 /// The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
-/// then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT.
+/// then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
 ///
 /// @param rules  may be NULL, as "": takes all rules back
 #[unsafe(no_mangle)]
@@ -352,7 +355,7 @@ pub unsafe extern "C" fn tcuda_backend_faults(rules: *const c_char) -> tcuda_sta
 }
 
 /// How often rules have fired: driver calls that failed or were slow because of
-/// tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included.
+/// tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included. (+)
 ///
 /// @param[out] fired  since the process began
 #[unsafe(no_mangle)]
@@ -401,7 +404,7 @@ fn destroy_all_handles(_call: &Call) -> usize {
 
 /// Waits for all work and frees everything. Handles that are still alive are logged, counted and
 /// stale from now on; memory that was not freed is gone. The next call that needs it initialises
-/// anew. Not from a callback.
+/// anew. Not from a callback. (+)
 ///
 /// @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
 #[unsafe(no_mangle)]

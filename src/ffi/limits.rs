@@ -119,7 +119,7 @@ pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda
 
 /// Registers a function that is asked before an allocation fails for want of device memory, after
 /// everything unused was given back. The newest is asked first, and all are; if one of them says
-/// that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out.
+/// that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out. (+)
 ///
 /// @param callback       not NULL
 /// @param user_data      the caller's, passed to the callback; may be NULL
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
 }
 
 /// Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
-/// callback, as this one may be, when the last of them has returned from it.
+/// callback, as this one may be, when the last of them has returned from it. (+)
 ///
 /// @param observer  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -
 
 /// The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
 /// tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
-/// force.
+/// force. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_get(
@@ -204,6 +204,7 @@ pub unsafe extern "C" fn tcuda_allocator_config_get(
 /// gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
 ///
 /// The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
+/// (torch.cuda.memory._set_allocator_settings)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_set(config: *const c_char) -> tcuda_status {
@@ -233,7 +234,7 @@ pub extern "C" fn tcuda_memory_caching_enable(enabled: i32) -> tcuda_status {
     boundary(|call| backend::enable_caching(call.inside(), flag(enabled, "enabled")?))
 }
 
-/// Does the native backend cache what is freed?
+/// Does the native backend cache what is freed? (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_caching_is_enabled(enabled: *mut bool) -> tcuda_status {

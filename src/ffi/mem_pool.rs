@@ -54,7 +54,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
 /// Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
 /// until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
 /// once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
-/// may still use it.
+/// may still use it. (the end of a torch.cuda.MemPool)
 ///
 /// @param pool  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin(
 }
 
 /// Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
-/// destroyed since.
+/// destroyed since. (the end of torch.cuda.use_mem_pool)
 ///
 /// @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where it was destroyed, the
 ///                same handle, or TCUDA_STATUS_INVALID_HANDLE
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
 /// the blocks but tcuda_free; allocating there, and replaying a graph of the pool, is
 /// TCUDA_STATUS_INVALID_STATE. So is sleeping while a block is in use that the pool lent
 /// (TCUDA_MEM_POOL_USE_ON_OOM); the sentence names it. A pool that sleeps goes on sleeping, with
-/// what was kept. (torch_memory_saver, vLLM's sleep mode)
+/// what was kept. (+: torch_memory_saver, vLLM's sleep mode)
 ///
 /// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
 ///                       hold afterwards is undefined
@@ -136,6 +136,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 /// nothing. Where memory is short, unused memory of the library is given back and observers are
 /// asked, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps
 /// on: free some, and try again. No-op on a pool that is awake.
+/// (+: torch_memory_saver, vLLM's sleep mode)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {

@@ -189,7 +189,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
     boundary_with_short_way(watch::CALLS, short, || long(ptr, stream))
 }
 
-/// tcuda_malloc with a handle.
+/// tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)
 ///
 /// @param[out] allocation  the caller's, to be destroyed, which frees the block
 #[unsafe(no_mangle)]
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn tcuda_allocation_create(
     })
 }
 
-/// Frees the block of an allocation.
+/// Frees the block of an allocation. (torch.cuda.caching_allocator_delete)
 ///
 /// @param allocation  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn tcuda_allocation_destroy(
     })
 }
 
-/// First byte of an allocation; NULL if it has none.
+/// First byte of an allocation; NULL if it has none. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_pointer(
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn tcuda_allocation_pointer(
     })
 }
 
-/// Size of an allocation as it was asked for.
+/// Size of an allocation as it was asked for. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_bytes(
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn tcuda_allocation_bytes(
     })
 }
 
-/// Ordinal of an allocation's device.
+/// Ordinal of an allocation's device. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_device(
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn tcuda_allocation_device(
     })
 }
 
-/// The stream that an allocation was made on; borrowed.
+/// The stream that an allocation was made on; borrowed. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_stream(

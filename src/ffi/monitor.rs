@@ -24,7 +24,7 @@ fn give<T>(
 /// CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
 /// GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
 /// it fails, or may not be asked. The simulated machine tells what it did, and of what it has
-/// not (heat, power, clocks) something that goes with that.
+/// not (heat, power, clocks) something that goes with that. (torch.cuda.utilization)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u32) -> tcuda_status {
@@ -34,6 +34,7 @@ pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u3
 }
 
 /// Share of the last second or so in which the device's memory was read or written.
+/// (torch.cuda.memory_usage)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_memory_usage(
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn tcuda_monitor_memory_usage(
     })
 }
 
-/// Temperature of the die.
+/// Temperature of the die. (torch.cuda.temperature)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_temperature_c(
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn tcuda_monitor_temperature_c(
     boundary(|call| give(call, device, celsius, "celsius", monitor::celsius))
 }
 
-/// Power of the board; of a part of a GPU, that of all of it.
+/// Power of the board; of a part of a GPU, that of all of it. (torch.cuda.power_draw)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(
     boundary(|call| give(call, device, milliwatts, "milliwatts", monitor::milliwatts))
 }
 
-/// Clock of the multiprocessors.
+/// Clock of the multiprocessors. (torch.cuda.clock_rate)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_clock_rate_mhz(
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn tcuda_monitor_clock_rate_mhz(
     boundary(|call| give(call, device, megahertz, "megahertz", monitor::megahertz))
 }
 
-/// Memory in use by all processes, and by the driver.
+/// Memory in use by all processes, and by the driver. (torch.cuda.device_memory_used)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_memory_used(device: i32, bytes: *mut u64) -> tcuda_status {

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_load(
     })
 }
 
-/// The same from two functions of this process.
+/// The same from two functions of this process. (torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param alloc_fn        not NULL
 /// @param free_fn         not NULL
@@ -103,6 +103,7 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_create(
 }
 
 /// Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+/// (the end of a torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param allocator  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -120,6 +121,7 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_destroy(
 }
 
 /// Sets the optional functions; those that were set before and are NULL now are left out again.
+/// (the set_..._fn of torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
 /// @param hooks      start from TCUDA_INIT(tcuda_pluggable_hooks)

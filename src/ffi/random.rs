@@ -151,6 +151,7 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
 
 /// The same with a probability for each element. What torch refuses while it runs, a probability
 /// that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+/// (torch.Tensor.bernoulli_ with a tensor)
 ///
 /// @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
 ///           those of Tensor.expand

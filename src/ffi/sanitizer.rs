@@ -210,7 +210,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_enable(
     })
 }
 
-/// Stops watching; reports are dropped. Nothing happens if it was not watching.
+/// Stops watching; reports are dropped. Nothing happens if it was not watching. (+)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
     boundary(|_| {
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
 }
 
 /// Tells of an access by a kernel that the host launched itself, right after it did; nothing
-/// happens while nobody watches.
+/// happens while nobody watches. (+)
 ///
 /// @param stream  NULL is the current stream
 /// @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
     })
 }
 
-/// Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches.
+/// Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcuda_status {
@@ -271,6 +271,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcud
 }
 
 /// One of the reports that are kept. The struct is the host's, its texts the library's.
+/// (torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
 /// @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
 /// @param[out] report  made by TCUDA_INIT
@@ -288,7 +289,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_get(
 }
 
 /// The same as a text of several lines: both accesses with their frames, where the memory was
-/// allocated, and what is missing.
+/// allocated, and what is missing. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
 /// @param index        0 is the oldest
 /// @param buf          may be NULL if len is 0

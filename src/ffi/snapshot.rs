@@ -109,7 +109,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
     })
 }
 
-/// Forgets a snapshot.
+/// Forgets a snapshot. (+)
 ///
 /// @param snapshot  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_destroy(
 }
 
 /// How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
-/// them in the same order.
+/// them in the same order. (torch.cuda.memory_snapshot)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
@@ -149,7 +149,7 @@ fn element<T>(list: &[T], index: usize) -> Result<&T> {
     })
 }
 
-/// A segment of a snapshot.
+/// A segment of a snapshot. (torch.cuda.memory_snapshot)
 ///
 /// @param index            below the number of segments
 /// @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_segment(
     })
 }
 
-/// A block of a snapshot.
+/// A block of a snapshot. (torch.cuda.memory_snapshot)
 ///
 /// @param index          below the number of blocks; a segment names its first
 /// @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_block(
 }
 
 /// A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
-/// page of PyTorch and torch/cuda/_memory_viz.py open it.
+/// page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
 ///
 /// @param[out] buf  bytes, without a NUL; of no use where they are cut
 #[unsafe(no_mangle)]
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
 }
 
 /// The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
-/// history of deep stacks is large.
+/// history of deep stacks is large. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_json(
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_json(
 }
 
 /// A snapshot as one page that needs no other file and no network: allocated memory over time by
-/// block, and a map of the segments.
+/// block, and a map of the segments. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_html(

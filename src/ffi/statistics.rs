@@ -220,6 +220,7 @@ fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatRow)>> {
 
 /// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
 /// "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
+/// (torch.cuda.memory_stats_as_nested_dict)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stats_json(
@@ -262,21 +263,23 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
     })
 }
 
-/// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved)
+/// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,
+/// torch.cuda.memory_cached)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
     boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].current)))
 }
 
-/// reserved_bytes.all.peak. (torch.cuda.max_memory_reserved)
+/// reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
     boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].peak)))
 }
 
-/// Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats)
+/// Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats,
+/// torch.cuda.reset_max_memory_allocated, torch.cuda.reset_max_memory_cached)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
@@ -297,7 +300,7 @@ pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
 /// by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
 /// They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
 /// tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
-/// tcuda_shutdown closes all.
+/// tcuda_shutdown closes all. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
@@ -306,7 +309,7 @@ pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
 
 /// Closes this thread's newest scope of a device and gives what happened in it: each peak is the
 /// highest value since then, each total and num_... what was added since, each current value what
-/// is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none.
+/// is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none. (+)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
 #[unsafe(no_mangle)]
@@ -325,7 +328,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_pop(
     })
 }
 
-/// torch.cuda.memory_summary's table.
+/// All statistics as a table for people. (torch.cuda.memory_summary)
 ///
 /// @param abbreviated  1: without the rows of the pools; 0: with them
 #[unsafe(no_mangle)]
@@ -374,7 +377,7 @@ pub unsafe extern "C" fn tcuda_memory_processes(
     })
 }
 
-/// The same as a list, in NVML's order.
+/// The same as a list, in NVML's order. (torch.cuda.list_gpu_processes)
 ///
 /// @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
 /// @param      capacity   how many there is room for

@@ -32,7 +32,7 @@ pub enum tcuda_status {
     NotReady = 6,
     /// Refused by sync debug mode 2.
     WouldSynchronize = 7,
-    /// Device memory, after all reclaiming and retrying.
+    /// Device memory, after all reclaiming and retrying. (torch.cuda.OutOfMemoryError)
     OutOfMemory = 20,
     /// Host memory, pinned or not.
     OutOfHostMemory = 21,

@@ -127,6 +127,7 @@ pub unsafe extern "C" fn tcuda_stream_create(
 }
 
 /// Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+/// (the end of a torch.cuda.Stream)
 ///
 /// @param stream  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -150,6 +151,7 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
 /// Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
 /// last handle of it goes it must not be any thread's current stream any more: from then on memory
 /// that was used on it waits for what it holds at that moment, and for nothing later.
+/// (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external)
 ///
 /// @param device     the device of the stream, whose primary context it must belong to
 /// @param cu_stream  may be NULL: the device's default stream
@@ -170,6 +172,7 @@ pub unsafe extern "C" fn tcuda_stream_from_external(
 }
 
 /// This thread's current stream of a device; borrowed. Compare streams by their ids.
+/// (torch.cuda.current_stream)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_current(
@@ -205,7 +208,7 @@ fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
     })
 }
 
-/// The device's default (legacy NULL) stream; borrowed.
+/// The device's default (legacy NULL) stream; borrowed. (torch.cuda.default_stream)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_default(
@@ -239,7 +242,7 @@ pub(super) fn make_current<R>(
     Ok((kept, before))
 }
 
-/// Makes a stream and its device current for this thread.
+/// Makes a stream and its device current for this thread. (torch.cuda.set_stream)
 ///
 /// @param stream  NULL: the one that is current, which changes nothing, also without a driver
 #[unsafe(no_mangle)]
@@ -253,6 +256,7 @@ pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> 
 
 /// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
 /// tcuda_device_set(previous_device) if that is another device than the stream's.
+/// (torch.cuda.stream, torch.cuda.StreamContext)
 ///
 /// @param stream                NULL: the one that is current, which changes nothing
 /// @param[out] previous         the current stream of the stream's device, borrowed; without a
@@ -286,7 +290,7 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
     })
 }
 
-/// Has all queued work finished?
+/// Has all queued work finished? (torch.cuda.Stream.query)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_query(
@@ -301,6 +305,7 @@ pub unsafe extern "C" fn tcuda_stream_query(
 }
 
 /// Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR.
+/// (torch.cuda.Stream.synchronize)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> tcuda_status {
@@ -319,6 +324,7 @@ pub(super) fn wait_event(call: &Call, event: &Event, stream: *mut tcuda_stream) 
 }
 
 /// Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
+/// (torch.cuda.Stream.wait_event)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_wait_event(
@@ -329,6 +335,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_event(
 }
 
 /// Work queued from now on waits for what `other` holds now; any two devices.
+/// (torch.cuda.Stream.wait_stream)
 ///
 /// @param stream, other  NULL: the current stream of the current device
 #[unsafe(no_mangle)]
@@ -381,7 +388,7 @@ pub unsafe extern "C" fn tcuda_stream_record_new_event(
 /// and also when it never runs because the device was lost. In a capture of a tcuda_graph the
 /// function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
 /// nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
-/// refuses it with TCUDA_STATUS_CAPTURING.
+/// refuses it with TCUDA_STATUS_CAPTURING. (+)
 ///
 /// @param callback  what to call
 #[unsafe(no_mangle)]
@@ -399,7 +406,7 @@ pub unsafe extern "C" fn tcuda_stream_add_callback(
     })
 }
 
-/// Ordinal of a stream's device.
+/// Ordinal of a stream's device. (torch.cuda.Stream.device)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_device(
@@ -413,7 +420,7 @@ pub unsafe extern "C" fn tcuda_stream_device(
     })
 }
 
-/// Priority as granted.
+/// Priority as granted. (torch.cuda.Stream.priority)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_priority(
@@ -428,6 +435,7 @@ pub unsafe extern "C" fn tcuda_stream_priority(
 }
 
 /// torch's id of a stream: 0 for default streams; equal for equal streams of a device.
+/// (torch.cuda.Stream.stream_id)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_id(stream: *mut tcuda_stream, id: *mut i64) -> tcuda_status {
@@ -438,7 +446,7 @@ pub unsafe extern "C" fn tcuda_stream_id(stream: *mut tcuda_stream, id: *mut i64
     })
 }
 
-/// The CUstream, NULL for default streams; borrowed.
+/// The CUstream, NULL for default streams; borrowed. (torch.cuda.Stream.cuda_stream)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_native(
@@ -453,6 +461,7 @@ pub unsafe extern "C" fn tcuda_stream_native(
 }
 
 /// Priorities of a device: least urgent (0) and most urgent (0 to -3).
+/// (torch.cuda.Stream.priority_range)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_priority_range(

@@ -257,7 +257,7 @@ pub(super) fn lent(view: &Tensor, lent: Lent, byte_offset: u64) -> tcuda_tensor 
 }
 
 /// Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
-/// order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK.
+/// order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
 ///
 /// @param tensor  one that the library filled in, its data, shape and strides as they were, or
 ///                TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
@@ -297,6 +297,7 @@ pub unsafe extern "C" fn tcuda_tensor_device_of(
 /// Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
 /// thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
 /// the library, and does not ask whose the memory is; what uses the tensor does.
+/// (torch.from_dlpack)
 ///
 /// @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
 ///                     flags say read-only, functions that write refuse the tensor, and tensors
@@ -400,7 +401,7 @@ fn is_as_it_came(object: *mut c_void, view: &Tensor) -> bool {
 /// that it was allocated on. Who gives the capsule to a user of other streams calls
 /// tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
 /// unless the host has changed it: then one that gives that capsule back. The capsule's data is the
-/// first element, and its byte_offset 0.
+/// first element, and its byte_offset 0. (torch.utils.dlpack.to_dlpack)
 ///
 /// @param tensor        one that the library filled in; or one of the host's own, whose data is what
 ///                      tcuda_malloc gave: the capsule takes the block, and copies shape and strides

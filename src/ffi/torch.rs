@@ -52,6 +52,7 @@ fn tell_once(name: &str) {
 /// NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
 /// for errors the first one is written to stderr. On a stream that is captured, the block comes
 /// from the pool that tcuda_torch_begin_allocate_to_pool began.
+/// (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param bytes      0: NULL
 /// @param device     ordinal
@@ -74,6 +75,7 @@ pub unsafe extern "C" fn tcuda_torch_malloc(
 }
 
 /// Gives a block back, in the order of its stream; after tcuda_shutdown it does nothing.
+/// (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
 /// @param bytes, device, cu_stream  are not looked at: tcuda knows them
@@ -95,7 +97,7 @@ pub unsafe extern "C" fn tcuda_torch_free(
     });
 }
 
-/// For set_init_fn: initialises the library.
+/// For set_init_fn: initialises the library. (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
 #[unsafe(no_mangle)]
@@ -134,6 +136,7 @@ pub extern "C" fn tcuda_torch_memory_fraction(fraction: f64, device: i32) {
 }
 
 /// For set_base_alloc_fn: the segment that holds an address.
+/// (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param ptr         any address of a segment; may be NULL: NULL
 /// @param[out] bytes  its length; may be NULL
@@ -161,7 +164,7 @@ pub unsafe extern "C" fn tcuda_torch_base_alloc(
 }
 
 /// For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
-/// also used on a stream, of any device. (tcuda_record_stream)
+/// also used on a stream, of any device. (tcuda_record_stream) (torch.Tensor.record_stream)
 ///
 /// @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
 /// @param cu_stream  may be NULL: the default stream of the block's device
@@ -197,6 +200,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
 }
 
 /// For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays.
+/// (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
     answer("tcuda_torch_end_allocate_to_pool", |call| {
@@ -206,7 +210,7 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
 
 /// For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
 /// pool. After the last, memory of the pool that nobody uses goes with the next
-/// tcuda_memory_empty_cache, or when memory is short.
+/// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
     answer("tcuda_torch_release_pool", |call| {

@@ -6,6 +6,8 @@
  *            and tcuda_last_error() tells this thread what was wrong and what to do.
  * Order      Subject, inputs, stream, outputs. Names carry units (_bytes, _ms, _us, _mw, _mhz).
  *            A fixed attribute is a bare noun; one that can be written has _get and _set.
+ * torch      In parentheses: what a function is called in PyTorch, (torch.cuda.set_device). (+): it
+ *            has no such function.
  * Devices    Ordinals; TCUDA_CURRENT_DEVICE (-1) is this thread's current device, everywhere. Other
  *            negative numbers are TCUDA_STATUS_INVALID_DEVICE, except where a comment says more.
  * No driver  tcuda_is_available gives false and tcuda_device_count 0; statistics are 0; seeds wait;
