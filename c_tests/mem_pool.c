@@ -186,6 +186,22 @@ static void pools_that_come_and_go_leave_nothing(void)
     CHECK_OK(tcuda_stream_destroy(streams[1]));
 }
 
+/* As many at a time as host memory allows. */
+static void there_may_be_many_pools(void)
+{
+    enum { MANY = 10000 };
+    static tcuda_mem_pool *pools[MANY];
+    for (int i = 0; i < MANY; i++)
+        pools[i] = create_pool(0);
+    const size_t before = reserved();
+    void *const block = allocate_in(pools[MANY - 1], 1000, NULL);
+    CHECK(is_in(block, pools[MANY - 1]));
+    CHECK_OK(tcuda_free(block));
+    for (int i = 0; i < MANY; i++)
+        CHECK_OK(tcuda_mem_pool_destroy(pools[i]));
+    CHECK_EQ(reserved(), before);
+}
+
 static void a_pool_lends_when_it_was_asked_to(void)
 {
     if (!on_simulator())
@@ -440,6 +456,7 @@ int main(void)
     a_snapshot_of_a_pool_has_nothing_else();
     memory_goes_when_nobody_needs_it();
     pools_that_come_and_go_leave_nothing();
+    there_may_be_many_pools();
     a_pool_lends_when_it_was_asked_to();
     if (!in_segments()) { /* which cannot sleep: segment_pools.c */
         a_pool_that_slept_has_what_it_had();

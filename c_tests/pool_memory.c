@@ -242,6 +242,8 @@ static void graphs_of_sleeping_pools_are_refused(void)
     CHECK_OK(tcuda_graph_capture_begin(graph, stream, pool, TCUDA_CAPTURE_GLOBAL));
     void *const result = allocate(MIB, 0, stream);
     fill_bytes(result, 6, MIB, stream);
+    /* Nor does a pool fall asleep during a capture, which goes on. */
+    CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_mem_pool_sleep(pool, 0));
     CHECK_OK(tcuda_graph_capture_end(graph));
     for (int i = 0; i < 2; i++) {
         CHECK_OK(tcuda_mem_pool_sleep(pool, 0));
@@ -256,6 +258,32 @@ static void graphs_of_sleeping_pools_are_refused(void)
     CHECK_OK(tcuda_graph_destroy(graph));
     CHECK_OK(tcuda_mem_pool_destroy(pool));
     CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_OK(tcuda_memory_empty_cache());
+}
+
+/* The library's own copies and fills are not queued, also where the pool is gone. */
+static void sleeping_memory_is_not_used(void)
+{
+    tcuda_mem_pool *const pool = create_pool(0);
+    unsigned char bytes[16] = { 1 };
+    unsigned char *const block = allocate_in(pool, 5 * MIB, NULL);
+    void *const other = allocate(MIB, 0, NULL);
+    CHECK_OK(tcuda_mem_pool_sleep(pool, 0));
+    for (int i = 0; i < 2; i++) {
+        unsigned char *const inside = block + 3 * MIB;
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_fill(block, bytes, 1, 16, NULL));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_copy(bytes, inside, 16, NULL));
+        CHECK(strstr(tcuda_last_error(), "tcuda_mem_pool_wake") != NULL);
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_copy(inside, other, 16, NULL));
+        CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER,
+            tcuda_copy_2d(block, 16, other, 16, 16, 2, NULL));
+        fill_bytes(other, 2, MIB, NULL);
+        CHECK_EQ(count_other_bytes(other, 2, MIB, NULL), 0);
+        if (i == 0)
+            CHECK_OK(tcuda_mem_pool_destroy(pool));
+    }
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_free(other));
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
@@ -337,6 +365,7 @@ int main(void)
     waking_is_all_or_nothing();
     waking_is_for_all_devices();
     graphs_of_sleeping_pools_are_refused();
+    sleeping_memory_is_not_used();
     pools_that_lent_do_not_sleep(false);
     pools_that_lent_do_not_sleep(true);
     return finish();

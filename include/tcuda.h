@@ -1472,7 +1472,7 @@ typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any devic
  * @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
  * segments keep it; may be NULL: from the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
- * @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
+ * @param[out] pool   the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_t flags,
@@ -1512,10 +1512,11 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
 /**
  * Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
  * it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
- * the blocks but tcuda_free; allocating there, and replaying a graph of the pool, is
- * TCUDA_STATUS_INVALID_STATE. So is sleeping while a block is in use that the pool lent
- * (TCUDA_MEM_POOL_USE_ON_OOM); the sentence names it. A pool that sleeps goes on sleeping, with
- * what was kept. (+: torch_memory_saver, vLLM's sleep mode)
+ * the blocks but tcuda_free: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose the
+ * device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
+ * So is sleeping while a block is in use that the pool lent (TCUDA_MEM_POOL_USE_ON_OOM), which the
+ * sentence names; while a capture uses the pool it is TCUDA_STATUS_CAPTURING. A pool that sleeps
+ * goes on sleeping, with what was kept. (+: torch_memory_saver, vLLM's sleep mode)
  *
  * @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
  * hold afterwards is undefined

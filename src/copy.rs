@@ -195,6 +195,7 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
     if dst == src {
         return Ok(());
     }
+    [dst, src].into_iter().try_for_each(memory::require_awake)?;
     before(runtime, [dst, src], stream)?;
     let devices = sides(runtime, dst, src)?;
     where_it_is(runtime, devices, stream, |stream| {
@@ -250,6 +251,7 @@ pub fn copy_2d(
             });
         }
     }
+    [dst.address, src.address].into_iter().try_for_each(memory::require_awake)?;
     before(runtime, [dst.address, src.address], stream)?;
     let devices = sides(runtime, dst.address, src.address)?;
     where_it_is(runtime, devices, stream, |stream| {
@@ -356,6 +358,7 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
             }
         });
     };
+    memory::require_awake(ptr)?;
     let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
     where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
     note_pinned(runtime, [ptr], stream);

@@ -32,7 +32,7 @@ pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 /// @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
 ///                    segments keep it; may be NULL: from the driver
 /// @param flags       TCUDA_MEM_POOL_... combined, or 0
-/// @param[out] pool   the caller's, to be destroyed; there can be 4096 at a time
+/// @param[out] pool   the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_create(
@@ -113,10 +113,11 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
 
 /// Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
 /// it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
-/// the blocks but tcuda_free; allocating there, and replaying a graph of the pool, is
-/// TCUDA_STATUS_INVALID_STATE. So is sleeping while a block is in use that the pool lent
-/// (TCUDA_MEM_POOL_USE_ON_OOM); the sentence names it. A pool that sleeps goes on sleeping, with
-/// what was kept. (+: torch_memory_saver, vLLM's sleep mode)
+/// the blocks but tcuda_free: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose the
+/// device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
+/// So is sleeping while a block is in use that the pool lent (TCUDA_MEM_POOL_USE_ON_OOM), which the
+/// sentence names; while a capture uses the pool it is TCUDA_STATUS_CAPTURING. A pool that sleeps
+/// goes on sleeping, with what was kept. (+: torch_memory_saver, vLLM's sleep mode)
 ///
 /// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
 ///                       hold afterwards is undefined

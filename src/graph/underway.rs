@@ -12,7 +12,7 @@ use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result, forget_refused};
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
-use crate::memory::pool::Pool;
+use crate::memory::pool::{Pool, PoolId};
 use crate::memory::stats::Class;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
@@ -271,6 +271,13 @@ impl Captures {
         pools.try_reserve(2).map_err(|_| Error::OutOfHostMemory("the pools of a graph"))?;
         pools.push(pool);
         Ok(())
+    }
+
+    /// Does a capture use the memory of a pool?
+    pub fn uses_pool(&self, pool: PoolId) -> bool {
+        self.list.lock().iter().any(|capture| {
+            capture.pool.iter().chain(&capture.uses.pools).any(|known| known.id() == pool)
+        })
     }
 
     /// Is a stream's capture one of ours? Its number.

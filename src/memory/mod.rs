@@ -86,6 +86,7 @@ pub use pointer::{
 pub(crate) use reclaim::wait_for;
 pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
+pub(crate) use sleep::require_awake;
 pub use summary::Summary;
 pub use wrong_kind::{Kind, name_kind};
 

@@ -13,11 +13,13 @@ use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Pools at a time.
-pub const MAX_POOLS: usize = 4096;
-const PLACE_BITS: u32 = MAX_POOLS.ilog2();
+/// Bits of a pool's place in its number.
+const PLACE_BITS: u32 = 24;
+/// Places of the first chunk; each further one has twice as many as the one before.
+const FIRST_CHUNK: usize = 256;
+const CHUNKS: usize = 16;
 /// In the number of a pool that a capture made.
 const OF_GRAPH: u64 = 1 << 63;
 
@@ -53,16 +55,63 @@ struct Place {
     sleep: Lock,
 }
 
-static PLACES: [Place; MAX_POOLS] = [const {
-    Place {
-        owner: AtomicU64::new(0),
-        references: AtomicU32::new(0),
-        graphs: AtomicU32::new(0),
-        flags: AtomicU32::new(0),
-        source: Mutex::new(Rank::LEAF, None),
-        sleep: Lock::new(Rank::POOL),
+impl Place {
+    const fn new() -> Place {
+        Place {
+            owner: AtomicU64::new(0),
+            references: AtomicU32::new(0),
+            graphs: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            source: Mutex::new(Rank::LEAF, None),
+            sleep: Lock::new(Rank::POOL),
+        }
     }
-}; MAX_POOLS];
+}
+
+static FIRST: [Place; FIRST_CHUNK] = [const { Place::new() }; FIRST_CHUNK];
+/// Further chunks, made when they are needed, and never freed.
+static MORE: [AtomicPtr<Place>; CHUNKS - 1] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS - 1];
+/// Places that there are.
+static PLACES: AtomicUsize = AtomicUsize::new(FIRST_CHUNK);
+/// Places that are taken.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Held while a chunk is made.
+static GROWING: Mutex<()> = Mutex::new(Rank::LEAF, ());
+
+/// A place that there is.
+fn place(index: usize) -> &'static Place {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    let offset = index - FIRST_CHUNK * ((1 << chunk) - 1);
+    let more = chunk.checked_sub(1).map(|chunk| MORE[chunk].load(Ordering::Acquire));
+    match more.filter(|places| !places.is_null()) {
+        Some(places) => {
+            // SAFETY: the chunk has `FIRST_CHUNK << chunk` places.
+            let place = unsafe { places.add(offset) };
+            // SAFETY: as above, and it is never freed.
+            unsafe { &*place }
+        }
+        None => &FIRST[index % FIRST_CHUNK],
+    }
+}
+
+/// Makes another chunk where `known` places are too few.
+fn grow(known: usize) -> Result<()> {
+    const NO_ROOM: Error = Error::OutOfHostMemory("the table of private pools");
+    let _held = GROWING.lock();
+    let there = PLACES.load(Ordering::Acquire);
+    if there > known {
+        return Ok(());
+    }
+    let chunk = (there / FIRST_CHUNK + 1).ilog2() as usize;
+    let slot = MORE.get(chunk - 1).ok_or(NO_ROOM)?;
+    let mut places: Vec<Place> = Vec::new();
+    places.try_reserve_exact(FIRST_CHUNK << chunk).map_err(|_| NO_ROOM)?;
+    places.resize_with(FIRST_CHUNK << chunk, Place::new);
+    slot.store(Box::into_raw(places.into_boxed_slice()).cast(), Ordering::Release);
+    PLACES.store(there + (FIRST_CHUNK << chunk), Ordering::Release);
+    Ok(())
+}
 
 impl PoolId {
     /// Of memory that is in no private pool.
@@ -75,7 +124,7 @@ impl PoolId {
     }
 
     fn place(self) -> &'static Place {
-        &PLACES[(self.0 % MAX_POOLS as u64) as usize]
+        place((self.0 & ((1 << PLACE_BITS) - 1)) as usize)
     }
 
     /// As a word, for an atomic.
@@ -178,12 +227,24 @@ impl Pool {
     /// Finds a place for a pool of a number.
     fn settle(number: u64, kind: u64, flags: u32, source: Option<Pluggable>) -> Result<Pool> {
         let flags = flags | if source.is_some() { FOREIGN } else { 0 };
-        for turn in 0..MAX_POOLS as u64 {
-            let index = (number + turn) % MAX_POOLS as u64;
-            let id = kind | number << PLACE_BITS | index;
-            let place = &PLACES[index as usize];
-            let vacant = place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed);
-            if vacant.is_ok() {
+        let taken = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
+        loop {
+            let places = PLACES.load(Ordering::Acquire);
+            // A quarter is vacant at least, so that one is found soon.
+            if taken > places / 4 * 3
+                && let Err(error) = grow(places)
+            {
+                TAKEN.fetch_sub(1, Ordering::Relaxed);
+                return Err(error);
+            }
+            for turn in 0..places as u64 {
+                let index = (number + turn) % places as u64;
+                let id = kind | number << PLACE_BITS | index;
+                let place = place(index as usize);
+                if place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).is_err()
+                {
+                    continue;
+                }
                 place.flags.store(flags, Ordering::Relaxed);
                 if source.is_some() {
                     *place.source.lock() = source;
@@ -192,9 +253,6 @@ impl Pool {
                 return Ok(Pool { id: PoolId(id), of_graph: false });
             }
         }
-        Err(Error::InvalidState(
-            "there are 4096 private pools already; destroy those that nobody needs",
-        ))
     }
 
     /// Whose reference it is.
@@ -249,6 +307,7 @@ impl Drop for Pool {
             let is_foreign = self.id.flags() & FOREIGN != 0;
             let source = if is_foreign { place.source.lock().take() } else { None };
             place.owner.store(0, Ordering::Release);
+            TAKEN.fetch_sub(1, Ordering::Relaxed);
             drop(source);
         }
     }
@@ -400,10 +459,23 @@ mod tests {
     #[test]
     fn places_are_used_again_and_numbers_are_not() {
         let mut last = Pool::new(0, None).unwrap().id();
-        for _ in 0..2 * MAX_POOLS {
+        for _ in 0..20_000 {
             let pool = Pool::new(0, None).unwrap();
             assert!(pool.id().pair().1 > last.pair().1 && !last.is_alive());
             last = pool.id();
         }
+        assert!(PLACES.load(Ordering::Relaxed) < 1 << 17);
+    }
+
+    #[test]
+    fn there_are_as_many_as_are_needed() {
+        let pools: Vec<Pool> = (0..10_000).map(|_| Pool::new(0, None).unwrap()).collect();
+        assert!(pools.iter().all(|pool| pool.id().is_alive() && !pool.id().lends()));
+        let places: std::collections::HashSet<_> =
+            pools.iter().map(|pool| std::ptr::from_ref(pool.id().place()) as usize).collect();
+        assert_eq!(places.len(), pools.len());
+        let ids: Vec<PoolId> = pools.iter().map(Pool::id).collect();
+        drop(pools);
+        assert!(ids.iter().all(|id| !id.is_alive()));
     }
 }

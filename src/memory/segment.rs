@@ -385,6 +385,12 @@ impl Segment {
         outcome
     }
 
+    /// Is a unit in a mapping that has no memory?
+    pub(super) fn is_asleep_at(&self, unit: u32) -> bool {
+        let at = self.mappings.partition_point(|mapping| mapping.end() <= unit);
+        self.mappings.get(at).is_some_and(|mapping| mapping.start <= unit && mapping.handle == 0)
+    }
+
     /// Bytes of mappings that have no memory.
     pub(super) fn sleeping_bytes(&self) -> u64 {
         let asleep = self.mappings.iter().filter(|mapping| mapping.handle == 0);

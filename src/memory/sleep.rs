@@ -2,14 +2,15 @@
 //! into them are good again when they wake.
 
 use super::arena::Arena;
-use super::block::{NONE, State};
+use super::block::{NONE, State, UNIT};
 use super::direct::Origin;
 use super::pool::PoolId;
-use super::{DeviceMemory, Relaxed};
+use super::{DeviceMemory, Relaxed, virtual_memory};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a block held when its pool fell asleep.
 pub(super) struct Backup {
@@ -25,6 +26,30 @@ struct Contents {
     blocks: Vec<Backup>,
 }
 
+/// Did a pool ever sleep? Else no address needs a look.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// An error where the memory at an address sleeps.
+#[inline]
+pub(crate) fn require_awake(address: u64) -> Result<()> {
+    if IS_USED.load(Ordering::Relaxed) { require_memory(address) } else { Ok(()) }
+}
+
+#[cold]
+fn require_memory(address: u64) -> Result<()> {
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(()) };
+    if arena.pool() == PoolId::DEFAULT {
+        return Ok(());
+    }
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    if unsafe { arena.state() }.segment.is_asleep_at((offset / UNIT) as u32) {
+        let why = "is in a private pool that sleeps; call tcuda_mem_pool_wake before using it";
+        return Err(Error::InvalidPointer { ptr: address as usize, why });
+    }
+    Ok(())
+}
+
 /// The devices on which a pool has memory, or had.
 fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> {
     runtime.devices.iter().filter(move |device| device.memory.has_arena_of(pool))
@@ -33,6 +58,13 @@ fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> 
 /// Waits for the devices, and has the host keep the contents of a pool if it is to; nobody allocates
 /// there meanwhile. All of it is done or nothing.
 pub(super) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
+    IS_USED.store(true, Ordering::Relaxed);
+    if runtime.captures.uses_pool(pool) {
+        return Err(Error::Capturing {
+            operation: "tcuda_mem_pool_sleep",
+            why: "the capture uses the pool's memory; end it first",
+        });
+    }
     let mut kept = Vec::new();
     kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
     for device in devices_of(runtime, pool) {
