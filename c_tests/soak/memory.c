@@ -253,6 +253,22 @@ static void race_round(int64_t number)
         CHECK_OK(tcuda_device_synchronize(0));
 }
 
+/* Streams of the host's own, under the sanitizer. */
+static void external_watched_round(int64_t number)
+{
+    struct CUstream_st *const native = make_native_stream();
+    tcuda_stream *stream = NULL;
+    CHECK_OK(tcuda_stream_from_external(0, native, &stream));
+    void *const block = allocate(4096, 0, stream);
+    fill_bytes(block, 1, 4096, stream);
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    end_native_stream(native);
+    if (number % 16 == 0)
+        CHECK_OK(tcuda_memory_empty_cache());
+}
+
 static void watching_round(int64_t number)
 {
     (void)number;
@@ -279,6 +295,8 @@ const kind memory_kinds[] = {
         .heap_kib = 4096 },
     { "sanitizer, races", race_round, .begin = start_sanitizer, .end = stop_sanitizer,
         .heap_kib = 4096 },
+    { "sanitizer, external", external_watched_round, .share = 4, .begin = start_sanitizer,
+        .end = stop_sanitizer, .grows = "a slot stays" },
     { "sanitizer, on and off", watching_round, .share = 4 },
     { NULL, NULL, .share = 0 },
 };

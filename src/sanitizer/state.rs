@@ -397,6 +397,7 @@ impl State {
 
     /// Forgets what the host knows to be over, each time that there is twice as much.
     fn prune(&mut self) -> Result<()> {
+        self.main.recycle(&self.host)?;
         if self.store.cells() + self.main.ranges.len() < self.prune_at {
             return Ok(());
         }

@@ -26,6 +26,9 @@ pub(super) struct Who {
     pub(super) kind: Kind,
 }
 
+/// Streams below which no number serves another one.
+const FEW: usize = 64;
+
 /// A stream's place in a world.
 struct Known {
     who: Who,
@@ -81,6 +84,10 @@ pub(super) struct World {
     pub(super) number: u64,
     streams: Vec<Known>,
     slots: Table<u32>,
+    /// Numbers that serve the next streams.
+    free: Vec<u32>,
+    /// Numbers from which on those of idle streams serve others.
+    pub(super) recycle_at: usize,
     /// Keys and numbers of streams that were asked for last.
     recent: [(u64, u32); RECENT],
     ordered: Vec<Ordered>,
@@ -98,6 +105,8 @@ impl World {
             number,
             streams: Vec::new(),
             slots: Table::with_hasher(std::hash::BuildHasherDefault::new()),
+            free: Vec::new(),
+            recycle_at: FEW,
             recent: [(0, NOBODY); RECENT],
             ordered: Vec::new(),
             events: Table::with_hasher(std::hash::BuildHasherDefault::new()),
@@ -124,7 +133,7 @@ impl World {
         if let Some(slot) = self.slots.get(&who.key) {
             return Ok(*slot);
         }
-        let slot = self.streams.len() as u32;
+        let slot = self.free.last().copied().unwrap_or(self.streams.len() as u32);
         // First what may fail: a stream is known as a whole, or not.
         self.streams.try_reserve(1).map_err(|_| NO_MEMORY)?;
         self.slots.try_reserve(1).map_err(|_| NO_MEMORY)?;
@@ -142,8 +151,50 @@ impl World {
             }
         }
         self.slots.insert(who.key, slot);
-        self.streams.push(Known { who: *who, clock: Clock::new(), time: 0, news: 0 });
+        let known = Known { who: *who, clock: Clock::new(), time: 0, news: 0 };
+        match self.free.pop() {
+            Some(_) => self.streams[slot as usize] = known,
+            None => self.streams.push(known),
+        }
         Ok(slot)
+    }
+
+    /// Where there are many streams, the numbers of those of which the host knows all that they did and
+    /// heard serve others: hosts that make and end streams would have ever more of them. Whoever does
+    /// something hears first what the host knows, so that a number's earlier times are over for all. A stream
+    /// that comes back gets another number. No number is held meanwhile.
+    #[inline]
+    pub(super) fn recycle(&mut self, host: &Host) -> Result<()> {
+        if self.number != 0 || self.streams.len() < self.recycle_at || !self.free.is_empty() {
+            return Ok(());
+        }
+        self.recycle_idle(host)
+    }
+
+    #[cold]
+    fn recycle_idle(&mut self, host: &Host) -> Result<()> {
+        self.free.try_reserve(self.streams.len()).map_err(|_| NO_MEMORY)?;
+        for (slot, known) in self.streams.iter_mut().enumerate() {
+            let slot = slot as u32;
+            if known.who.kind != Kind::Legacy && host.knows(slot, known.time) {
+                self.slots.remove(&known.who.key);
+                known.clock = Clock::new();
+                self.free.push(slot);
+            }
+        }
+        let free = &self.free;
+        for ordered in &mut self.ordered {
+            ordered.blocking.retain(|slot| free.binary_search(slot).is_err());
+        }
+        self.recent = [(0, NOBODY); RECENT];
+        self.recycle_at = self.recycle_at.max(2 * (self.streams.len() - self.free.len()));
+        Ok(())
+    }
+
+    /// How many numbers there are.
+    #[cfg(test)]
+    pub(super) fn stream_count(&self) -> usize {
+        self.streams.len()
     }
 
     /// The number of a stream, by its key.

@@ -7,6 +7,7 @@ use crate::status_of;
 use crate::world::{CALLS, Mode, World, destructor, host_function};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
+use tcuda::ffi::event::tcuda_event;
 use tcuda::ffi::stream::*;
 
 pub(super) fn create(w: &mut World, i: &mut Input) {

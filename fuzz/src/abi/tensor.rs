@@ -2,6 +2,7 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
+use crate::outputs::Out;
 use crate::status_of;
 use crate::world::{CALLS, World};
 use std::ffi::c_void;

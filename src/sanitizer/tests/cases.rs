@@ -269,3 +269,26 @@ fn memory_of_a_legacy_stream_that_did_nothing_waits_for_the_blocking_ones() {
     let text = state.reports.text(0, &state.texts).unwrap().unwrap().0;
     assert!(!text.contains("tcuda_record_stream"), "{text}");
 }
+
+#[test]
+fn streams_that_come_and_go_take_no_room() {
+    let mut state = state();
+    for key in 1..=1000 {
+        state.plain(key, BASE, 64, Mode::Write);
+        state.wait_for(key);
+    }
+    assert_eq!(state.reports.count, 0);
+    assert!(state.main.stream_count() <= 65, "{}", state.main.stream_count());
+    // The host has not waited for this one, so that its number is its own.
+    state.plain(2001, BASE, 64, Mode::Write);
+    for key in 3001..=3200 {
+        state.plain(key, BASE + 4096, 64, Mode::Read);
+        state.wait_for(key);
+    }
+    assert_eq!(state.reports.count, 0);
+    state.plain(1, BASE, 4, Mode::Read);
+    assert_eq!(state.reports.count, 1, "one that comes back comes after nothing new");
+    state.wait_for(2001);
+    state.plain(2, BASE + 32, 4, Mode::Read);
+    assert_eq!(state.reports.count, 1);
+}

@@ -70,6 +70,7 @@ impl Run {
         }
         let mut state = State::new();
         state.is_on = true;
+        state.main.recycle_at = [0, 3, 64][random.below(3) as usize];
         state.most_runs = [0, 3, 256][random.below(3) as usize];
         Run {
             random,
