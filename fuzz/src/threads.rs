@@ -73,7 +73,9 @@ fn disturb(beside: Beside, is_over: &AtomicBool) -> usize {
             Beside::Forks => fork(),
             _ => {
                 let status = status_of!(tcuda_shutdown(std::ptr::null_mut()));
-                assert_eq!(status, status::OK, "{}", crate::world::last_error());
+                // Another thread may shut down, or select a backend, at the same time.
+                let is_right = [status::OK, status::INVALID_STATE].contains(&status);
+                assert!(is_right, "{status}: {}", crate::world::last_error());
             }
         }
         times += 1;
