@@ -264,7 +264,7 @@ static void no_descriptor_is_left(void)
     CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_ipc_export(other, NULL, &handle));
     says("CUDA_ERROR_OPERATING_SYSTEM");
     says("raise the limit of open files (ulimit -n)");
-    exit(EXIT_SUCCESS);
+    _exit(EXIT_SUCCESS); /* a leak checker would want descriptors */
 }
 
 static void no_descriptor_is_left_for_the_machine(void)
@@ -275,6 +275,7 @@ static void no_descriptor_is_left_for_the_machine(void)
         ;
     CHECK(tcuda_init() != TCUDA_STATUS_OK);
     says("raise the limit of open files (ulimit -n)");
+    _exit(EXIT_SUCCESS);
 }
 
 int main(void)
