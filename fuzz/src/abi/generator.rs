@@ -10,13 +10,19 @@ use tcuda::ffi::generator::*;
 /// As many devices as any process can have.
 const MOST_DEVICES: i32 = 64;
 
-/// A device of which the seed may be set before there is one.
+/// Would a seed of a device that does not exist be remembered, and fail the call that initialises?
+fn is_remembered(w: &World) -> bool {
+    w.mode == Mode::Threads || !w.is_initialized()
+}
+
+/// A device whose seed is set; none that fails another call, also on another machine.
 fn device(w: &World, i: &mut Input, e: &mut Expect) -> i32 {
     let mut wrong = Expect::default();
     let device = w.device(i, &mut wrong);
-    if w.is_initialized() || !(-1..MOST_DEVICES).contains(&device) {
-        e.wrong = wrong.wrong;
+    if is_remembered(w) && (0..MOST_DEVICES).contains(&device) {
+        return device.min(0);
     }
+    e.wrong = wrong.wrong;
     device
 }
 
@@ -113,7 +119,8 @@ pub(super) fn state_get_all(w: &mut World, i: &mut Input) {
 
 pub(super) fn state_set_all(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
-    let count = i.below(4);
+    let most = if is_remembered(w) { 1 } else { 4 };
+    let count = i.below(4).min(most);
     let states = [0u8; 4 * TCUDA_RANDOM_STATE_BYTES];
     if count as i32 > w.devices() && w.is_initialized() {
         e.wrong(status::INVALID_DEVICE);

@@ -10,11 +10,12 @@ use tcuda::ffi::library::tcuda_backend_name;
 use tcuda::ffi::statistics::*;
 use tcuda::ffi::status::tcuda_status;
 
-/// A device; before initialisation there are only zeros, for any number.
+/// A device; before initialisation there are only zeros, for any device that a process can have.
 fn device(w: &World, i: &mut Input, e: &mut Expect) -> i32 {
     let mut wrong = Expect::default();
     let device = w.device(i, &mut wrong);
-    if w.is_initialized() && !wrong.wrong.is_empty() {
+    let is_possible = (-1..64).contains(&device);
+    if !wrong.wrong.is_empty() && (w.is_initialized() || !is_possible) {
         e.wrong(status::INVALID_DEVICE);
     }
     device
