@@ -1,10 +1,11 @@
 //! Section "Streams and events" of the header: events.
 
-use super::boundary::{boundary, given, out};
+use super::boundary::{Out, boundary, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream, wait_event};
 use crate::driver::sys::CUevent_st;
+use crate::error::{Error, Result};
 use crate::event::Event;
 
 /// A point in a stream.
@@ -70,6 +71,13 @@ pub unsafe extern "C" fn tcuda_event_record(
     })
 }
 
+/// The answer where nothing can be initialised.
+#[cold]
+#[inline(never)]
+fn done_without_runtime(event: &Event, error: Error, done: &Out<bool>) -> Result<()> {
+    event.unless_recorded(error, true).map(|is| done.set(is))
+}
+
 /// Has it been reached? True if it was never recorded. (torch.cuda.Event.query)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -80,10 +88,11 @@ pub unsafe extern "C" fn tcuda_event_query(
     boundary(|call| {
         let done = out(done, "done")?;
         let event = EVENTS.get(event as usize, "event", call)?;
-        done.set(match call.runtime() {
-            Ok(runtime) => event.query(runtime)?,
-            Err(error) => event.unless_recorded(error, true)?,
-        });
+        let runtime = match call.runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return done_without_runtime(event, error, &done),
+        };
+        done.set(event.query(runtime)?);
         Ok(())
     })
 }
