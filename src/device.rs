@@ -16,6 +16,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
 use crate::stream::Streams;
+use crate::sync_debug;
 use crate::waits::Waited;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -234,6 +235,7 @@ impl Device {
     /// The same where a call of the host's promises it.
     #[inline]
     pub fn synchronize_for_host(&self) -> Result<()> {
+        let _meant = sync_debug::meant();
         if sanitizer::is_on() {
             let point = sanitizer::point_of_device(self.ordinal);
             return heard::waited(point, || self.synchronize());

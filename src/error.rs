@@ -390,6 +390,7 @@ impl From<CudaError> for Error {
     fn from(error: CudaError) -> Error {
         match error.code {
             CudaError::MISSING => Error::NotSupported { what: error.call, by: "driver" },
+            CudaError::WOULD_WAIT => Error::WouldSynchronize(crate::sync_debug::OTHERS),
             code::OUT_OF_MEMORY => Error::DriverOutOfMemory { call: error.call },
             _ => Error::Cuda(error),
         }

@@ -12,6 +12,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, heard};
 use crate::stream::{Stream, finished};
+use crate::sync_debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Can be timed.
@@ -360,6 +361,7 @@ impl Event {
     }
 
     fn synchronize_now(&self, runtime: &Runtime) -> Result<()> {
+        let _meant = sync_debug::meant();
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;

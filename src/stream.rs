@@ -141,7 +141,7 @@ impl Stream {
         }
         let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        let known = self.farewell.event();
+        let (known, _needed) = (self.farewell.event(), crate::sync_debug::needed());
         if self.synchronize(runtime).is_ok() {
             let _ = self.farewell.replace_event(0, ENDED);
             return Ok(());

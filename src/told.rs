@@ -35,6 +35,7 @@ impl Stream {
     #[inline]
     pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
         sync_debug::before(sync_debug::STREAM)?;
+        let _meant = sync_debug::meant();
         self.wait_for_host(runtime)
     }
 

@@ -82,6 +82,51 @@ const ELSEWHERE: [(&str, &str); 21] = [
 /// The same, without a reason of their own.
 const WITH_THEM: &str = "ipc_withdraw ipc_collect";
 
+/// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
+const WITHOUT_GATE: &str = "
+    shutdown: ends the library
+    blas_handle: cuBLAS does what it does
+    event_from_ipc_handle ipc_import ipc_close: of two processes
+    graphed_callable_create graphed_callable_destroy graphed_callable_call
+    graphed_callable_call_backward: graphs and copies between devices' memory, which have rows
+    communicator_destroy communicator_abort communicator_group_end communicator_all_reduce
+    communicator_broadcast communicator_reduce communicator_all_gather
+    communicator_reduce_scatter communicator_send communicator_recv: NCCL does what it does
+";
+
+/// Functions that are called in the row of another one.
+const IN_OTHER_ROWS: &str = "
+    free allocation_destroy torch_free torch_reset torch_record_stream host_free ipc_withdraw
+    tensor_release graph_destroy graph_capture_end graph_reset graph_end
+";
+
+#[test]
+fn every_function_that_may_wait_is_called_beside_a_held_stream() {
+    let path = repository().join("c_tests/sync_debug_calls.c");
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows: BTreeSet<String> = text
+        .split("ROW(")
+        .skip(1)
+        .filter_map(|row| row.split_once(','))
+        .map(|(name, _)| format!("tcuda_{name}"))
+        .collect();
+    let in_text = |name: &str| text.contains(&format!("tcuda_{name}("));
+    for name in IN_OTHER_ROWS.split_whitespace() {
+        assert!(in_text(name), "tcuda_{name} is not called in c_tests/sync_debug_calls.c");
+    }
+    let listed: BTreeSet<String> = [NOTHING_TO_TELL, WITHOUT_GATE, IN_OTHER_ROWS]
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .map(|name| format!("tcuda_{}", name.trim_end_matches(':')))
+        .collect();
+    for name in declared() {
+        assert!(
+            listed.contains(&name) || rows.contains(&name),
+            "{name} has no row in c_tests/sync_debug_calls.c: does it wait for a device?"
+        );
+    }
+}
+
 fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

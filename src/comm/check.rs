@@ -5,6 +5,7 @@ use crate::device::CPU;
 use crate::error::{Error, Result, Trait, Which};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use crate::tensor::{Dtype, Place, Tensor, dtype::code};
 use crate::text::Text;
 use std::fmt::{self, Write};
@@ -33,7 +34,12 @@ impl Home {
         // The host is about to read or write it itself, perhaps.
         match crate::copy::device_of(runtime, tensor.address)? {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
-            _ => Ok(home),
+            _ => {
+                if home == Home::Pageable && tensor.numel > 0 {
+                    sync_debug::before_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
+                }
+                Ok(home)
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use crate::few::Few;
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use crate::tensor::Tensor;
 
 /// The streams of a call, one for each device.
@@ -72,6 +73,8 @@ pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
     if team.is_capturing() {
         return Ok(());
     }
+    // It was judged where the outputs were made.
+    let _meant = sync_debug::meant();
     devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.runtime()))
 }
 

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use crate::tensor::bundle::{Bundle, Given, Site};
 use crate::tensor::owned::{self, Block};
 use crate::tensor::{Dtype, Parts, Place, Tensor};
@@ -78,6 +79,7 @@ impl<'a> Draft<'a> {
                 Block::of_device(runtime, address)
             }
             Target::Host => {
+                sync_debug::before_uncaptured(runtime, sync_debug::HOST_RESULT)?;
                 let bytes = usize::try_from(bytes)
                     .map_err(|_| Error::OutOfHostMemory("a tensor in pinned memory"))?;
                 Block::of_host(runtime, runtime.host.allocate(runtime, bytes)? as u64)

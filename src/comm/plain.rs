@@ -13,6 +13,7 @@ use crate::memory;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Touch};
 use crate::stream::Stream;
+use crate::sync_debug;
 
 /// So many calls of the driver at most are made where it would take memory to make fewer.
 const FEW: u64 = 8;
@@ -259,7 +260,12 @@ fn refuse_capture(team: &Team) -> Result<()> {
 
 /// Waits for a stream; in a capture nothing has begun.
 fn wait(team: &Team, stream: &Stream) -> Result<()> {
-    if team.is_capturing() { Ok(()) } else { stream.synchronize(team.runtime()) }
+    if team.is_capturing() {
+        return Ok(());
+    }
+    // It was judged where the memory of the host was looked at.
+    let _meant = sync_debug::meant();
+    stream.synchronize(team.runtime())
 }
 
 /// Within the host's memory, at once.

@@ -15,6 +15,7 @@ use crate::few::Few;
 use crate::memory::{self, virtual_memory};
 use crate::runtime::Runtime;
 use crate::stream::{self, Stream};
+use crate::sync_debug;
 use crate::text::Text;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -363,6 +364,7 @@ impl<'a> Team<'a> {
     pub fn let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
         let outcome = self.try_let_go(workers);
         if outcome.is_err() && !self.is_capturing() {
+            let _needed = sync_debug::needed();
             for worker in workers {
                 let _ = worker.stream.synchronize(self.runtime);
             }

@@ -92,6 +92,9 @@ impl CudaError {
     /// Stands for "this driver has no such call"; not a CUresult.
     pub const MISSING: i32 = -1;
 
+    /// Stands for "the call would wait, and sync debug mode forbids it"; not a CUresult.
+    pub const WOULD_WAIT: i32 = -2;
+
     /// A call that this driver lacks.
     pub fn missing(call: &'static str) -> CudaError {
         CudaError { call, code: Self::MISSING }

@@ -6,6 +6,7 @@
 
 use super::{CudaResult, Driver, inject};
 use crate::progress;
+use crate::sync_debug;
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -88,6 +89,9 @@ macro_rules! driver_calls {
                 #[cfg(debug_assertions)]
                 super::held::check(Call::$name);
                 self.count_call(Call::$name);
+                if const { sync_debug::waits(Call::$name) } && sync_debug::is_on() {
+                    sync_debug::judge_call(Call::$name, stringify!($name))?;
+                }
                 if inject::armed() {
                     let arguments = [$((stringify!($arg), super::word(&$arg))),*];
                     if let Some(code) = inject::take(self, Call::$name, &arguments) {

@@ -14,6 +14,7 @@ use crate::graph::statics::Static;
 use crate::rank::before_host_function;
 use crate::runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use crate::tensor::{Place, Tensor};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -257,6 +258,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
     graphed: *mut *mut tcuda_graphed_callable,
 ) -> tcuda_status {
     boundary(|call| {
+        let _meant = sync_debug::meant();
         out(graphed, "graphed")?;
         if count == 0 {
             return Err(Error::OutOfRange { name: "count", value: 0, allowed: "use 1 or more" });

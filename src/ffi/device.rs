@@ -386,9 +386,13 @@ pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_stat
     })
 }
 
-/// Changes that for the whole process, until tcuda_shutdown. Of interest are, as in PyTorch,
-/// tcuda_stream_synchronize and copies from and to pageable memory; who waits for a device or an
-/// event means to wait. The first call that turns it on warns of that.
+/// Changes that for the whole process, until tcuda_shutdown. Of interest is each wait of the library
+/// for a device: tcuda_stream_synchronize and copies from and to pageable memory always, as in
+/// PyTorch; collective calls whose result is in memory of the host; tcuda_mem_pool_sleep and _wake;
+/// and memory that is given back while streams use it, as by tcuda_memory_empty_cache. A refused
+/// call gives TCUDA_STATUS_WOULD_SYNCHRONIZE; one that destroys something waits all the same, and
+/// the log says so. Calls that are documented to wait, as tcuda_device_synchronize and
+/// tcuda_event_synchronize do, wait unseen. The first call that turns it on warns of that.
 /// (torch.cuda.set_sync_debug_mode)
 ///
 /// @param mode  TCUDA_SYNC_DEBUG_...

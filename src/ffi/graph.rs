@@ -13,6 +13,7 @@ use crate::graph::{self, Graph};
 use crate::log::{self, Level};
 use crate::memory::pool::Pool;
 use crate::stream::Stream;
+use crate::sync_debug;
 use crate::{memory, runtime};
 use std::ffi::c_char;
 
@@ -169,6 +170,7 @@ pub unsafe extern "C" fn tcuda_graph_begin(
             Some(stream) => stream,
             None => device.streams.for_captures(device)?,
         };
+        let _meant = sync_debug::meant();
         device.synchronize_for_host()?;
         memory::empty_cache(runtime)?;
         runtime.host.empty_cache(runtime)?;

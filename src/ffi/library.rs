@@ -19,6 +19,7 @@ use crate::driver::inject;
 use crate::error::{Error, Result};
 use crate::log::{self, Level};
 use crate::rank::before_host_function;
+use crate::sync_debug;
 use crate::text::Text;
 use crate::thread::try_box;
 use crate::{runtime, selection, text, thread};
@@ -411,6 +412,7 @@ fn destroy_all_handles(_call: &Call) -> usize {
 #[must_use]
 pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {
     boundary(|call| {
+        let _meant = sync_debug::meant();
         let live = runtime::shutdown(call.inside(), |_| destroy_all_handles(call))?;
         if !live_handles.is_null() {
             out(live_handles, "live_handles")?.set(live);

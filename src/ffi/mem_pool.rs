@@ -8,6 +8,7 @@ use super::status::tcuda_status;
 use crate::memory::pool::MemPool;
 use crate::memory::snapshot::Snapshot;
 use crate::runtime;
+use crate::sync_debug;
 
 /// A private pool, for any device.
 pub struct tcuda_mem_pool {
@@ -129,7 +130,9 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 ) -> tcuda_status {
     boundary(|call| {
         let keep = flag(keep_contents, "keep_contents")?;
-        MEM_POOLS.get(pool as usize, "pool", call)?.sleep(call.runtime()?, keep)
+        let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let _meant = sync_debug::asked(sync_debug::POOL_SLEEP)?;
+        pool.sleep(call.runtime()?, keep)
     })
 }
 
@@ -141,7 +144,11 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
-    boundary(|call| MEM_POOLS.get(pool as usize, "pool", call)?.wake(call.runtime()?))
+    boundary(|call| {
+        let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let _meant = sync_debug::asked(sync_debug::POOL_SLEEP)?;
+        pool.wake(call.runtime()?)
+    })
 }
 
 /// tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)

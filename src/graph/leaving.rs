@@ -11,6 +11,7 @@ use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
 use crate::sanitizer::Recording;
 use crate::stream::Stream;
+use crate::sync_debug;
 
 /// What a launch does besides what the driver knows.
 #[derive(Default)]
@@ -152,6 +153,7 @@ impl Leaving {
         for stream in streams() {
             // What cannot be waited for in order is waited for here.
             if self.line_up(runtime, stream).is_err() {
+                let _needed = sync_debug::needed();
                 let _ = memory::wait_for(runtime, stream);
             }
         }

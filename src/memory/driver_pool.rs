@@ -20,6 +20,7 @@ use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -309,6 +310,7 @@ impl DeviceMemory {
         match self.free_after_all(runtime, device, address, block) {
             // Freeing wants no memory: the host waits instead.
             Err(Error::OutOfHostMemory(_)) => {
+                let _needed = sync_debug::needed();
                 for stream in std::iter::once(own).chain(block.uses()) {
                     runtime.device(stream.device())?.synchronize()?;
                 }

@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::monitor;
 use crate::runtime::Runtime;
+use crate::sync_debug;
 
 /// Is it want of memory, so that another step may help?
 pub(super) fn is_want(error: &Error) -> bool {
@@ -159,6 +160,7 @@ impl DeviceMemory {
             }
             Ok(())
         });
+        sync_debug::say_unsaid();
         let given = self.give_back(runtime.device(self.ordinal)?, leaving);
         all.and(outcome).and(given)
     }

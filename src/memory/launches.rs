@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::farewell::Standing;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
+use crate::sync_debug;
 
 /// The present end of a stream.
 pub struct End<'a> {
@@ -77,7 +78,7 @@ impl DeviceMemory {
         if are_captured {
             // They cannot wait, but the host can.
             // SAFETY: our event, recorded.
-            unsafe { runtime.driver().cuEventSynchronize(event) }?;
+            unsafe { sync_debug::wait_for_event(runtime.driver(), event) }?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex};
 use crate::rank::Rank;
 use crate::runtime::Runtime;
+use crate::sync_debug;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits of a pool's place in its number.
@@ -428,6 +429,7 @@ impl MemPool {
 /// Gives the unused memory of a pool back at once where nobody holds it any more; gives the first
 /// failure after trying all devices.
 pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    let _needed = sync_debug::needed();
     let mut outcome = Ok(());
     for device in &runtime.devices {
         let released = device.memory.release_pool(runtime, pool);
@@ -435,6 +437,7 @@ pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
             outcome = released;
         }
     }
+    sync_debug::say_unsaid();
     outcome
 }
 

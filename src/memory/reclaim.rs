@@ -17,6 +17,7 @@ use crate::farewell::Standing;
 use crate::progress;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, finished};
+use crate::sync_debug;
 
 /// Up to this part of a device's memory is little: it may wait some microseconds longer than it must.
 const LITTLE: u64 = 128;
@@ -158,16 +159,7 @@ impl DeviceMemory {
     ) -> Result<bool> {
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;
-        let pass = |event: CUevent| {
-            if !wait {
-                // SAFETY: our event, recorded.
-                return finished(unsafe { self.driver.cuEventQuery(event) });
-            }
-            // SAFETY: our event, recorded.
-            let waiting = || unsafe { self.driver.cuEventSynchronize(event) };
-            self.books.wait_parked(arena, waiting)?;
-            Ok(true)
-        };
+        let pass = |event: CUevent| self.has_passed(arena, event, wait);
         let event = match stream.standing() {
             Standing::Alive(_named) => record_end(runtime, device, stream)?,
             Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
@@ -192,6 +184,7 @@ impl DeviceMemory {
     /// Waits for all that the current context holds, and so for a stream that may be gone without
     /// having left an event. The caller holds the arena's lock.
     fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
+        let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: the context of the stream's device is current.
         self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
         stream.has_ended();
@@ -399,14 +392,21 @@ impl DeviceMemory {
 
     /// Is an event over? Waits for it if it may. The caller holds the arena's lock.
     fn has_passed(&self, arena: &Arena, event: CUevent, wait: bool) -> Result<bool> {
-        if wait {
+        if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
             self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
             return Ok(true);
         }
         // An event knows its context.
         // SAFETY: our event, recorded.
-        finished(unsafe { self.driver.cuEventQuery(event) })
+        let is_over = finished(unsafe { self.driver.cuEventQuery(event) })?;
+        if is_over || !wait {
+            return Ok(is_over);
+        }
+        let _judged = sync_debug::judge_under_lock()?;
+        // SAFETY: our event, recorded.
+        self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+        Ok(true)
     }
 }
 
@@ -448,7 +448,7 @@ pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
         Standing::Gone(None) => return Ok(()),
         Standing::Gone(Some(farewell)) => {
             // SAFETY: our event, recorded.
-            unsafe { runtime.driver().cuEventSynchronize(farewell as CUevent) }?;
+            unsafe { sync_debug::wait_for_event(runtime.driver(), farewell as CUevent) }?;
             return Ok(());
         }
         Standing::Lost => {
@@ -459,7 +459,7 @@ pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     };
     let Some(event) = event else { return Ok(()) };
     // SAFETY: our event, recorded.
-    let waited = unsafe { runtime.driver().cuEventSynchronize(event) };
+    let waited = unsafe { sync_debug::wait_for_event(runtime.driver(), event) };
     device.events.give_untimed(event);
     Ok(waited?)
 }

@@ -12,6 +12,7 @@ use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
 use crate::stream::Stream;
+use crate::sync_debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the two words: seed, then offset.
@@ -197,6 +198,7 @@ impl Drop for Registration {
         for stream in streams {
             // SAFETY: streams live until shutdown, as this.
             let stream = unsafe { &*stream };
+            let _needed = sync_debug::needed();
             // Where there is no host memory to note it, the launch that may still read them is waited for.
             if memory::record_stream(words, stream).is_err()
                 // SAFETY: objects end before the runtime.
