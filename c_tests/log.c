@@ -102,7 +102,7 @@ static void others_speak_where_they_are_asked(void)
 {
     begin("warning");
     leave_a_stream();
-    CHECK_STR(kept_stderr(), "tcuda: warning: tcuda_shutdown: 1 stream handles are alive\n");
+    CHECK(strstr(kept_stderr(), "tcuda: warning: tcuda_shutdown: 1 stream handle") == written);
 }
 
 static void a_lower_level_leaves_warnings_out(void)
