@@ -9,7 +9,7 @@ use crate::rank::{Rank, before_host_function};
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use crate::stream::Stream;
-use crate::thread::{self, try_box};
+use crate::thread;
 use std::ffi::c_void;
 
 /// A host's function with its data.
@@ -36,15 +36,85 @@ impl Callback {
     }
 }
 
-/// What waits in a stream, at an address of its own.
+/// What waits in a stream, under a number.
 struct Waiting {
     callback: Callback,
     /// What is over when it runs, if anybody watches.
     before: Option<Point>,
 }
 
-/// Addresses of what has not run yet.
-static WAITING: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
+/// A place for what waits.
+struct Place {
+    number: u64,
+    /// The next vacant place, where this one is vacant; [`NO_PLACE`]: none.
+    next: u32,
+    waiting: Option<Waiting>,
+}
+
+const NO_PLACE: u32 = u32::MAX;
+
+/// What has not run yet. The driver gets numbers: a count in the upper half, so that a number means one
+/// callback for ever, and the index of the place. So each step takes the same time however many wait.
+struct Places {
+    list: Vec<Place>,
+    /// The first that is vacant.
+    vacant: u32,
+    taken: usize,
+    last: u32,
+}
+
+/// So many places stay when none is taken.
+const KEPT: usize = 1024;
+
+static WAITING: Mutex<Places> = Mutex::new(Rank::LEAF, Places::new());
+
+impl Places {
+    const fn new() -> Places {
+        Places { list: Vec::new(), vacant: NO_PLACE, taken: 0, last: 0 }
+    }
+
+    /// Keeps it, and gives its number.
+    fn insert(&mut self, waiting: Waiting) -> Result<u64> {
+        const NO_MEMORY: Error = Error::OutOfHostMemory("a callback");
+        if self.vacant == NO_PLACE {
+            let index = u32::try_from(self.list.len()).map_err(|_| NO_MEMORY)?;
+            self.list.try_reserve(1).map_err(|_| NO_MEMORY)?;
+            self.list.push(Place { number: 0, next: NO_PLACE, waiting: None });
+            self.vacant = index;
+        }
+        let index = self.vacant;
+        let place = self.list.get_mut(index as usize).ok_or(NO_MEMORY)?;
+        self.vacant = place.next;
+        self.last = self.last.wrapping_add(1);
+        place.number = u64::from(self.last) << 32 | u64::from(index);
+        place.waiting = Some(waiting);
+        self.taken += 1;
+        Ok(place.number)
+    }
+
+    /// Leaves nothing, and gives what there was.
+    fn clear(&mut self) -> Vec<Place> {
+        (self.vacant, self.taken) = (NO_PLACE, 0);
+        std::mem::take(&mut self.list)
+    }
+
+    /// Takes it out, if it is still there.
+    fn remove(&mut self, number: u64) -> Option<Waiting> {
+        let index = number as u32;
+        let place = self.list.get_mut(index as usize)?;
+        if place.number != number {
+            return None;
+        }
+        let waiting = place.waiting.take()?;
+        place.next = self.vacant;
+        self.vacant = index;
+        self.taken -= 1;
+        if self.taken == 0 && self.list.len() > KEPT {
+            self.clear();
+        }
+        Some(waiting)
+    }
+}
 
 /// Queues a callback; on failure the caller keeps it.
 pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
@@ -60,43 +130,28 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
         });
     }
     let before = sanitizer::point_of_work(runtime, stream);
-    let queued = try_box(Waiting { callback, before }, "a callback")?;
-    let mut waiting = WAITING.lock();
-    waiting.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a callback"))?;
-    let address = Box::into_raw(queued);
-    waiting.push(address as usize);
-    drop(waiting);
+    let number = WAITING.lock().insert(Waiting { callback, before })?;
     let native = stream.native();
-    // SAFETY: `call` takes what `address` is, once.
-    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), address.cast()) };
+    // SAFETY: `call` takes what is under the number, once.
+    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), as_data(number)) };
     match taken {
-        Err(error) if forget(address as usize) => {
-            // SAFETY: from Box::into_raw, and still on the list, so that the driver did not take it.
-            drop(unsafe { Box::from_raw(address) });
-            Err(error.into())
-        }
+        // Still there: the driver did not take it, and the caller keeps it.
+        Err(error) if take(number).is_some() => Err(error.into()),
         // It has run: an error then is one of earlier work, which the next call tells as well.
         _ => Ok(()),
     }
 }
 
-fn forget(address: usize) -> bool {
-    let mut waiting = WAITING.lock();
-    match waiting.iter().position(|known| *known == address) {
-        Some(index) => {
-            waiting.swap_remove(index);
-            true
-        }
-        None => false,
-    }
+fn as_data(number: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(number as usize)
 }
 
-unsafe extern "C" fn call(address: *mut c_void) {
-    if !forget(address as usize) {
-        return;
-    }
-    // SAFETY: from Box::into_raw in `add`, and off the list, so that nobody else takes it.
-    let Waiting { callback, before } = *unsafe { Box::from_raw(address.cast::<Waiting>()) };
+fn take(number: u64) -> Option<Waiting> {
+    WAITING.lock().remove(number)
+}
+
+unsafe extern "C" fn call(data: *mut c_void) {
+    let Some(Waiting { callback, before }) = take(data.addr() as u64) else { return };
     sanitizer::reached(before);
     before_host_function();
     progress::told();
@@ -109,10 +164,8 @@ unsafe extern "C" fn call(address: *mut c_void) {
 /// Frees the data of callbacks that will never run: the device is gone or idle.
 pub(crate) fn abandon_all() {
     functions::abandon_all();
-    let waiting = std::mem::take(&mut *WAITING.lock());
-    for address in waiting {
-        // SAFETY: from Box::into_raw in `add`, and off the list.
-        let waiting = unsafe { Box::from_raw(address as *mut Waiting) };
+    let places = WAITING.lock().clear();
+    for waiting in places.into_iter().filter_map(|place| place.waiting) {
         waiting.callback.finish();
     }
 }

@@ -10,6 +10,7 @@ use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::memory::settings::Settings;
 use crate::once::Once;
+use crate::place::write_fields;
 use crate::random::generator::Generator;
 use crate::random::loaded::Loaded;
 use crate::rank::Rank;
@@ -36,6 +37,8 @@ pub fn require_possible(device: i32) -> Result<()> {
         _ => Err(Error::ImpossibleDevice(device)),
     }
 }
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the list of devices");
 
 /// A device and everything that lives on it.
 pub struct Device {
@@ -78,36 +81,48 @@ pub struct Properties {
 }
 
 impl Device {
-    pub(crate) fn new(
+    /// Adds a device to a list with room for one more.
+    #[inline(never)]
+    pub(crate) fn add_to(
+        devices: &mut Vec<Device>,
         driver: &'static Driver,
-        ordinal: i32,
         generation: u64,
         settings: &Settings,
-    ) -> Result<Device> {
+    ) -> Result<()> {
+        let ordinal = devices.len() as i32;
         let mut handle = 0;
         // SAFETY: `handle` is writable.
         unsafe { driver.cuDeviceGet(&mut handle, ordinal) }?;
         let mut total = 0;
         // SAFETY: `total` is writable, the device exists.
         unsafe { driver.cuDeviceTotalMem(&mut total, handle) }?;
-        Ok(Device {
-            ordinal,
-            driver,
-            handle,
-            context: Once::new(Rank::CONTEXT),
-            known_context: AtomicUsize::new(0),
-            peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
-            waited: Waited::new(),
-            streams: Streams::new(driver, ordinal, generation),
-            events: EventPool::new(driver),
-            kernels: Kernels::new(driver),
-            random: Loaded::new(driver),
-            comm: path::Loaded::new(driver),
-            compiled: Store::new(driver),
-            generator: Generator::of_device(ordinal)?,
-            generator_handle: AtomicUsize::new(0),
-            memory: DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?,
-        })
+        let Some(place) = devices.spare_capacity_mut().first_mut() else { return Err(NO_ROOM) };
+        let generator = Generator::of_device(ordinal)?;
+        let memory = DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?;
+        write_fields!(
+            place.as_mut_ptr(),
+            Device {
+                ordinal: ordinal,
+                driver: driver,
+                handle: handle,
+                context: Once::new(Rank::CONTEXT),
+                known_context: AtomicUsize::new(0),
+                peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
+                waited: Waited::new(),
+                streams: Streams::new(driver, ordinal, generation),
+                events: EventPool::new(driver),
+                kernels: Kernels::new(driver),
+                random: Loaded::new(driver),
+                comm: path::Loaded::new(driver),
+                compiled: Store::new(driver),
+                generator: generator,
+                generator_handle: AtomicUsize::new(0),
+                memory: memory,
+            }
+        );
+        // SAFETY: there was room for one more, which is written.
+        unsafe { devices.set_len(devices.len() + 1) };
+        Ok(())
     }
 
     /// Is it a device of the simulated machine?

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::driver::code;
 use crate::driver::sys::CUmodule;
 use crate::error::{Error, Result};
+use crate::place::try_box_at;
 use crate::text::Text;
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
@@ -63,7 +64,13 @@ pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("a kernel's image"))?;
     text.resize(length, 0);
-    let mut state = DecompressorOxide::new();
+    let write = |place: *mut DecompressorOxide| {
+        // SAFETY: there is room for it.
+        unsafe { place.write(DecompressorOxide::new()) };
+        Ok(())
+    };
+    // SAFETY: that writes all of it.
+    let mut state = unsafe { try_box_at("a kernel's image", write) }?;
     let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
     let (status, _, written) = decompress(&mut state, deflated, &mut text, 0, flags);
     if status != TINFLStatus::Done || written != length || text.last() != Some(&0) {

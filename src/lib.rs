@@ -35,6 +35,7 @@ pub mod memory;
 pub mod monitor;
 pub mod nvtx;
 pub mod once;
+mod place;
 pub mod profiler;
 pub mod progress;
 pub mod random;

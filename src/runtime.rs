@@ -12,6 +12,7 @@ use crate::memory::host::HostMemory;
 use crate::memory::settings;
 use crate::memory::{backend, direct, history, observers};
 use crate::nvtx::own;
+use crate::place::{try_box_at, write_fields};
 use crate::random::pending;
 use crate::selection::{self, Backend, Selection};
 use crate::stderr;
@@ -97,15 +98,28 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
     devices
         .try_reserve_exact(count as usize)
         .map_err(|_| Error::OutOfHostMemory("the list of devices"))?;
-    for ordinal in 0..count {
-        devices.push(Device::new(driver, ordinal, generation, &settings)?);
+    for _ in 0..count {
+        Device::add_to(&mut devices, driver, generation, &settings)?;
     }
-    let host = HostMemory::new(driver, generation);
-    host.set_settings(&settings.host);
-    let torch = Pools::new();
-    let (captures, ipc) = (Captures::new(), Ipc::new()?);
-    let runtime = Runtime { devices, host, torch, captures, ipc, generation, driver };
-    let runtime = try_box(runtime, "the runtime")?;
+    let ipc = Ipc::new()?;
+    let write = |place| {
+        write_fields!(
+            place,
+            Runtime {
+                devices: devices,
+                host: HostMemory::new(driver, generation),
+                torch: Pools::new(),
+                captures: Captures::new(),
+                ipc: ipc,
+                generation: generation,
+                driver: driver,
+            }
+        );
+        Ok(())
+    };
+    // SAFETY: that writes all fields.
+    let runtime = unsafe { try_box_at("the runtime", write) }?;
+    runtime.host.set_settings(&settings.host);
     pending::apply(&runtime);
     settings::choose(settings);
     settings.warn();

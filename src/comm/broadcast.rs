@@ -15,6 +15,7 @@ use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::tensor::{Parts, Sizes, Tensor, compact};
+use crate::thread::try_box;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
 
@@ -133,31 +134,10 @@ impl Copies<'_> {
         let Some(root) = home.device() else { return self.move_all(team, home, src) };
         let is_far = |to: &Home| to.device().is_some_and(|device| device != root);
         let num_far = self.dsts.iter().filter(|(to, _)| is_far(to)).count();
-        let is_range = |src: &Tensor, dst: &Tensor| -> Result<bool> {
-            Ok(Form::of(src, dst)?.is_none_or(|form| form.is_range()))
-        };
-        let mut packed = None;
-        let mut strides = Sizes::new();
-        strides.fill(src.shape().iter().copied())?;
-        compact(src.shape(), &mut strides);
-        if num_far > 1 && !self.dsts.iter().all(|(_, dst)| matches!(is_range(src, dst), Ok(true))) {
-            // Its elements are gathered once, not for each.
-            let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);
-            let scratch = Scratch::on(team, root, bytes)?;
-            let view = Tensor::new(Parts {
-                data: scratch.address,
-                byte_offset: 0,
-                place: src.place,
-                dtype: src.dtype,
-                shape: src.shape(),
-                strides: Some(&strides),
-            })?;
-            let mut packing = Moves::default();
-            packing.add((home, src), (home, &view))?;
-            packing.run(team)?;
-            packed = Some((scratch, view));
-        }
-        let src = packed.as_ref().map_or(src, |(_, view)| view);
+        let is_packed = num_far > 1 && !self.dsts.iter().all(|(_, dst)| is_range(src, dst));
+        // Its elements are gathered once, not for each.
+        let packed = if is_packed { Some(pack(team, (home, root), src)?) } else { None };
+        let src = packed.as_ref().map_or(src, |packed| &packed.1);
         self.move_all(team, home, src)
     }
 
@@ -168,32 +148,76 @@ impl Copies<'_> {
     }
 
     fn move_all(&self, team: &Team, home: Home, src: &Tensor) -> Result<()> {
-        let root = home.device();
         let mut ranges = Vec::new();
         ranges.try_reserve_exact(self.dsts.len()).map_err(|_| NO_ROOM)?;
         let mut moves = Moves::default();
-        let mut sent = None;
+        let sent = self.sort(home, src, &mut ranges, &mut moves)?;
+        if let Some((from, width)) = sent {
+            let parts = collect(ranges.iter().map(|(part, _)| *part))?;
+            if !ways::broadcast(team, width, from, &parts)? {
+                for (part, to) in &ranges {
+                    moves.add_range((home, from.address), (*to, part.address), width)?;
+                }
+            }
+        }
+        moves.run(team)
+    }
+
+    /// What goes as a range from device to device, with where that begins and its bytes, and all other moves.
+    #[inline(never)]
+    fn sort(
+        &self,
+        home: Home,
+        src: &Tensor,
+        ranges: &mut Vec<(Part, Home)>,
+        moves: &mut Moves,
+    ) -> Result<Option<(Part, u64)>> {
+        let (root, mut sent) = (home.device(), None);
         for (to, dst) in &self.dsts {
             let Some(form) = Form::of(src, dst)? else { continue };
             match (root, to.device()) {
                 _ if *to == home && form.stays() => (),
                 (Some(root), Some(device)) if form.is_range() => {
                     ranges.push((Part { device, address: form.dst }, *to));
-                    sent = Some((Part { device: root, address: form.src }, form));
+                    sent = Some((Part { device: root, address: form.src }, form.width));
                 }
                 _ => moves.add_form(home, *to, form)?,
             }
         }
-        if let Some((from, form)) = sent {
-            let parts = collect(ranges.iter().map(|(part, _)| *part))?;
-            if !ways::broadcast(team, form.width, from, &parts)? {
-                for (part, to) in &ranges {
-                    moves.add_form(home, *to, form.sent_to(part.address))?;
-                }
-            }
-        }
-        moves.run(team)
+        Ok(sent)
     }
+}
+
+#[inline(never)]
+fn is_range(src: &Tensor, dst: &Tensor) -> bool {
+    matches!(Form::of(src, dst), Ok(form) if form.as_ref().is_none_or(Form::is_range))
+}
+
+/// A copy of a tensor on its own device whose elements lie side by side.
+#[inline(never)]
+fn pack<'a>(
+    team: &'a Team,
+    (home, root): (Home, i32),
+    src: &Tensor,
+) -> Result<Box<(Scratch<'a>, Tensor)>> {
+    let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);
+    let scratch = Scratch::on(team, root, bytes)?;
+    let mut strides = Sizes::new();
+    strides.fill(src.shape().iter().copied())?;
+    compact(src.shape(), &mut strides);
+    let view = Tensor::new(Parts {
+        data: scratch.address,
+        byte_offset: 0,
+        place: src.place,
+        dtype: src.dtype,
+        shape: src.shape(),
+        strides: Some(&strides),
+    })?;
+    let packed = try_box((scratch, view), "the outputs of a broadcast")?;
+    let mut packing = Moves::default();
+    packing.add((home, src), (home, &packed.1))?;
+    packing.run(team)?;
+    Ok(packed)
 }
 
 fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {

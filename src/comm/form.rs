@@ -52,6 +52,8 @@ fn bytes(bits: i128) -> Result<i64> {
 impl Form {
     /// How the elements of `src` go to those of `dst`, of the same shape and type; `None`: there are
     /// none. Every element of `dst` has an address of its own.
+    // What it needs of the stack is not to be its callers', which go on with the form.
+    #[inline(never)]
     pub fn of(src: &Tensor, dst: &Tensor) -> Result<Option<Form>> {
         debug_assert!(src.shape() == dst.shape() && src.dtype == dst.dtype);
         if src.numel == 0 {

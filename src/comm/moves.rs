@@ -66,6 +66,7 @@ impl Moves {
     }
 
     /// The same in another form.
+    #[inline(never)]
     pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
         let moved = Move { src, dst, form };
         if let Some(rows) = moved.rows() {
@@ -98,18 +99,10 @@ impl Moves {
         self.rows.is_empty() && self.list.is_empty()
     }
 
-    /// Queues all of it. What is in pageable memory of the host is read or written when this returns.
-    pub fn run(&self, team: &Team) -> Result<()> {
-        if !self.rows.is_empty() && !ways::copies(team, &self.rows)? {
-            for rows in self.rows.iter() {
-                let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
-                plain::run(team, &Move { src, dst, form: Form::of_rows(rows) })?;
-            }
-        }
-        if self.list.is_empty() {
-            return Ok(());
-        }
-        let mut strided: Vec<(Part, Part, Elements)> = Vec::new();
+    /// What kernels can move in any order.
+    #[inline(never)]
+    fn strided(&self) -> Result<Vec<(Part, Part, Elements)>> {
+        let mut strided = Vec::new();
         for moved in &self.list {
             if let (Some((from, to)), Some(elements)) = (moved.devices(), moved.form.elements()) {
                 strided.try_reserve(1).map_err(|_| NO_ROOM)?;
@@ -117,6 +110,18 @@ impl Moves {
                 strided.push((src, Part { device: to, address: moved.form.dst }, elements));
             }
         }
+        Ok(strided)
+    }
+
+    /// Queues all of it. What is in pageable memory of the host is read or written when this returns.
+    pub fn run(&self, team: &Team) -> Result<()> {
+        if !self.rows.is_empty() && !ways::copies(team, &self.rows)? {
+            self.rows.iter().try_for_each(|rows| run_rows(team, rows))?;
+        }
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        let strided = self.strided()?;
         let strided_are_done = strided.is_empty() || run_strided(team, &strided)?;
         for moved in &self.list {
             let is_strided = moved.devices().is_some() && moved.form.elements().is_some();
@@ -126,6 +131,12 @@ impl Moves {
         }
         Ok(())
     }
+}
+
+#[inline(never)]
+fn run_rows(team: &Team, rows: &Rows) -> Result<()> {
+    let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
+    plain::run(team, &Move { src, dst, form: Form::of_rows(rows) })
 }
 
 fn run_strided(team: &Team, list: &[(Part, Part, Elements)]) -> Result<bool> {

@@ -6,6 +6,7 @@ use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use super::tensor::{is_read_only, parts_of, tcuda_tensor, view, writable};
 use crate::error::{Error, Result};
+use crate::few::Few;
 use crate::jit::call::Scalars;
 use crate::jit::recent::Asked;
 use crate::jit::text::MOST_TENSORS;
@@ -182,46 +183,25 @@ pub unsafe extern "C" fn tcuda_jit_destroy(jit: *mut tcuda_jit) -> tcuda_status 
     })
 }
 
-/// Tensors of the host's. Room for all would cost more than the few that there are.
-struct Views {
-    len: usize,
-    at: [MaybeUninit<Tensor>; MOST_TENSORS],
-}
-
-impl Views {
-    fn new() -> Views {
-        Views { len: 0, at: [const { MaybeUninit::uninit() }; MOST_TENSORS] }
+/// Adds a list of the host's tensors; a call has few, and more than those are in host memory.
+#[inline(never)]
+fn read_views(
+    views: &mut Few<Tensor, 4>,
+    (list, count): List,
+    name: &'static str,
+    read: fn(*const tcuda_tensor, &'static str) -> Result<Tensor>,
+) -> Result<()> {
+    if count > 0 && list.is_null() {
+        return Err(Error::Null { name });
     }
-
-    /// Takes a list, in place: a copy of so much room would cost more than what is in it.
-    fn read(
-        &mut self,
-        list: *const tcuda_tensor,
-        count: usize,
-        name: &'static str,
-        read: fn(*const tcuda_tensor, &'static str) -> Result<Tensor>,
-    ) -> Result<()> {
-        if count > 0 && list.is_null() {
-            return Err(Error::Null { name });
-        }
-        if count > MOST_TENSORS {
-            return Err(Error::OutOfRange {
-                name,
-                value: i64::try_from(count).unwrap_or(i64::MAX),
-                allowed: "a function has at most 8 inputs and 8 outputs",
-            });
-        }
-        for place in &mut self.at[..count] {
-            place.write(read(list.wrapping_add(self.len), name)?);
-            self.len += 1;
-        }
-        Ok(())
+    if count > MOST_TENSORS {
+        return Err(Error::OutOfRange {
+            name,
+            value: i64::try_from(count).unwrap_or(i64::MAX),
+            allowed: "a function has at most 8 inputs and 8 outputs",
+        });
     }
-
-    fn as_slice(&self) -> &[Tensor] {
-        // SAFETY: so many were written.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len) }
-    }
+    (0..count).try_for_each(|index| views.push(read(list.wrapping_add(index), name)?))
 }
 
 /// Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
@@ -303,13 +283,13 @@ fn call_again(
 fn call_anew(
     jit: &Jit,
     call: &Call,
-    [(inputs, num_inputs), (outputs, num_outputs)]: [List; 2],
+    [inputs, outputs]: [List; 2],
     scalars: &Scalars,
     stream: Option<&Stream>,
 ) -> Result<()> {
-    let (mut read, mut written) = (Views::new(), Views::new());
-    read.read(inputs, num_inputs, "inputs", view)?;
-    written.read(outputs, num_outputs, "outputs", writable)?;
-    let (inputs, outputs) = (read.as_slice(), written.as_slice());
+    let mut views = Few::new();
+    read_views(&mut views, inputs, "inputs", view)?;
+    read_views(&mut views, outputs, "outputs", writable)?;
+    let (inputs, outputs) = views.split_at(inputs.1);
     jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
 }

@@ -29,6 +29,8 @@ struct Captured {
     owed: usize,
     /// Calls that are under way.
     running: usize,
+    /// It was given back, and leaves the table with others.
+    is_gone: bool,
 }
 
 impl Captured {
@@ -42,13 +44,26 @@ struct Table {
     last: usize,
     /// In the order of their numbers.
     list: Vec<Captured>,
+    /// How many of those are gone: at most half, so that one that goes costs the same however many there are.
+    gone: usize,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Rank::LEAF, Table { last: 0, list: Vec::new() });
+static TABLE: Mutex<Table> = Mutex::new(Rank::LEAF, Table { last: 0, list: Vec::new(), gone: 0 });
 
 impl Table {
     fn index(&self, number: usize) -> Option<usize> {
-        self.list.binary_search_by_key(&number, |captured| captured.number).ok()
+        let index = self.list.binary_search_by_key(&number, |captured| captured.number).ok()?;
+        (!self.list[index].is_gone).then_some(index)
+    }
+
+    /// Takes one out.
+    fn remove(&mut self, index: usize) {
+        self.list[index].is_gone = true;
+        self.gone += 1;
+        if 2 * self.gone > self.list.len() {
+            self.list.retain(|captured| !captured.is_gone);
+            self.gone = 0;
+        }
     }
 
     fn find(&mut self, number: usize) -> Option<&mut Captured> {
@@ -61,7 +76,12 @@ impl Table {
         let index = self.index(number)?;
         let captured = &mut self.list[index];
         change(captured);
-        captured.is_over().then(|| self.list.remove(index).callback)
+        if !captured.is_over() {
+            return None;
+        }
+        let Callback { function, user_data, destroy } = captured.callback;
+        self.remove(index);
+        Some(Callback { function, user_data, destroy })
     }
 }
 
@@ -168,7 +188,15 @@ fn list(callback: Callback) -> Result<usize> {
     table.last += 1;
     let number = table.last;
     let before = None;
-    table.list.push(Captured { number, callback, before, holders: 1, owed: 0, running: 0 });
+    table.list.push(Captured {
+        number,
+        callback,
+        before,
+        holders: 1,
+        owed: 0,
+        running: 0,
+        is_gone: false,
+    });
     Ok(number)
 }
 
@@ -177,7 +205,7 @@ fn forget(number: usize) -> bool {
     let mut table = TABLE.lock();
     match table.index(number) {
         Some(index) if table.list[index].running == 0 => {
-            table.list.remove(index);
+            table.remove(index);
             true
         }
         _ => false,
@@ -206,6 +234,10 @@ unsafe extern "C" fn call(number: *mut c_void) {
 
 /// Frees what launches owe that will never run: the device is gone or idle.
 pub(crate) fn abandon_all() {
-    let left = std::mem::take(&mut TABLE.lock().list);
-    left.iter().for_each(|captured| captured.callback.finish());
+    let mut table = TABLE.lock();
+    table.gone = 0;
+    let left = std::mem::take(&mut table.list);
+    drop(table);
+    let there = left.iter().filter(|captured| !captured.is_gone);
+    there.for_each(|captured| captured.callback.finish());
 }

@@ -22,7 +22,8 @@ use super::sleep::Backup;
 use super::starts::Starts;
 use super::stats::{Account, Class, Split};
 use super::uses::Uses;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::place::{try_box_at, write_fields};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -127,7 +128,7 @@ impl Arena {
         memory: u64,
         class: Class,
         segments: Option<Box<Segments>>,
-    ) -> Result<Arena> {
+    ) -> Result<Box<Arena>> {
         // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
         let smallest = match class {
             Class::Small => UNIT,
@@ -135,31 +136,19 @@ impl Arena {
         };
         let segmented = segments.is_some();
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
-        Ok(Arena {
-            device,
-            policy: NonNull::from(policy),
-            base,
-            slot_bytes,
-            class,
-            segmented,
-            stream: AtomicPtr::new(std::ptr::null_mut()),
-            pool: AtomicU64::new(PoolId::DEFAULT.word()),
-            counted: AtomicI64::new(0),
-            lender: AtomicPtr::new(std::ptr::null_mut()),
-            followed: AtomicU32::new(0),
-            lock: ArenaLock::new(),
-            state: UnsafeCell::new(ArenaState {
-                class,
-                blocks: Blocks::new(capacity)?,
-                bins: Bins::new(),
+        let state = |place: *mut ArenaState| {
+            let (blocks, starts) = (Blocks::new(capacity)?, Starts::new()?);
+            write_fields!(place, ArenaState {
+                class: class,
+                blocks: blocks,
                 quick: Quick::new(),
-                starts: Starts::new()?,
+                starts: starts,
                 first: NONE,
                 last: NONE,
                 wilderness: NONE,
                 reach: reach::ALL,
                 segment: Segment::new(),
-                segments,
+                segments: segments,
                 backups: Vec::new(),
                 uses: Uses::new(),
                 limbo: Limbo::new(),
@@ -169,9 +158,33 @@ impl Arena {
                 free_blocks: 0,
                 free_bytes: 0,
                 active_blocks: 0,
-            }),
-            account: UnsafeCell::new(Account::new(class)),
-        })
+                @ bins: Bins::write_new,
+            });
+            Ok::<_, Error>(())
+        };
+        let write = |place: *mut Arena| {
+            // SAFETY: the state's place in an arena's; a cell is as what is in it.
+            state(unsafe { (&raw mut (*place).state).cast() })?;
+            write_fields!(place, Arena {
+                device: device,
+                policy: NonNull::from(policy),
+                base: base,
+                slot_bytes: slot_bytes,
+                class: class,
+                segmented: segmented,
+                stream: AtomicPtr::new(std::ptr::null_mut()),
+                pool: AtomicU64::new(PoolId::DEFAULT.word()),
+                counted: AtomicI64::new(0),
+                lender: AtomicPtr::new(std::ptr::null_mut()),
+                followed: AtomicU32::new(0),
+                lock: ArenaLock::new(),
+                account: UnsafeCell::new(Account::new(class)),
+                @ state: |_| (),
+            });
+            Ok(())
+        };
+        // SAFETY: both write all fields.
+        unsafe { try_box_at("an arena", write) }
     }
 
     /// The guarded state.

@@ -11,6 +11,8 @@
 //! neighbour in its list writes into the block of index 0, whose links nobody reads.
 
 use super::block::{Block, Blocks, NONE};
+use crate::error::Result;
+use crate::place::try_box_at;
 
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
@@ -48,8 +50,26 @@ fn bin_of(units: u32) -> usize {
 
 impl Bins {
     /// No blocks.
+    #[cfg(test)]
     pub fn new() -> Bins {
         Bins { words: 0, bits: [0; WORDS], heads: [NONE; BINS] }
+    }
+
+    /// Writes lists without blocks to where they are to be.
+    pub fn write_new(place: *mut Bins) {
+        const { assert!(NONE == 0, "zeros are lists without blocks") };
+        // SAFETY: there is room for bins, as the caller promises.
+        unsafe { place.write_bytes(0, 1) };
+    }
+
+    /// Lists without blocks, made where they are.
+    pub fn boxed(what: &'static str) -> Result<Box<Bins>> {
+        let write = |place| {
+            Bins::write_new(place);
+            Ok(())
+        };
+        // SAFETY: that writes all.
+        unsafe { try_box_at(what, write) }
     }
 
     /// Adds a free block.

@@ -14,7 +14,6 @@ use super::segment::alias::BORROWED;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
-use crate::thread::try_box;
 
 /// Guests of an arena at a time: each is a bit beside the arena's own.
 const MOST: usize = 63;
@@ -134,7 +133,7 @@ impl Guests {
         if self.list.len() >= MOST || self.list.try_reserve(1).is_err() {
             return Err(no_memory);
         }
-        let bins = try_box(Bins::new(), "an arena's guests")?;
+        let bins = Bins::boxed("an arena's guests")?;
         let (free, free_units, held, frees) = (0, 0, 0, 0);
         let seen = [0; MOST + 1];
         self.list.push(Guest { stream, bins, free, free_units, held, frees, seen });

@@ -245,8 +245,7 @@ impl DeviceMemory {
             let range = (slot.base, slot.bytes);
             (Some(slot), range, None)
         };
-        let arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments)?;
-        let mut arena = try_box(arena, "an arena")?;
+        let mut arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments)?;
         let address: *mut Arena = &mut *arena;
         if let Some(slot) = slot {
             self.virtual_memory.publish(&slot, address);

@@ -3,25 +3,61 @@
 //!
 //! A peak of a scope is the true one for the same reason as the device's: the slack of the arenas is
 //! shared out below the lowest of all open peaks, and whoever runs out of slack raises all of them.
+//!
+//! Only the newest scope is changed: each has what happened while it was the newest, and what closed scopes
+//! handed on to it. The peaks of an older scope are never below those of a newer one, so that the lowest are
+//! the newest's. So everything but closing takes the same time however many scopes are open, and closing
+//! the newest as well.
 
-use super::stats::{Stat, Statistics, Sums};
+use super::stats::{Stat, StatRow, Statistics, Sums};
+use crate::thread::try_box;
 
 /// An open scope.
 pub struct Scope {
     /// The thread that opened it.
     owner: u64,
-    /// The highest sums since then.
+    /// The highest sums of its part.
     peaks: Sums,
-    /// Increases and decreases of the arenas until then.
+    /// Increases and decreases of the arenas until then, with those that the arenas had forgotten.
     increased: Sums,
     decreased: Sums,
-    /// What the ledger counted since then.
+    /// What the ledger counted in its part.
     counted: Statistics,
 }
 
 /// The open scopes of a device, oldest first.
 #[derive(Default)]
-pub struct Scopes(Vec<Scope>);
+pub struct Scopes {
+    list: Vec<Box<Scope>>,
+    /// Increases and decreases that the arenas have forgotten.
+    forgotten: [Sums; 2],
+}
+
+impl Scope {
+    /// Takes over what happened in the part of the next newer scope.
+    fn absorb(&mut self, newer: &Scope) {
+        each(&mut self.peaks, &newer.peaks, |peak, other| *peak = (*peak).max(other));
+        let follow = |stat: &mut Stat, other: &Stat| {
+            stat.current = other.current;
+            stat.peak = stat.peak.max(other.peak);
+            stat.allocated += other.allocated;
+            stat.freed += other.freed;
+        };
+        let (counted, other) = (&mut self.counted, &newer.counted);
+        let rows = |row: &mut StatRow, other: &StatRow| {
+            row.iter_mut().zip(other).for_each(|(stat, other)| follow(stat, other));
+        };
+        rows(&mut counted.segment, &other.segment);
+        rows(&mut counted.reserved_bytes, &other.reserved_bytes);
+        follow(&mut counted.oversize_segments, &other.oversize_segments);
+        counted.num_alloc_retries += other.num_alloc_retries;
+        counted.num_ooms += other.num_ooms;
+        counted.num_sync_all_streams += other.num_sync_all_streams;
+        counted.num_device_alloc += other.num_device_alloc;
+        counted.num_device_free += other.num_device_free;
+        counted.num_oom_rejections += other.num_oom_rejections;
+    }
+}
 
 fn each(sums: &mut Sums, others: &Sums, body: impl Fn(&mut i64, i64)) {
     for (row, others) in sums.iter_mut().zip(others) {
@@ -31,10 +67,16 @@ fn each(sums: &mut Sums, others: &Sums, body: impl Fn(&mut i64, i64)) {
     }
 }
 
+fn sum(sums: &Sums, others: &Sums) -> Sums {
+    let mut all = *sums;
+    each(&mut all, others, |sum, other| *sum += other);
+    all
+}
+
 impl Scopes {
     /// Opens a scope, where the arenas and the ledger have these values; false: no host memory.
     pub fn open(&mut self, owner: u64, sums: [&Sums; 3], counted: &Statistics) -> bool {
-        if self.0.try_reserve(1).is_err() {
+        if self.list.try_reserve(1).is_err() {
             return false;
         }
         let begin =
@@ -45,16 +87,34 @@ impl Scopes {
             oversize_segments: begin(&counted.oversize_segments),
             ..Statistics::default()
         };
-        let [peaks, increased, decreased] = sums.map(|sums| *sums);
-        self.0.push(Scope { owner, peaks, increased, decreased, counted });
+        let [peaks, increased, decreased] = sums;
+        let increased = sum(increased, &self.forgotten[0]);
+        let decreased = sum(decreased, &self.forgotten[1]);
+        let scope = Scope { owner, peaks: *peaks, increased, decreased, counted };
+        match try_box(scope, "a scope of statistics") {
+            Ok(scope) => self.list.push(scope),
+            Err(_) => return false,
+        }
         true
+    }
+
+    /// Takes a scope out, with all that happened since it was opened.
+    fn remove(&mut self, index: usize) -> Box<Scope> {
+        let mut scope = self.list.remove(index);
+        if let Some(older) = index.checked_sub(1).and_then(|older| self.list.get_mut(older)) {
+            older.absorb(&scope);
+        }
+        self.list[index..].iter().for_each(|newer| scope.absorb(newer));
+        scope
     }
 
     /// Closes the newest scope of a thread, and gives what happened in it.
     pub fn close(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
-        let index = self.0.iter().rposition(|scope| scope.owner == owner)?;
-        let scope = self.0.remove(index);
+        let index = self.list.iter().rposition(|scope| scope.owner == owner)?;
+        let scope = self.remove(index);
         let [current, increased, decreased] = sums;
+        let increased = sum(increased, &self.forgotten[0]);
+        let decreased = sum(decreased, &self.forgotten[1]);
         let mut all = scope.counted;
         all.fill(current, &scope.peaks, |row, lane| {
             (
@@ -81,28 +141,26 @@ impl Scopes {
 
     /// Raises all peaks to these sums.
     pub fn raise(&mut self, sums: &Sums) {
-        for scope in &mut self.0 {
+        if let Some(scope) = self.list.last_mut() {
             each(&mut scope.peaks, sums, |peak, sum| *peak = (*peak).max(sum));
         }
     }
 
     /// Lowers peaks to the lowest of the scopes'.
     pub fn lower(&self, peaks: &mut Sums) {
-        for scope in &self.0 {
+        if let Some(scope) = self.list.last() {
             each(peaks, &scope.peaks, |lowest, peak| *lowest = (*lowest).min(peak));
         }
     }
 
     /// The arenas forget these increases and decreases; the scopes do not.
     pub fn rebase(&mut self, increased: &Sums, decreased: &Sums) {
-        for scope in &mut self.0 {
-            each(&mut scope.increased, increased, |begin, sum| *begin -= sum);
-            each(&mut scope.decreased, decreased, |begin, sum| *begin -= sum);
-        }
+        each(&mut self.forgotten[0], increased, |all, sum| *all += sum);
+        each(&mut self.forgotten[1], decreased, |all, sum| *all += sum);
     }
 
     /// Counts for each scope what the ledger counts for the device.
     pub fn count(&mut self, body: impl Fn(&mut Statistics)) {
-        self.0.iter_mut().for_each(|scope| body(&mut scope.counted));
+        self.list.last_mut().into_iter().for_each(|scope| body(&mut scope.counted));
     }
 }

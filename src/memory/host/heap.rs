@@ -14,6 +14,7 @@ use crate::memory::block::{Block, Blocks, NONE, State};
 use crate::memory::limbo::Limbo;
 use crate::memory::region::Region;
 use crate::memory::uses::Uses;
+use crate::place::{try_box_at, write_fields};
 use crate::waits::Stamp;
 
 /// Units of a window.
@@ -76,21 +77,27 @@ pub struct Heap {
 
 impl Heap {
     /// No memory, in units of `1 << shift` bytes.
-    pub fn new(shift: u32) -> Result<Heap> {
-        Ok(Heap {
-            shift,
-            blocks: Blocks::new(MOST_BLOCKS)?,
-            bins: Bins::new(),
-            windows: Vec::new(),
-            segments: Vec::new(),
-            uses: Uses::new(),
-            limbo: Limbo::new(),
-            bytes: 0,
-            free_bytes: 0,
-            unwanted: 0,
-            allocated: [0; 2],
-            freed: [0; 2],
-        })
+    pub fn new(shift: u32) -> Result<Box<Heap>> {
+        let write = |place| {
+            let blocks = Blocks::new(MOST_BLOCKS)?;
+            write_fields!(place, Heap {
+                shift: shift,
+                blocks: blocks,
+                windows: Vec::new(),
+                segments: Vec::new(),
+                uses: Uses::new(),
+                limbo: Limbo::new(),
+                bytes: 0,
+                free_bytes: 0,
+                unwanted: 0,
+                allocated: [0; 2],
+                freed: [0; 2],
+                @ bins: Bins::write_new,
+            });
+            Ok(())
+        };
+        // SAFETY: that writes all fields.
+        unsafe { try_box_at("a heap of pinned memory", write) }
     }
 
     /// Bytes of a block.

@@ -29,7 +29,7 @@ use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::thread::{self, try_box};
+use crate::thread;
 use directory::{Directory, Place};
 use heap::{Heap, KEPT};
 use kept::Kept;
@@ -252,7 +252,7 @@ impl HostMemory {
         let held = {
             let mut held = self.heap(index);
             if held.is_none() {
-                *held = Some(try_box(Heap::new(SHIFTS[class])?, "a heap of pinned memory")?);
+                *held = Some(Heap::new(SHIFTS[class])?);
             }
             held.as_deref().map_or(0, |heap| heap.bytes)
         };

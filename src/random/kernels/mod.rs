@@ -74,12 +74,14 @@ const fn words_before(sizes: &[usize], index: usize) -> usize {
     words
 }
 
+/// Threads that are run at a time.
+const STREAMS: usize = 64;
+
 /// Takes neighbouring elements: the number of the first, and the bits of each.
 type Row<'a> = dyn FnMut(u64, &[u64]) -> Result<(), i32> + 'a;
 
 /// Calls `body` with all elements, each once.
 fn blocks<D: Draw>(call: &Call<'_>, body: &mut Row<'_>) -> Result<(), i32> {
-    const STREAMS: usize = 256;
     let (seed, first_block) = call.state(words_before(FLAT, 1))?;
     let target = words_before(FLAT, 2);
     let numel = call.word(target) & u64::from(u32::MAX);
@@ -115,7 +117,7 @@ fn blocks<D: Draw>(call: &Call<'_>, body: &mut Row<'_>) -> Result<(), i32> {
 
 fn flat<D: Draw>(call: &Call<'_>) -> Result<(), i32> {
     let address = call.word(0);
-    let mut bytes = [0; 256 * 8];
+    let mut bytes = [0; STREAMS * 8];
     blocks::<D>(call, &mut |li, values| {
         for (to, value) in bytes.chunks_exact_mut(D::BYTES).zip(values) {
             to.copy_from_slice(&value.to_le_bytes()[..D::BYTES]);
