@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes that are written at a time.
-const CHUNK: usize = 4 << 10;
+const CHUNK: usize = 16 << 10;
 
 /// How long the reader of a FIFO may take nothing, in milliseconds.
 const PATIENCE: c_int = if cfg!(test) { 100 } else { 10_000 };
@@ -223,30 +223,30 @@ impl Goal {
 struct Writer<'a> {
     file: RawFd,
     path: &'a CStr,
-    chunk: [u8; CHUNK],
-    len: usize,
+    chunk: Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(file: &OwnedFd, path: &'a CStr) -> Writer<'a> {
-        Writer { file: file.as_raw_fd(), path, chunk: [0; CHUNK], len: 0 }
+    fn new(file: &OwnedFd, path: &'a CStr) -> Result<Writer<'a>> {
+        let mut chunk = Vec::new();
+        chunk.try_reserve_exact(CHUNK).map_err(|_| Error::OutOfHostMemory("a file's content"))?;
+        Ok(Writer { file: file.as_raw_fd(), path, chunk })
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            if self.len == CHUNK {
+            if self.chunk.len() == CHUNK {
                 self.flush()?;
             }
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.len));
-            self.chunk[self.len..self.len + now.len()].copy_from_slice(now);
-            self.len += now.len();
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.chunk.len()));
+            self.chunk.extend_from_slice(now);
             bytes = later;
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        let mut rest = &self.chunk[..self.len];
+        let mut rest = &self.chunk[..];
         while !rest.is_empty() {
             // SAFETY: an open file, and so many readable bytes.
             let written = unsafe { libc::write(self.file, rest.as_ptr().cast(), rest.len()) };
@@ -259,7 +259,7 @@ impl<'a> Writer<'a> {
                 },
             }
         }
-        self.len = 0;
+        self.chunk.clear();
         Ok(())
     }
 
@@ -334,7 +334,7 @@ fn write(
     path: &CStr,
     body: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
-    let mut writer = Writer::new(file, path);
+    let mut writer = Writer::new(file, path)?;
     body(&mut |bytes| writer.put(bytes))?;
     writer.flush()
 }

@@ -85,7 +85,23 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
     let home = Home::of(runtime, src)?;
     let mut members = Members::new(runtime);
     members.add_home(home)?;
-    let mut flat = Flat::of(home, src);
+    let flats = checked(runtime, &mut members, src, &outs)?;
+    let team = members.team()?;
+    members::record(&team, home, src)?;
+    match Flat::of(home, src).zip(flats) {
+        Some((flat, flats)) => send_flat(&team, &flat, &flats),
+        None => copy_into(&team, (home, src), outs),
+    }
+}
+
+/// Looks at the outputs of a broadcast; gives where they are, if the elements of each lie side by side.
+#[inline(never)]
+fn checked<'a>(
+    runtime: &Runtime,
+    members: &mut Members<'a>,
+    src: &Tensor,
+    outs: &Tensors<'_>,
+) -> Result<Option<Few<Flat, MOST>>> {
     let mut flats = Few::<Flat, MOST>::new();
     let mut out = Tensor::none();
     for index in 0..outs.len {
@@ -96,30 +112,34 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
         check::require_apart(&out)?;
         let home = Home::of(runtime, &out)?;
         members.add_home(home)?;
-        match Flat::of(home, &out) {
-            Some(out) => flats.push(out)?,
-            None => flat = None,
+        if let Some(out) = Flat::of(home, &out) {
+            flats.push(out)?;
         }
     }
-    let team = members.team()?;
-    members::record(&team, home, src)?;
-    if let Some(flat) = flat {
-        flats.iter().try_for_each(|out| out.record(&team))?;
-        let mut dsts = Few::<(Home, u64), MOST>::new();
-        dsts.fill(flats.iter().map(|out| (out.home, out.address)))?;
-        flat.send(&team, &dsts)?;
-        tell_sent(&team, "tcuda_comm_broadcast_into", &flat, &dsts);
-        return Ok(());
-    }
-    let mut copies = Copies { src: (home, src), dsts: Vec::new() };
+    Ok((flats.len() == outs.len).then_some(flats))
+}
+
+#[inline(never)]
+fn send_flat(team: &Team, flat: &Flat, flats: &[Flat]) -> Result<()> {
+    flats.iter().try_for_each(|out| out.record(team))?;
+    let mut dsts = Few::<(Home, u64), MOST>::new();
+    dsts.fill(flats.iter().map(|out| (out.home, out.address)))?;
+    flat.send(team, &dsts)?;
+    tell_sent(team, "tcuda_comm_broadcast_into", flat, &dsts);
+    Ok(())
+}
+
+#[inline(never)]
+fn copy_into(team: &Team, src: (Home, &Tensor), outs: Tensors<'_>) -> Result<()> {
+    let mut copies = Copies { src, dsts: Vec::new() };
     copies.dsts.try_reserve_exact(outs.len).map_err(|_| NO_ROOM)?;
     for out in outs.all()? {
-        let home = Home::of(runtime, &out)?;
-        members::record(&team, home, &out)?;
+        let home = Home::of(team.runtime(), &out)?;
+        members::record(team, home, &out)?;
         copies.dsts.push((home, out));
     }
-    copies.run(&team)?;
-    copies.tell(&team, "tcuda_comm_broadcast_into");
+    copies.run(team)?;
+    copies.tell(team, "tcuda_comm_broadcast_into");
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::random::number::{bfloat_of, half_of, of_bfloat, of_half};
 pub type Body = fn(&[u64], &dyn Memory) -> Result<(), i32>;
 
 /// Bytes that are moved at a time.
-const PART: usize = 1 << 12;
+const PART: usize = 1 << 10;
 
 fn low(word: u64) -> u64 {
     word & u64::from(u32::MAX)

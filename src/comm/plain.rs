@@ -91,6 +91,7 @@ fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
 }
 
 /// Within a device's memory, in order with its stream.
+#[inline(never)]
 fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
     if form.num_rows() > FEW
         && let Some(elements) = form.elements()
@@ -106,6 +107,7 @@ fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
 }
 
 /// From one device to another.
+#[inline(never)]
 fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     if form.num_rows() <= FEW {
         return send(team, from, to, form);
@@ -113,14 +115,44 @@ fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     // What crosses lies side by side: packed where it is, unpacked where it goes.
     let bytes = form.bytes();
     let packed = Scratch::on(team, from, bytes)?;
-    on_device(team, from, &form.packing(packed.address))?;
-    let unpacking = form.unpacking(packed.address);
-    if unpacking.is_range() {
-        return send(team, from, to, &unpacking);
+    pack(team, from, form, packed.address)?;
+    if is_compact_at_end(form) {
+        return send_packed(team, (from, to), form, packed.address, None);
     }
     let arrived = Scratch::on(team, to, bytes)?;
-    send(team, from, to, &range(packed.address, arrived.address, form))?;
-    on_device(team, to, &form.unpacking(arrived.address))
+    send_packed(team, (from, to), form, packed.address, Some(arrived.address))?;
+    unpack(team, to, form, arrived.address)
+}
+
+// Forms are large: each step has its own for as long as it takes.
+#[inline(never)]
+fn pack(team: &Team, device: i32, form: &Form, to: u64) -> Result<()> {
+    on_device(team, device, &form.packing(to))
+}
+
+#[inline(never)]
+fn unpack(team: &Team, device: i32, form: &Form, from: u64) -> Result<()> {
+    on_device(team, device, &form.unpacking(from))
+}
+
+#[inline(never)]
+fn is_compact_at_end(form: &Form) -> bool {
+    form.unpacking(0).is_range()
+}
+
+/// Sends what was packed to where it goes, or to where it is unpacked from.
+#[inline(never)]
+fn send_packed(
+    team: &Team,
+    (from, to): (i32, i32),
+    form: &Form,
+    packed: u64,
+    arrived: Option<u64>,
+) -> Result<()> {
+    match arrived {
+        None => send(team, from, to, &form.unpacking(packed)),
+        Some(arrived) => send(team, from, to, &range(packed, arrived, form)),
+    }
 }
 
 /// The bytes of a form, side by side in both memories.
@@ -167,6 +199,7 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
 
 /// By a kernel of a device, where the other memory is pinned and the device has it at the same
 /// addresses; false: not so.
+#[inline(never)]
 fn through_kernel(
     team: &Team,
     device: i32,
@@ -190,6 +223,7 @@ fn through_kernel(
 }
 
 /// From the host to a device.
+#[inline(never)]
 fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     let stream = team.stream(device);
     if form.num_rows() <= FEW {
@@ -197,7 +231,7 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     }
     let bytes = form.bytes();
     let arrived =
-        if form.unpacking(0).is_range() { None } else { Some(Scratch::on(team, device, bytes)?) };
+        if is_compact_at_end(form) { None } else { Some(Scratch::on(team, device, bytes)?) };
     let target = arrived.as_ref().map_or(form.dst, |scratch| scratch.address);
     match host {
         Home::Pageable => {
@@ -210,12 +244,13 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
         _ => copy_all(team, &form.packing(target), stream)?,
     }
     match arrived {
-        Some(scratch) => on_device(team, device, &form.unpacking(scratch.address)),
+        Some(scratch) => unpack(team, device, form, scratch.address),
         None => Ok(()),
     }
 }
 
 /// From a device to the host.
+#[inline(never)]
 fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
     let stream = team.stream(device);
     let is_pageable = host == Home::Pageable;
@@ -231,7 +266,7 @@ fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
     let packed = if packing.is_range() { None } else { Some(Scratch::on(team, device, bytes)?) };
     let source = match &packed {
         Some(scratch) => {
-            on_device(team, device, &form.packing(scratch.address))?;
+            pack(team, device, form, scratch.address)?;
             scratch.address
         }
         None => form.src,

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn tcuda_jit_destroy(jit: *mut tcuda_jit) -> tcuda_status 
 /// Adds a list of the host's tensors; a call has few, and more than those are in host memory.
 #[inline(never)]
 fn read_views(
-    views: &mut Few<Tensor, 4>,
+    views: &mut Few<Tensor, 2>,
     (list, count): List,
     name: &'static str,
     read: fn(*const tcuda_tensor, &'static str) -> Result<Tensor>,

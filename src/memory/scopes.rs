@@ -98,12 +98,18 @@ impl Scopes {
         true
     }
 
-    /// Takes a scope out, with all that happened since it was opened.
-    fn remove(&mut self, index: usize) -> Box<Scope> {
-        let mut scope = self.list.remove(index);
+    /// Takes a scope out; its part is the next older one's from now on.
+    fn take(&mut self, index: usize) -> Box<Scope> {
+        let scope = self.list.remove(index);
         if let Some(older) = index.checked_sub(1).and_then(|older| self.list.get_mut(older)) {
             older.absorb(&scope);
         }
+        scope
+    }
+
+    /// Takes a scope out, with all that happened since it was opened.
+    fn remove(&mut self, index: usize) -> Box<Scope> {
+        let mut scope = self.take(index);
         self.list[index..].iter().for_each(|newer| scope.absorb(newer));
         scope
     }
@@ -127,16 +133,20 @@ impl Scopes {
 
     /// Removes all scopes of a thread that ends.
     pub fn forget(&mut self, owner: u64) {
-        self.0.retain(|scope| scope.owner != owner);
+        for index in (0..self.list.len()).rev() {
+            if self.list[index].owner == owner {
+                self.take(index);
+            }
+        }
         // Many may have been open at once, in this thread alone.
-        if self.0.capacity() > 2 * self.0.len() + 16 {
-            self.0.shrink_to(self.0.len());
+        if self.list.capacity() > 2 * self.list.len() + 16 {
+            self.list.shrink_to(self.list.len());
         }
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// Raises all peaks to these sums.

@@ -142,20 +142,21 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     }
 }
 
+#[inline(never)]
 fn by_kernel<'s>(
     team: &Team,
     worker: Worker,
     pieces: impl Iterator<Item = &'s Strided<'s>>,
     bytes: u64,
 ) -> Result<()> {
-    let empty = || Table::new(Kernel::Strided, bytes);
-    let mut table = empty();
+    let empty = || Table::boxed(Kernel::Strided, bytes);
+    let mut table = empty()?;
     for piece in pieces {
         let places = (piece.src.address, piece.dst.address);
         Shape::new(piece).for_each_part(places, &mut |shape, src, dst| {
             if !table.add_strided(src, dst, shape.element, shape.dims()) {
                 table.launch(team, worker.stream)?;
-                table = empty();
+                table = empty()?;
                 table.add_strided(src, dst, shape.element, shape.dims());
             }
             Ok(())

@@ -6,6 +6,7 @@ use super::{Dim, Number, Rows};
 use crate::comm::team::Team;
 use crate::driver::sys::CUfunction;
 use crate::error::Result;
+use crate::place::{try_box_at, write_fields};
 use crate::stream::Stream;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -83,6 +84,27 @@ impl Table {
         let words = [const { MaybeUninit::uninit() }; MANY];
         let (entries, places, apart) = (0, 0, 0);
         Table { kernel, words, end: 2, entries, places, apart, tile, tiles: 0, used: 0 }
+    }
+
+    /// The same in host memory: it is large, and made deep in a call.
+    pub fn boxed(kernel: Kernel, bytes: u64) -> Result<Box<Table>> {
+        let write = |place| {
+            let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
+            write_fields!(place, Table {
+                kernel: kernel,
+                end: 2,
+                entries: 0,
+                places: 0,
+                apart: 0,
+                tile: u64::from(BLOCK) * each,
+                tiles: 0,
+                used: 0,
+                @ words: |_| (),
+            });
+            Ok(())
+        };
+        // SAFETY: that writes all fields but the words, which need not be initialised.
+        unsafe { try_box_at("what a collective moves", write) }
     }
 
     /// Of ranges that go to several places: the others less the first.
