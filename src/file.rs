@@ -277,7 +277,7 @@ impl<'a> Writer<'a> {
 
 /// Keeps from this thread the signals by which the system ends a process that writes a file longer than
 /// its limit allows (ulimit -f), or a FIFO without a reader: the write fails instead.
-struct Quiet {
+pub(crate) struct Quiet {
     /// Those of them that did not wait before.
     signals: libc::sigset_t,
     before: libc::sigset_t,
@@ -294,7 +294,8 @@ fn no_signals() -> libc::sigset_t {
 impl Quiet {
     const SIGNALS: [c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
 
-    fn begin() -> Quiet {
+    /// From now on, until it is dropped.
+    pub(crate) fn begin() -> Quiet {
         let (mut all, mut signals) = (no_signals(), no_signals());
         let (mut before, mut waiting) = (no_signals(), no_signals());
         for signal in Quiet::SIGNALS {

@@ -184,7 +184,7 @@ macro_rules! kernels {
 }
 
 fn run(launch: &sim::Launch, body: Body) -> Result<(), i32> {
-    let mut words = [0; MANY];
+    let mut words = vec![0; MANY];
     let (parts, _) = launch.param(0).as_chunks();
     for (word, bytes) in words.iter_mut().zip(parts) {
         *word = u64::from_le_bytes(*bytes);

@@ -1,7 +1,7 @@
 //! The thread that answers other processes. It makes no driver call and takes no lock but that of the
 //! exports; a process that dies, however it does, has let go of everything once the system says so.
 
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, errno};
 use super::exports::Exports;
 use super::socket::{self, Answer, CLOSE, IMPORT, IMPORT_MAPPED, MOST_FILES, Question, Received};
 use crate::error::{Error, Result};
@@ -16,6 +16,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Milliseconds until the system is asked again for what it did not have.
 const PAUSE: libc::c_int = 100;
+/// Milliseconds between two looks whether the thread is to end, where nothing wakes it.
+const LOOK: libc::c_int = 1000;
 
 /// What the thread shares with the others.
 pub struct Desk {
@@ -28,8 +30,6 @@ pub struct Desk {
 pub struct Server {
     pub name: [u8; 16],
     thread: libc::pthread_t,
-    /// Rings when it is to end.
-    bell: Descriptor,
     start: *mut Start,
 }
 
@@ -39,7 +39,8 @@ unsafe impl Send for Server {}
 struct Start {
     desk: *const Desk,
     listener: Descriptor,
-    bell: libc::c_int,
+    /// The thread is to end.
+    is_over: AtomicBool,
 }
 
 impl Server {
@@ -47,24 +48,24 @@ impl Server {
     pub fn begin(desk: &Desk) -> Result<Server> {
         let name = socket::random()?;
         let listener = socket::listen(&name)?;
-        // SAFETY: makes a descriptor.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        let bell = Descriptor::of(bell.into(), "eventfd")?;
-        let start = Start { desk, listener, bell: bell.number() };
+        let start = Start { desk, listener, is_over: AtomicBool::new(false) };
         let start = Box::into_raw(crate::thread::try_box(start, "a thread")?);
         let Some(thread) = threads::start(run, start.cast()) else {
             // SAFETY: from `into_raw`, and no thread got it.
             drop(unsafe { Box::from_raw(start) });
             return Err(Error::OutOfHostMemory("a thread that answers other processes"));
         };
-        Ok(Server { name, thread, bell, start })
+        Ok(Server { name, thread, start })
     }
 
-    /// Waits until it has ended; nobody is answered any more.
+    /// Waits until it has ended; no process is answered any more.
     pub fn end(self) {
-        let one = 1u64;
-        // SAFETY: eight bytes of ours.
-        unsafe { libc::write(self.bell.number(), (&raw const one).cast(), size_of::<u64>()) };
+        // SAFETY: from `into_raw`, and taken back below.
+        let start = unsafe { &*self.start };
+        start.is_over.store(true, Ordering::Release);
+        // It wakes by a connection. Where the system refuses that, or the host has closed the listener, it
+        // looks within [`LOOK`] by itself.
+        drop(socket::connect(&self.name));
         threads::join(self.thread);
         // SAFETY: from `into_raw`, and the thread that had it is over.
         drop(unsafe { Box::from_raw(self.start) });
@@ -96,7 +97,7 @@ struct Client {
 struct Answering<'a> {
     desk: &'a Desk,
     listener: &'a Descriptor,
-    bell: libc::c_int,
+    is_over: &'a AtomicBool,
     clients: Vec<Client>,
     asked: Vec<libc::pollfd>,
     /// The system had no descriptor for one more client.
@@ -110,44 +111,45 @@ fn question(number: libc::c_int) -> libc::pollfd {
 impl<'a> Answering<'a> {
     fn new(desk: &'a Desk, start: &'a Start) -> Answering<'a> {
         let (clients, asked, is_short) = (Vec::new(), Vec::new(), false);
-        Answering { desk, listener: &start.listener, bell: start.bell, clients, asked, is_short }
+        let (listener, is_over) = (&start.listener, &start.is_over);
+        Answering { desk, listener, is_over, clients, asked, is_short }
     }
 
     fn run(&mut self) {
-        loop {
+        while !self.is_over.load(Ordering::Acquire) {
             self.asked.clear();
-            if self.asked.try_reserve(2 + 2 * self.clients.len()).is_err() {
+            if self.asked.try_reserve(1 + 2 * self.clients.len()).is_err() {
                 std::thread::sleep(Duration::from_millis(PAUSE as u64));
                 continue;
             }
             // A negative number is not asked.
             let listener = if self.is_short { -1 } else { self.listener.number() };
-            self.asked.push(question(self.bell));
             self.asked.push(question(listener));
             for client in &self.clients {
                 for part in [&client.socket, &client.process] {
                     self.asked.push(question(part.as_ref().map_or(-1, Descriptor::number)));
                 }
             }
-            let patience = if self.is_short { PAUSE } else { -1 };
+            let patience = if self.is_short { PAUSE } else { LOOK };
             let count = self.asked.len() as libc::nfds_t;
             // SAFETY: so many whole questions.
             let ready = unsafe { libc::poll(self.asked.as_mut_ptr(), count, patience) };
             self.is_short = false;
             if ready <= 0 {
+                if ready < 0 && errno() != libc::EINTR {
+                    // Refused: it is asked again, since it has nothing else to do.
+                    std::thread::sleep(Duration::from_millis(PAUSE as u64));
+                }
                 continue;
-            }
-            if self.asked[0].revents != 0 {
-                return;
             }
             // From the end, so that what goes does not move what is still to be looked at.
             for index in (0..self.clients.len()).rev() {
-                let [said, ended] = [2, 3].map(|part| self.asked[2 * index + part].revents != 0);
+                let [said, ended] = [1, 2].map(|part| self.asked[2 * index + part].revents != 0);
                 if ended || said && !self.hear(index) {
                     self.part(index, ended);
                 }
             }
-            if self.asked[1].revents != 0 {
+            if self.asked[0].revents != 0 {
                 self.welcome();
             }
         }

@@ -68,6 +68,15 @@ impl Drop for Route {
 #[derive(Default)]
 pub struct Routes(Vec<Route>);
 
+impl Routes {
+    /// Drops what began in an earlier runtime: that lies before all others.
+    fn forget_older(&mut self, generation: u64) {
+        if self.0.first().is_some_and(|route| route.generation != generation) {
+            self.0.retain(|route| route.generation == generation);
+        }
+    }
+}
+
 /// Runs `body` on this thread's routes, which nobody else sees.
 fn with_own<R>(body: impl FnOnce(&mut Routes) -> R) -> Option<R> {
     let routes = thread::block().routes.load(Ordering::Relaxed).cast::<Routes>();
@@ -84,7 +93,7 @@ pub fn begin(pool: Pool, handle: usize, device: i32, generation: u64) -> Result<
         block.routes.store(Box::into_raw(fresh).cast(), Ordering::Relaxed);
     }
     let begun = with_own(|routes| {
-        routes.0.retain(|route| route.generation == generation);
+        routes.forget_older(generation);
         routes.0.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's pools"))?;
         routes.0.push(Route::new(pool, handle, device, generation));
         Ok(())
@@ -112,7 +121,7 @@ pub fn end_by_handle(handle: usize, device: i32, generation: u64) -> bool {
 /// Ends the innermost route on a device if it is this one.
 fn end_where(device: i32, generation: u64, is_it: impl Fn(&Route) -> bool) -> bool {
     let ended = with_own(|routes| {
-        routes.0.retain(|route| route.generation == generation);
+        routes.forget_older(generation);
         let last = routes.0.iter().rposition(|route| route.device == device)?;
         is_it(&routes.0[last]).then(|| (routes.0.remove(last), routes.0.is_empty()))
     });

@@ -147,7 +147,9 @@ impl Census {
         let Ok(entries) = entries else { return };
         let mut old = std::mem::take(&mut self.threads);
         self.looks = 0;
-        for entry in entries.flatten() {
+        for entry in entries {
+            self.is_blind |= entry.is_err();
+            let Ok(entry) = entry else { continue };
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };

@@ -9,6 +9,7 @@ use super::compiler::Scratch;
 use super::kernel::Launch;
 use super::physical::errno;
 use super::{Machine, code, lock, parameters, read};
+use crate::file::Quiet;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -118,7 +119,9 @@ pub(super) fn open(bytes: &[u8]) -> Result<&'static Compiled, i32> {
     }
     let scratch = Scratch::new().map_err(|_| code::OPERATING_SYSTEM)?;
     let path = scratch.file("kernel.so");
+    let quiet = Quiet::begin();
     fs::write(&path, bytes).map_err(|_| code::OPERATING_SYSTEM)?;
+    drop(quiet);
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| code::OPERATING_SYSTEM)?;
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: `path` is NUL-terminated; the object is what the host's own compiler made.

@@ -4,12 +4,13 @@
 use super::physical::errno;
 use crate::driver::compiler::{Failure, Image, Log, Program};
 use crate::environment;
+use crate::file::Quiet;
 use crate::reserve;
 use std::ffi::{CStr, CString, OsStr};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::{env, fs};
 
 const MATH: &str = include_str!("prelude/math.h");
@@ -157,8 +158,9 @@ fn malformed() -> Failure {
     Failure::Source(Log::of(b"the source is not UTF-8"))
 }
 
-/// Runs the first of the compilers that there is.
-fn run(arguments: &[&OsStr]) -> Result<Output, Failure> {
+/// Runs the first of the compilers that there is. Its messages go to a file: pipes need more of the system,
+/// and std panics where that is refused.
+fn run(arguments: &[&OsStr], messages: &Path) -> Result<ExitStatus, Failure> {
     // Who runs with another's privileges does not choose programs by the environment.
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
@@ -170,9 +172,11 @@ fn run(arguments: &[&OsStr]) -> Result<Output, Failure> {
         let mut words = name.split_whitespace();
         let Some(program) = words.next() else { continue };
         let mut command = Command::new(program);
-        command.args(words).args(arguments).stdin(Stdio::null()).env("LC_ALL", "C");
-        match command.output() {
-            Ok(output) => return Ok(output),
+        let messages = fs::File::create(messages).map_err(failed("writing its messages"))?;
+        command.args(words).args(arguments).env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
+        match command.status() {
+            Ok(status) => return Ok(status),
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => {
                 let code = error.raw_os_error().unwrap_or(0);
@@ -194,7 +198,9 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     let making = "making a directory for it";
     let scratch = Scratch::new().map_err(|code| Failure::Host { what: making, code })?;
     let (source, object) = (scratch.file("kernel.cc"), scratch.file("kernel.so"));
+    let quiet = Quiet::begin();
     fs::write(&source, text).map_err(failed("writing the source"))?;
+    drop(quiet);
     let mut arguments: Vec<&OsStr> = vec![OsStr::new("-std=c++17")];
     let flags = program.flags.iter().map(|flag| flag.to_bytes());
     // "-I" may have its value in the next one.
@@ -208,9 +214,10 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     arguments.extend(shared.map(OsStr::from_bytes));
     arguments.extend(OPTIONS.iter().map(OsStr::new));
     arguments.extend([source.as_os_str(), OsStr::new("-o"), object.as_os_str()]);
-    let output = run(&arguments)?;
-    if !output.status.success() {
-        return Err(Failure::Source(Log::of(&readable(&output.stderr, &source))));
+    let messages = scratch.file("messages");
+    if !run(&arguments, &messages)?.success() {
+        let messages = fs::read(&messages).map_err(failed("reading its messages"))?;
+        return Err(Failure::Source(Log::of(&readable(&messages, &source))));
     }
     let bytes = fs::read(&object).map_err(failed("reading what it made"))?;
     let entry = program.entry.to_bytes_with_nul().to_vec();

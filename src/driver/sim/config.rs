@@ -166,6 +166,12 @@ pub enum ConfigError {
         hint = crate::error::descriptor_hint(*.0)
     )]
     Trace(i32),
+    /// Device memory is a file in memory.
+    #[error(
+        "the simulated device memory is longer than a file of this process may be: raise the limit \
+         (ulimit -f), or ask for less by memory= in TCUDA_SIM"
+    )]
+    FileLimit,
     /// The host lacks what the machine needs.
     #[error("the host could not provide the simulated device memory (errno {0}){hint}",
         hint = crate::error::descriptor_hint(*.0))]
@@ -175,7 +181,7 @@ pub enum ConfigError {
 impl ConfigError {
     /// Is it for want of the host's memory, and not what somebody wrote?
     pub fn is_the_hosts(&self) -> bool {
-        matches!(self, ConfigError::Host(_))
+        matches!(self, ConfigError::Host(_) | ConfigError::FileLimit)
     }
 }
 

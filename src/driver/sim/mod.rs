@@ -192,9 +192,7 @@ impl Machine {
         let mut devices = Vec::with_capacity(config.devices);
         for index in 0..config.devices {
             devices.push(Device {
-                physical: Arc::new(
-                    Physical::new(index, config.memory, poison).map_err(ConfigError::Host)?,
-                ),
+                physical: Arc::new(Physical::new(index, config.memory, poison).map_err(no_memory)?),
                 context: Context::new(index),
                 default_pool: Pool::insert(&mut pools, index, true),
                 kernels: Load::default(),
@@ -290,6 +288,10 @@ impl Drop for Machine {
     fn drop(&mut self) {
         write(&self.host).clear(|_| true);
     }
+}
+
+fn no_memory(code: i32) -> ConfigError {
+    if code == libc::EFBIG { ConfigError::FileLimit } else { ConfigError::Host(code) }
 }
 
 /// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives

@@ -5,6 +5,7 @@ use super::code;
 use super::config::GRANULARITY;
 use super::lock;
 use super::shared::{self, META, Slots};
+use crate::file::Quiet;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -54,6 +55,8 @@ impl Physical {
             free: Mutex::new(BTreeMap::from([(0, bytes)])),
             alias: OnceLock::new(),
         };
+        // Beyond a limit (ulimit -f) that is an error, and no signal.
+        let _quiet = Quiet::begin();
         // SAFETY: the descriptor is ours.
         if unsafe { libc::ftruncate(file, (bytes + META) as libc::off_t) } != 0 {
             return Err(errno());

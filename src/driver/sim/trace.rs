@@ -5,6 +5,7 @@
 
 use super::copy::{Copy, Place, Side};
 use super::queue::{Action, Point};
+use crate::file::Quiet;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -107,6 +108,7 @@ impl Trace {
         }
         line.push_str("}\n");
         // A line at a time, since the host may crash; a full disk must not stop it.
+        let _quiet = Quiet::begin();
         let _ = self.file.write_all(line.as_bytes());
     }
 }

@@ -2,6 +2,7 @@
 //! own allocate where no reserve reaches (`crate::reserve`) and abort when there is nothing.
 
 use super::lock;
+use crate::memory::host::threads::Attributes;
 use crate::reserve;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
@@ -20,6 +21,9 @@ pub(super) struct Worker {
     joined: bool,
 }
 
+/// The stack of a worker, which runs functions and kernels of the host's.
+const STACK: usize = 2 << 20;
+
 /// What a new thread is given.
 struct Start {
     name: CString,
@@ -35,9 +39,10 @@ impl Worker {
         let start = Start { name, body: Box::new(body), over: Arc::clone(&over) };
         let start = Box::into_raw(Box::new(start));
         let mut thread = 0;
+        let attributes = Attributes::new(STACK);
         // SAFETY: `thread` is writable; `run` takes what `start` points to.
         let failed =
-            unsafe { libc::pthread_create(&mut thread, std::ptr::null(), run, start.cast()) };
+            unsafe { libc::pthread_create(&mut thread, attributes.get(), run, start.cast()) };
         if failed != 0 {
             // SAFETY: from `into_raw` above, and no thread got it.
             drop(unsafe { Box::from_raw(start) });

@@ -12,6 +12,41 @@ const MOST_THREADS: usize = 128;
 
 type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
+/// The stack of such a thread. glibc keeps 40 MiB of those that are free, and ends the process where the
+/// system refuses to take back one beyond that.
+const STACK: usize = 512 << 10;
+
+/// Attributes of a thread with so large a stack; those of the system where there is no memory for them.
+pub(crate) struct Attributes(Option<libc::pthread_attr_t>);
+
+impl Attributes {
+    pub(crate) fn new(stack: usize) -> Attributes {
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: writable.
+        if unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) } != 0 {
+            return Attributes(None);
+        }
+        // SAFETY: written, as that did not fail.
+        let mut attributes = unsafe { attributes.assume_init() };
+        // SAFETY: initialised.
+        unsafe { libc::pthread_attr_setstacksize(&mut attributes, stack) };
+        Attributes(Some(attributes))
+    }
+
+    pub(crate) fn get(&self) -> *const libc::pthread_attr_t {
+        self.0.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        if let Some(attributes) = &mut self.0 {
+            // SAFETY: initialised, and destroyed once.
+            unsafe { libc::pthread_attr_destroy(attributes) };
+        }
+    }
+}
+
 /// A thread that gets no signals of the host's; none if there cannot be one more.
 pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
@@ -20,9 +55,10 @@ pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: `all` was filled, `before` is writable.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let attributes = Attributes::new(STACK);
     // SAFETY: the caller's promise that `argument` lives until it joins the thread.
     let failed =
-        unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), entry, argument) };
+        unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.get(), entry, argument) };
     // SAFETY: `before` was written by the first call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     // SAFETY: written, as it did not fail.

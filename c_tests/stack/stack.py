@@ -1,0 +1,69 @@
+"""How deep the functions of tcuda.h go into the stack of their caller: at most 16 KiB, and 32 KiB where the
+call initialises the library, in a release build; those that need more are named here, with how much.
+
+usage: stack.py LIBRARY BUILD_TYPE HEADER PROGRAM...
+
+The programs run with LIBRARY (stack.h) preloaded. In a debug build, whose frames are several times as large,
+depths are printed and not bounded.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "every_function"))
+import header as reader
+
+KIB = 1024
+MOST, MOST_OF_INIT = 16 * KIB, 32 * KIB
+# Elements in any order between several memories go through many layers, and a host's functions run inside of a
+# capture. The simulated machine computes on the calling thread.
+MORE = {
+    "tcuda_comm_broadcast": 28 * KIB, "tcuda_comm_broadcast_into": 28 * KIB,
+    "tcuda_comm_broadcast_coalesced": 28 * KIB, "tcuda_comm_reduce_add": 28 * KIB,
+    "tcuda_comm_reduce_add_into": 28 * KIB, "tcuda_comm_reduce_add_coalesced": 28 * KIB,
+    "tcuda_comm_gather": 24 * KIB, "tcuda_comm_gather_into": 24 * KIB,
+    "tcuda_comm_scatter": 24 * KIB, "tcuda_comm_scatter_into": 24 * KIB,
+    "tcuda_ipc_import": 24 * KIB, "tcuda_graphed_callable_create": 24 * KIB,
+    "tcuda_graphed_callable_call": 24 * KIB,
+}
+
+
+def depths(library, programs):
+    deepest = {}
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "depths"
+        environment = dict(os.environ, LD_PRELOAD=library, TCUDA_TEST_STACK=str(report))
+        for program in programs:
+            done = subprocess.run([program], env=environment, capture_output=True, text=True)
+            if done.returncode not in (0, 77):
+                sys.exit(f"{program} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        for line in report.read_text().splitlines():
+            name, depth = line.rsplit(" ", 1)
+            deepest[name] = max(deepest.get(name, 0), int(depth))
+    return deepest
+
+
+def most(name):
+    return MOST_OF_INIT if name.startswith("init ") else MORE.get(name, MOST)
+
+
+def main():
+    library, build, header, *programs = sys.argv[1:]
+    found = depths(library, programs)
+    names = {function.name for function in reader.parse(pathlib.Path(header).read_text()).functions}
+    unseen = sorted(name for name in names if name not in found and f"init {name}" not in found)
+    for name, depth in sorted(found.items(), key=lambda item: -item[1])[:20]:
+        print(f"{depth:8} {name}")
+    if unseen:
+        sys.exit(f"not called by any of the programs: {', '.join(unseen)}")
+    deep = {name: depth for name, depth in found.items() if depth > most(name)}
+    if build != "Release":
+        print(f"{len(deep)} are deeper than a release build may be: not bounded in a build of type {build}")
+    elif deep:
+        sys.exit(f"too deep: {deep}")
+
+
+main()
