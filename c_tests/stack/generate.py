@@ -20,7 +20,8 @@ def function(index, function):
     types = ", ".join(p.type for p in function.parameters) or "void"
     arguments = ", ".join(p.name for p in function.parameters)
     result = function.result if function.result.endswith("*") else function.result + " "
-    yield f"{result}{function.name}({parameters})"
+    # In parentheses: some are macros as well.
+    yield f"{result}({function.name})({parameters})"
     yield "{"
     yield f"    static {result}(*next)({types});"
     yield "    if (next == NULL)"

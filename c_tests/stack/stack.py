@@ -27,7 +27,7 @@ MORE = {
     "tcuda_comm_gather": 24 * KIB, "tcuda_comm_gather_into": 24 * KIB,
     "tcuda_comm_scatter": 24 * KIB, "tcuda_comm_scatter_into": 24 * KIB,
     "tcuda_ipc_import": 24 * KIB, "tcuda_graphed_callable_create": 24 * KIB,
-    "tcuda_graphed_callable_call": 24 * KIB,
+    "tcuda_graphed_callable_call": 24 * KIB, "tcuda_jit_call": 20 * KIB,
 }
 
 

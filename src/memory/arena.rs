@@ -143,9 +143,7 @@ impl Arena {
                 blocks: blocks,
                 quick: Quick::new(),
                 starts: starts,
-                first: NONE,
-                last: NONE,
-                wilderness: NONE,
+                first: NONE, last: NONE, wilderness: NONE,
                 reach: reach::ALL,
                 segment: Segment::new(),
                 segments: segments,
@@ -155,9 +153,7 @@ impl Arena {
                 marked: 0,
                 lent: 0,
                 guests: Guests::new(),
-                free_blocks: 0,
-                free_bytes: 0,
-                active_blocks: 0,
+                free_blocks: 0, free_bytes: 0, active_blocks: 0,
                 @ bins: Bins::write_new,
             });
             Ok::<_, Error>(())

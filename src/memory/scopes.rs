@@ -28,6 +28,10 @@ pub struct Scope {
 /// The open scopes of a device, oldest first.
 #[derive(Default)]
 pub struct Scopes {
+    #[allow(
+        clippy::vec_box,
+        reason = "one that goes from the middle moves pointers, not kilobytes"
+    )]
     list: Vec<Box<Scope>>,
     /// Increases and decreases that the arenas have forgotten.
     forgotten: [Sums; 2],
