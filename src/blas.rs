@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::driver::cublas::{self, Cublas};
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::lock::Mutex;
 use crate::log::{self, Level};
 use crate::memory::{self, Relaxed};
@@ -20,9 +21,8 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory of a handle for one stream.
-#[derive(Clone, Copy)]
 struct Space {
-    stream: *const Stream,
+    stream: HeldStream,
     /// Number of the capture to which it belongs; 0: to none.
     capture: u64,
     address: u64,
@@ -65,8 +65,7 @@ pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
         true => Some(handle.space(runtime, device, stream.on_this_thread(runtime)?)?),
         false => None,
     };
-    let memory = space.map(|space| (space.address, space.bytes));
-    cublas.use_on(handle.native, stream.native() as usize, memory)?;
+    cublas.use_on(handle.native, stream.native() as usize, space)?;
     Ok(handle.native)
 }
 
@@ -132,17 +131,17 @@ fn make(
 }
 
 impl Handle {
-    /// The memory of the handle for a stream, allocated now if there is none.
-    fn space(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<Space> {
+    /// The memory of the handle for a stream, its address and bytes, allocated now if there is none.
+    fn space(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<(u64, u64)> {
         let capture = match runtime.captures.any() {
             true => runtime.captures.number_of(runtime, stream)?.unwrap_or(0),
             false => 0,
         };
         self.give_back(runtime, stream, capture);
-        let known = |space: &&Space| std::ptr::eq(space.stream, stream) && space.capture == capture;
+        let known = |space: &&Space| space.stream.is(stream) && space.capture == capture;
         // SAFETY: this thread has the handle, and calls nobody meanwhile.
         if let Some(space) = unsafe { &*self.spaces.get() }.iter().find(known) {
-            return Ok(*space);
+            return Ok((space.address, space.bytes));
         }
         let bytes = wanted_bytes(device)?;
         // SAFETY: as above.
@@ -150,7 +149,7 @@ impl Handle {
         room.map_err(|_| Error::OutOfHostMemory("a workspace of cuBLAS"))?;
         // Observers may run, and ask for the handle themselves.
         let address = device.memory.allocate(runtime, device, stream, bytes)?;
-        let space = Space { stream, capture, address, bytes };
+        let space = Space { stream: HeldStream::new(stream), capture, address, bytes };
         // SAFETY: as above.
         let spaces = unsafe { &mut *self.spaces.get() };
         if spaces.try_reserve(1).is_err() {
@@ -158,18 +157,17 @@ impl Handle {
             return Err(Error::OutOfHostMemory("a workspace of cuBLAS"));
         }
         spaces.push(space);
-        Ok(space)
+        Ok((address, bytes))
     }
 
     /// Frees what belongs to captures of a stream that are over, and to others' streams that are gone: those
     /// are new ones each time, and nobody comes back for it.
     fn give_back(&self, runtime: &Runtime, stream: &Stream, capture: u64) {
         let is_over = |space: &Space| {
-            if std::ptr::eq(space.stream, stream) {
+            if space.stream.is(stream) {
                 return space.capture != 0 && space.capture != capture;
             }
-            // SAFETY: streams stay until shutdown, also those of others.
-            unsafe { &*space.stream }.is_gone()
+            space.stream.is_gone() || space.stream.is_over()
         };
         loop {
             let over = {

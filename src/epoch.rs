@@ -139,6 +139,11 @@ impl Members {
         self.with(|list| list.retain(|known| *known != presence.address()));
     }
 
+    /// Runs `body` on the address of each.
+    pub fn each(&self, body: impl FnMut(usize)) {
+        self.with(|list| list.iter().copied().for_each(body));
+    }
+
     /// Holds the list still, for a fork. Tries, since a fork holds other leaves by then; whoever has
     /// the list waits for none of them.
     pub fn hold(&self) {

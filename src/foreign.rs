@@ -8,6 +8,8 @@ use crate::device::Device;
 use crate::driver::CudaError;
 use crate::driver::sys::{CUcontext, CUstream};
 use crate::error::{Error, Result};
+use crate::external::Holders;
+use crate::lifetime::Lifetime;
 use crate::once::Once;
 use crate::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
 use crate::thread::try_box;
@@ -29,6 +31,21 @@ impl Stream {
     /// Is it another's, and has nobody a handle of it? Its owner may have destroyed it.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_external() && !self.is_per_thread() && !self.farewell.has_handle()
+    }
+}
+
+impl Stream {
+    /// Is it over for good: nobody can queue work on it any more? What it held may still run.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.is_per_thread() {
+            true => self.thread.as_ref().is_some_and(Lifetime::has_ended),
+            false => self.is_gone() && self.farewell.event() != 0,
+        }
+    }
+
+    /// Is it no other thread's default stream, nor that of this one before it ended and came back?
+    fn may_be_own(&self) -> bool {
+        self.thread.as_ref().is_none_or(Lifetime::is_own)
     }
 }
 
@@ -93,7 +110,7 @@ impl Streams {
     fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
         let is_it = |stream: &Stream| {
             let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
-            is_same && stream.native() == native
+            is_same && stream.native() == native && stream.may_be_own()
         };
         let mut pooled = self.pool.iter().flatten().filter_map(Once::get);
         if let Some(stream) = pooled.find(|stream| is_it(stream)) {
@@ -104,34 +121,43 @@ impl Streams {
             driver_id.is_some() || any || has_handle
         };
         let external = self.external.lock();
-        let found = external.iter().rev().find(|stream| is_it(stream) && is_alive(stream));
-        found.map(|stream| self.lend(stream))
+        let mut like = external.like(native as usize, driver_id);
+        let found = like.find(|stream| is_it(stream) && is_alive(stream))?;
+        found.left_since.store(0, Ordering::Relaxed);
+        Some(self.lend(found))
     }
 
     fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
-        let mut external = self.external.lock();
-        external.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a stream"))?;
         let mut stream =
             Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
         stream.external = true;
+        stream.driver = Some(self.driver);
+        stream.holders = Holders::new()?;
+        if stream.is_per_thread() {
+            stream.thread = Some(Lifetime::own()?);
+        }
+        let stream = try_box(stream, "a stream")?;
+        let mut external = self.external.lock();
         // Another thread may have come first.
-        let is_it = |known: &Stream| known.native() == native && known.driver_id == driver_id;
-        if let Some(known) = external.iter().rev().find(|known| is_it(known)) {
+        let is_it = |known: &Stream| {
+            known.native() == native && known.driver_id == driver_id && known.may_be_own()
+        };
+        let mut like = external.like(native as usize, Some(driver_id));
+        if let Some(known) = like.find(|known| is_it(known)) {
+            known.left_since.store(0, Ordering::Relaxed);
             return Ok(self.lend(known));
         }
-        external.push(try_box(stream, "a stream")?);
-        match external.last() {
-            Some(stream) => Ok(self.lend(stream)),
-            None => Err(Error::OutOfHostMemory("a stream")),
-        }
+        drop(like);
+        let stream = external.add(stream)?;
+        Ok(self.lend(stream))
     }
 
-    /// A reference that outlives the lock of the list: boxes stay in it until `close`.
+    /// A reference that outlives the lock of the list: a stream goes only once all have left who are inside.
     pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
-        // SAFETY: boxed, and only dropped with `self`.
+        // SAFETY: boxed, and there as long as this thread is inside.
         unsafe { &*std::ptr::from_ref(stream) }
     }
 

@@ -83,7 +83,7 @@ impl Streams {
         let (external, mut streams) = (self.external.lock(), Vec::new());
         let no_memory = |_| Error::OutOfHostMemory("a list of streams");
         streams.try_reserve_exact(external.len()).map_err(no_memory)?;
-        streams.extend(external.iter().map(|stream| self.lend(stream)));
+        streams.extend(external.all().map(|stream| self.lend(stream)));
         Ok(streams)
     }
 

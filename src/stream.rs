@@ -4,7 +4,9 @@ use crate::device::{ContextGuard, Device, MAX_DEVICES};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
+use crate::external::{Externals, Holders};
 use crate::farewell::{ENDED, Farewell, Standing, UNKNOWN};
+use crate::lifetime::Lifetime;
 use crate::lock::{Lock, Mutex};
 use crate::memory::arena::Arena;
 use crate::once::Once;
@@ -13,7 +15,7 @@ use crate::runtime::Runtime;
 use crate::side::Sides;
 use crate::thread::{self, Block, try_box};
 use crate::waits::Waited;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
@@ -48,6 +50,21 @@ pub struct Stream {
     flags: AtomicU32,
     /// When it was waited for.
     pub(crate) waited: Waited,
+    /// Of the thread whose default stream it is.
+    pub(crate) thread: Option<Lifetime>,
+    /// No other stream has it, or had it.
+    pub(crate) serial: u64,
+    /// Of an external stream: who destroys what stands for it.
+    pub(crate) driver: Option<&'static Driver>,
+    /// How many hold it, and what searches have found (`external.rs`).
+    pub(crate) holders: Holders,
+    pub(crate) left_since: AtomicU64,
+    pub(crate) mark: AtomicU64,
+}
+
+fn next_serial() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// How a stream is ordered with the default stream of its device.
@@ -81,6 +98,12 @@ impl Stream {
             handle: AtomicUsize::new(0),
             flags: AtomicU32::new(0),
             waited: Waited::new(),
+            thread: None,
+            serial: next_serial(),
+            driver: None,
+            holders: Holders::NONE,
+            left_since: AtomicU64::new(0),
+            mark: AtomicU64::new(0),
         }
     }
 
@@ -349,8 +372,9 @@ pub struct Streams {
     range: Once<(i32, i32)>,
     pub(crate) pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
-    #[allow(clippy::vec_box, reason = "streams must not move when the list grows")]
-    pub(crate) external: Mutex<Vec<Box<Stream>>>,
+    pub(crate) external: Mutex<Externals>,
+    /// Does a thread look for streams that are over?
+    pub(crate) searching: AtomicBool,
     pub(crate) sides: Sides,
 }
 
@@ -364,7 +388,8 @@ impl Streams {
             range: Once::new(Rank::ONCE),
             pool: [const { [const { Once::new(Rank::ONCE) }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
-            external: Mutex::new(Rank::LEAF, Vec::new()),
+            external: Mutex::new(Rank::LEAF, Externals::new()),
+            searching: AtomicBool::new(false),
             sides: Sides::new(),
         }
     }
@@ -465,8 +490,9 @@ impl Streams {
         forget_current(block);
         let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
         let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
-        block.streams.store(fresh.cast(), Ordering::Relaxed);
-        block.generation.store(self.generation, Ordering::Relaxed);
+        // Others look at them (`thread::each_current`).
+        block.streams.store(fresh.cast(), Ordering::Release);
+        block.generation.store(self.generation, Ordering::Release);
         Ok(())
     }
 
@@ -476,17 +502,11 @@ impl Streams {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
-        for stream in self.external.lock().iter() {
-            let farewell = stream.farewell.take_event();
-            if farewell > UNKNOWN {
-                // SAFETY: ours, and at its end.
-                let _ = unsafe { self.driver.cuEventDestroy(farewell as CUevent) };
-            }
-        }
+        *self.external.lock() = Externals::new();
     }
 }
 
-type Currents = [AtomicPtr<Stream>; MAX_DEVICES];
+pub(crate) type Currents = [AtomicPtr<Stream>; MAX_DEVICES];
 
 /// Frees a thread's list of current streams, so that all are the default ones again.
 pub(crate) fn forget_current(block: &Block) {

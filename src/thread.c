@@ -5,7 +5,7 @@
 /* Kept small: initial-exec blocks of libraries loaded by dlopen share about 1.6 KiB. The layout is
  * repeated in src/thread.rs, which checks its size. */
 struct tcuda_thread {
-    uint64_t words[13];
+    uint64_t words[14];
 };
 
 /* Found by its name in src/thread.rs where that knows the machine's instructions, elsewhere by a call. */

@@ -42,9 +42,11 @@ pub struct Block {
     pub(crate) ranges: AtomicU32,
     /// Which thread it is and how often it has waited for a device (`waits.rs`).
     pub(crate) waits: AtomicU64,
+    /// Says of this thread whether it lives; NULL: nobody wanted to know. (`lifetime.rs`)
+    pub(crate) lifetime: AtomicPtr<c_void>,
 }
 
-const _: () = assert!(size_of::<Block>() == 104, "as in thread.c");
+const _: () = assert!(size_of::<Block>() == 112, "as in thread.c");
 const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
 
 /// Stands for a sentence for which there was no memory.
@@ -382,7 +384,6 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     if !is_forked() {
         // Inside, so that a fork waits for the locks that this takes.
         enter_beside_forks(block);
-        crate::stream::forget_current(block);
         crate::memory::route::forget(block);
         crate::blas::leave(address as usize);
         crate::memory::figures::leave();
@@ -393,6 +394,11 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     MEMBERS.part(&block.presence);
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
+    if !is_forked() {
+        // Others look at them while it is on the list (`each_current`).
+        crate::stream::forget_current(block);
+        crate::lifetime::end(block);
+    }
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if message != NO_ROOM && message != FORKED {
         // SAFETY: from malloc, or NULL, and no longer reachable.
@@ -422,6 +428,22 @@ fn barrier() -> bool {
     let done = MODE.load(Ordering::Relaxed) != MODE_MEMBARRIER || sync::heavy_fence();
     fence(Ordering::SeqCst);
     done
+}
+
+/// Runs `body` on each stream that is a thread's current one in a life of the library, which lasts.
+pub(crate) fn each_current(generation: u64, mut body: impl FnMut(*const crate::stream::Stream)) {
+    barrier();
+    MEMBERS.each(|address| {
+        // SAFETY: threads leave the list, which is locked, before their block and their streams go.
+        let block = unsafe { &*(address as *const Block) };
+        if block.generation.load(Ordering::Acquire) != generation {
+            return;
+        }
+        let streams = block.streams.load(Ordering::Acquire).cast::<crate::stream::Currents>();
+        // SAFETY: the thread's array, which it frees when it begins another life of the library, or ends.
+        let streams = unsafe { streams.as_ref() };
+        streams.into_iter().flatten().for_each(|stream| body(stream.load(Ordering::Relaxed)));
+    });
 }
 
 /// Waits until every other thread that is inside the library now has left it.

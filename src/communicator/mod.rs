@@ -15,7 +15,10 @@ pub use join::{init_all, init_rank, unique_id};
 use crate::driver::nccl::{Comm, Functions, code};
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::farewell::Standing;
+use crate::lock::Mutex;
+use crate::rank::Rank;
 use crate::runtime::{self, Runtime};
 use crate::sanitizer::{self, Point};
 use crate::stream::{self, Stream};
@@ -52,8 +55,8 @@ pub struct Communicator {
     busy: AtomicBool,
     /// Threads that ask it how it is.
     askers: AtomicU32,
-    /// The stream of its last work; streams live until shutdown, which takes communicators out before.
-    last: AtomicPtr<Stream>,
+    /// The stream of its last work.
+    last: Mutex<Option<HeldStream>>,
 }
 
 /// Why a communicator cannot be used.
@@ -81,8 +84,19 @@ impl Communicator {
             state: AtomicU32::new(JOINING),
             busy: AtomicBool::new(false),
             askers: AtomicU32::new(0),
-            last: AtomicPtr::new(std::ptr::null_mut()),
+            last: Mutex::new(Rank::LEAF, None),
         }
+    }
+
+    /// A stream is the one of its last work.
+    fn note_last(&self, stream: &Stream) {
+        let before = self.last.lock().replace(HeldStream::new(stream));
+        drop(before);
+    }
+
+    /// The stream of its last work, for a thread that is inside since.
+    fn last(&self) -> Option<HeldStream> {
+        self.last.lock().as_ref().map(|last| HeldStream::new(last))
     }
 
     fn state(&self) -> u32 {
@@ -259,9 +273,7 @@ impl Communicator {
 
     /// An event behind its work; none: there is nothing to wait for, or what waits for a capture.
     fn begin_drain(&self, runtime: &Runtime) -> Result<Option<CUevent>> {
-        let last = self.last.load(Ordering::SeqCst);
-        // SAFETY: NULL, or a stream of this runtime.
-        let Some(last) = (unsafe { last.as_ref() }) else { return Ok(None) };
+        let Some(last) = self.last() else { return Ok(None) };
         if last.is_per_thread()
             || last.is_external() && !matches!(last.standing(), Standing::Alive(_))
         {
@@ -292,9 +304,8 @@ impl Communicator {
 
     /// All that the stream of its last work holds, if anybody watches.
     fn point(&self, runtime: &Runtime) -> Option<Point> {
-        // SAFETY: NULL, or a stream of this runtime.
-        let last = unsafe { self.last.load(Ordering::SeqCst).as_ref() }?;
-        sanitizer::point_of_stream(runtime, last)
+        let last = self.last()?;
+        sanitizer::point_of_stream(runtime, &last)
     }
 
     /// Waits for an event, which goes back, or until the communicator was aborted. `over`: what the host

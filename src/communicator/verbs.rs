@@ -368,7 +368,8 @@ fn note_use(tensor: &Tensor, stream: &Stream) -> Result<()> {
 impl Operation {
     /// The stream is the last one that the communicator's work is on.
     pub(super) fn note_stream(&self) {
-        self.communicator.last.store(self.stream.cast_mut(), Ordering::SeqCst);
+        // SAFETY: streams live as long as the runtime, in which the operation began.
+        self.communicator.note_last(unsafe { &*self.stream });
     }
 
     /// Tells the sanitizer, before NCCL is called: the runtime may be gone when that comes back. Gives

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::stream::Stream;
 use crate::thread::Inside;
-use crate::{runtime, thread, turn};
+use crate::{external, runtime, thread, turn};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
@@ -97,6 +97,7 @@ pub(super) fn borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
 #[cold]
 fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     let new = STREAMS.insert(StreamRef { stream, borrowed: true })?;
+    external::on_end(|handle| drop(STREAMS.remove(handle, "stream")));
     match stream.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new as *mut tcuda_stream),
         Err(first) => {
@@ -167,6 +168,7 @@ pub unsafe extern "C" fn tcuda_stream_from_external(
         let stream = out(stream, "stream")?;
         let device = call.runtime()?.device(device)?;
         stream.set(own(device.streams.external(device, cu_stream)?)?);
+        device.streams.forget_ended(call.runtime()?, false);
         Ok(())
     })
 }

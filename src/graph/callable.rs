@@ -5,6 +5,7 @@ use super::Graph;
 use super::statics::{Blocks, Static};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::lock::Mutex;
 use crate::memory;
 use crate::memory::backend::Server;
@@ -81,11 +82,8 @@ struct Tensors {
     /// Memory of ours that holds them.
     blocks: Blocks,
     /// Where it was called.
-    streams: Vec<*const Stream>,
+    streams: Vec<HeldStream>,
 }
-
-// SAFETY: streams are shared by all threads and live until shutdown.
-unsafe impl Send for Tensors {}
 
 /// What was captured.
 pub struct Captured {
@@ -422,10 +420,10 @@ impl Callable {
             input.take(runtime, argument, stream, pass.operation())?;
         }
         graph.replay(runtime, Some(stream))?;
-        let used_on = std::ptr::from_ref(stream.on_this_thread(runtime)?);
-        if !tensors.streams.contains(&used_on) {
+        let used_on = stream.on_this_thread(runtime)?;
+        if !tensors.streams.iter().any(|known| known.is(used_on)) {
             tensors.streams.try_reserve(1).map_err(|_| NO_ROOM)?;
-            tensors.streams.push(used_on);
+            tensors.streams.push(HeldStream::new(used_on));
         }
         match pass {
             Pass::Forward => {

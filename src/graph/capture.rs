@@ -7,6 +7,7 @@ use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::error::{Error, Result};
 use crate::memory::Relaxed;
 use crate::memory::backend::Server;
+use crate::external::HeldStream;
 use crate::memory::pool::Pool;
 use crate::runtime::Runtime;
 use crate::sanitizer;
@@ -16,21 +17,11 @@ use std::ptr::null_mut;
 
 /// A capture that is under way.
 pub(super) struct Capture {
-    stream: *const Stream,
+    stream: HeldStream,
     /// The thread that began it, where only that one may end it.
     thread: Option<u64>,
     /// In the list of those that are under way.
     number: u64,
-}
-
-// SAFETY: streams are shared by all threads and live until shutdown.
-unsafe impl Send for Capture {}
-
-impl Capture {
-    fn stream(&self) -> &Stream {
-        // SAFETY: streams live until shutdown, which ends captures before.
-        unsafe { &*self.stream }
-    }
 }
 
 fn mode_of(number: i32) -> Result<CUstreamCaptureMode> {
@@ -120,7 +111,7 @@ impl Graph {
         state.held.pools.extend(pool);
         let is_bound = mode != 2 || stream.is_per_thread();
         let thread = is_bound.then(thread::number);
-        state.phase = Phase::Capturing(Capture { stream: own, thread, number });
+        state.phase = Phase::Capturing(Capture { stream: HeldStream::new(own), thread, number });
         Ok(())
     }
 
@@ -239,7 +230,7 @@ impl State {
         };
         let Some(driver) = self.driver else { return Err(Error::InvalidState(NOT_CAPTURED)) };
         let _relaxed = Relaxed::enter(driver);
-        let stream = capture.stream();
+        let stream = &*capture.stream;
         let device = runtime.and_then(|runtime| runtime.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
         let captured = runtime.and_then(|runtime| sanitizer::capture_of(runtime, stream));

@@ -6,6 +6,7 @@ use super::functions::Functions;
 use super::underway::Uses;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::memory::pool::Pool;
 use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
@@ -34,11 +35,8 @@ pub(super) struct Leaving {
     /// They end with no lock held.
     pub(super) generators: Vec<Registered>,
     /// Where it was launched.
-    streams: Vec<*const Stream>,
+    streams: Vec<HeldStream>,
 }
-
-// SAFETY: streams are shared by all threads and live until shutdown.
-unsafe impl Send for Leaving {}
 
 const NO_ROOM: Error = Error::OutOfHostMemory("what a graph holds");
 
@@ -74,10 +72,9 @@ impl Leaving {
     /// It is launched on a stream.
     #[inline]
     pub(super) fn note(&mut self, stream: &Stream) -> Result<()> {
-        let stream = std::ptr::from_ref(stream);
-        if !self.streams.contains(&stream) {
+        if !self.streams.iter().any(|known| known.is(stream)) {
             self.streams.try_reserve(1).map_err(|_| NO_ROOM)?;
-            self.streams.push(stream);
+            self.streams.push(HeldStream::new(stream));
         }
         Ok(())
     }
@@ -145,8 +142,7 @@ impl Leaving {
 
     /// The same; false: it must stay, because a stream on which it was launched is captured now.
     fn try_settle(&self, runtime: &Runtime) -> bool {
-        // SAFETY: streams live until shutdown.
-        let streams = || self.streams.iter().map(|stream| unsafe { &**stream });
+        let streams = || self.streams.iter().map(|stream| &**stream);
         if streams().any(|stream| stream.is_capturing(runtime).unwrap_or(false)) {
             return false;
         }

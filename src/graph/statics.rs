@@ -3,6 +3,7 @@
 use crate::copy;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::sanitizer;
@@ -142,11 +143,10 @@ impl Blocks {
     }
 
     /// Frees them; on these streams they were used as well.
-    pub(super) fn free(&mut self, runtime: &Runtime, streams: &[*const Stream]) {
+    pub(super) fn free(&mut self, runtime: &Runtime, streams: &[HeldStream]) {
         for block in self.0.drain(..) {
             for stream in streams {
-                // SAFETY: streams live until shutdown.
-                let _ = memory::record_stream(block, unsafe { &**stream });
+                let _ = memory::record_stream(block, stream);
             }
             let _ = memory::free(runtime, block);
         }

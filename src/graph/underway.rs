@@ -10,6 +10,7 @@ use super::leaving::Leaving;
 use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result, forget_refused};
+use crate::external::HeldStream;
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::memory::pool::{Pool, PoolId};
@@ -38,7 +39,8 @@ pub fn next_number() -> u64 {
 /// What a capture remembers: the stream, and the arena that serves it.
 #[derive(Clone, Copy)]
 struct Served {
-    stream: *const Stream,
+    /// Its serial number.
+    stream: u64,
     arena: *const Arena,
 }
 
@@ -46,7 +48,7 @@ struct Served {
 struct Underway {
     number: u64,
     /// On which it began: for a thread's own default stream that very stream.
-    stream: *const Stream,
+    stream: HeldStream,
     /// The thread that began it.
     thread: u64,
     /// The driver's number; 0: not known yet.
@@ -71,7 +73,7 @@ pub struct Uses {
     pub(super) functions: Functions,
 }
 
-// SAFETY: streams and arenas are shared by all threads and outlive the runtime's captures.
+// SAFETY: arenas are shared by all threads.
 unsafe impl Send for Underway {}
 
 impl Drop for Underway {
@@ -98,7 +100,7 @@ pub struct Captures {
     /// What graphs held that could not be given back yet.
     lingering: Mutex<Vec<Leaving>>,
     /// Streams whose captures the driver refused to end.
-    unended: Mutex<Vec<usize>>,
+    unended: Mutex<Vec<HeldStream>>,
     /// How many, readable without the lock.
     count: AtomicUsize,
 }
@@ -120,7 +122,7 @@ impl Captures {
         }
         let mut unended = self.unended.lock();
         if unended.try_reserve(1).is_ok() {
-            unended.push(std::ptr::from_ref(stream) as usize);
+            unended.push(HeldStream::new(stream));
         }
     }
 
@@ -128,10 +130,8 @@ impl Captures {
     pub fn tidy(&self, runtime: &Runtime) {
         let unended = std::mem::take(&mut *self.unended.lock());
         for stream in unended {
-            // SAFETY: streams live until shutdown.
-            let stream = unsafe { &*(stream as *const Stream) };
             let _context = stream.enter(runtime);
-            self.discard(runtime.driver(), stream);
+            self.discard(runtime.driver(), &stream);
         }
         let lingering = std::mem::take(&mut *self.lingering.lock());
         for leaving in lingering {
@@ -168,7 +168,7 @@ impl Captures {
         }
         list.push(Underway {
             number,
-            stream,
+            stream: HeldStream::new(stream),
             thread: thread::number(),
             id: 0,
             pool,
@@ -209,8 +209,7 @@ impl Captures {
         }
         let own = thread::number();
         let began_on = |capture: &Underway| {
-            // SAFETY: streams live until shutdown.
-            let first = unsafe { &*capture.stream };
+            let first = &*capture.stream;
             let is_own = stream.is_per_thread()
                 && first.is_per_thread()
                 && first.device() == stream.device()
@@ -235,13 +234,15 @@ impl Captures {
     ) -> Result<Option<Source>> {
         let found = self.with(runtime, stream, |capture| {
             let pool = capture.pool.as_ref()?.share();
-            let stream = if stream.is_per_thread() { capture.stream } else { stream };
+            let stream = if stream.is_per_thread() { &*capture.stream } else { stream };
+            let serial = stream.serial;
             let arena = capture.served.iter().flatten().find_map(|served| {
-                // SAFETY: arenas live as long as the runtime.
+                if served.stream != serial {
+                    return None;
+                }
+                // SAFETY: an arena of a pool that lives, and of a stream that does, stays.
                 let arena = unsafe { &*served.arena };
-                let is_it = std::ptr::eq(served.stream, stream)
-                    && arena.kind() == kind
-                    && arena.pool() == pool.id();
+                let is_it = arena.kind() == kind && arena.pool() == pool.id();
                 is_it.then_some(served.arena)
             });
             Some(Source { number: capture.number, pool, stream, arena })
@@ -250,9 +251,9 @@ impl Captures {
     }
 
     /// Has a capture remember an arena of its pool.
-    pub fn remember(&self, number: u64, stream: *const Stream, arena: &Arena) {
+    pub fn remember(&self, number: u64, stream: &Stream, arena: &Arena) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
-            capture.served[capture.next] = Some(Served { stream, arena });
+            capture.served[capture.next] = Some(Served { stream: stream.serial, arena });
             capture.next = (capture.next + 1) % REMEMBERED;
         }
     }

@@ -13,6 +13,7 @@ use super::bins::{Bins, SHORT_WALK};
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use super::guests::{Guests, Order};
 use super::limbo::Limbo;
+use super::slots;
 use super::policy::Policy;
 use super::pool::PoolId;
 use super::quick::Quick;
@@ -27,7 +28,25 @@ use crate::place::{try_box_at, write_fields};
 use crate::stream::Stream;
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Where a stream keeps its arena of a class, in segments or not.
+#[inline(always)]
+pub fn place((class, segmented): (Class, bool)) -> usize {
+    class as usize + if segmented { 2 } else { 0 }
+}
+
+/// Whom an arena serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Role {
+    /// Its stream, in its pool.
+    Serving,
+    /// No stream now; the next one of its pool may have it.
+    Idle,
+    /// Nobody: the next stream that wants an arena gets it with its memory.
+    Spare,
+}
 
 /// A block that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +65,10 @@ pub struct Arena {
     pub device: i32,
     /// First address.
     pub base: u64,
-    slot_bytes: u64,
+    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under its lock.
+    slot_bytes: AtomicU64,
+    /// [`Role`]. Changes under its lock and the ledger's.
+    role: AtomicU8,
     /// Small or large.
     pub class: Class,
     /// Does its memory come in whole segments?
@@ -116,6 +138,10 @@ pub struct ArenaState {
     pub(super) lent: u32,
     /// Other streams that use memory of this one.
     pub(super) guests: Guests,
+    /// Its addresses.
+    pub(super) slots: slots::Own,
+    /// Units between its slots, below its end.
+    pub(super) gaps: u32,
 }
 
 impl Arena {
@@ -137,7 +163,7 @@ impl Arena {
         let segmented = segments.is_some();
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
         let state = |place: *mut ArenaState| {
-            let (blocks, starts) = (Blocks::new(capacity)?, Starts::new()?);
+            let (blocks, starts) = (Blocks::new(capacity), Starts::new()?);
             write_fields!(place, ArenaState {
                 class: class,
                 blocks: blocks,
@@ -153,6 +179,8 @@ impl Arena {
                 marked: 0,
                 lent: 0,
                 guests: Guests::new(),
+                slots: slots::Own::new(),
+                gaps: 0,
                 free_blocks: 0, free_bytes: 0, active_blocks: 0,
                 @ bins: Bins::write_new,
             });
@@ -165,7 +193,8 @@ impl Arena {
                 device: device,
                 policy: NonNull::from(policy),
                 base: base,
-                slot_bytes: slot_bytes,
+                slot_bytes: AtomicU64::new(slot_bytes),
+                role: AtomicU8::new(Role::Serving as u8),
                 class: class,
                 segmented: segmented,
                 stream: AtomicPtr::new(std::ptr::null_mut()),
@@ -201,9 +230,33 @@ impl Arena {
         unsafe { self.policy.as_ref() }
     }
 
-    /// Units of addresses that it has.
+    /// Units up to which its addresses go.
     pub(super) fn slot_units(&self) -> u64 {
-        self.slot_bytes / UNIT
+        self.slot_bytes.load(Ordering::Relaxed) / UNIT
+    }
+
+    /// Its addresses go so far from now on; 0: it has ended. The caller holds its lock.
+    pub(super) fn set_slot_bytes(&self, bytes: u64) {
+        self.slot_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whom it serves.
+    pub(super) fn role(&self) -> Role {
+        match self.role.load(Ordering::Relaxed) {
+            0 => Role::Serving,
+            1 => Role::Idle,
+            _ => Role::Spare,
+        }
+    }
+
+    /// The caller holds the ledger.
+    pub(super) fn set_role(&self, role: Role) {
+        self.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    /// Does it wait for a stream that wants an arena?
+    pub(super) fn is_spare(&self) -> bool {
+        self.role() == Role::Spare
     }
 
     /// Its size class, and whether its memory comes in segments.
@@ -230,6 +283,7 @@ impl Arena {
     /// Gives it to a stream and a pool.
     pub(super) fn assign(&self, stream: &Stream, pool: PoolId) {
         self.pool.store(pool.word(), Ordering::Relaxed);
+        self.set_role(Role::Serving);
         self.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
     }
 
@@ -245,16 +299,23 @@ impl Arena {
         if pool == PoolId::DEFAULT || pool.is_alive() {
             return false;
         }
+        // Segments may be of another source than the next pool's.
+        let keeps_memory = self.is_of(stream) && !self.segmented;
+        self.look(|state| state.is_unused() && (keeps_memory || state.reserved().0 == 0))
+    }
+
+    /// Is nothing in it in use? The caller holds the ledger.
+    pub(super) fn is_unused(&self) -> bool {
+        self.look(ArenaState::is_unused)
+    }
+
+    /// Looks at its state, which does not change meanwhile. The caller holds the ledger.
+    fn look<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
         self.lock.hold_still();
         // SAFETY: held still, or its holder is parked and has no reference; none is written.
-        let state = unsafe { &*self.state.get() };
-        let can = state.active_blocks == 0
-            && state.limbo.is_empty()
-            && !state.segment.has_sleeping()
-            // Segments may be of another source than the next pool's.
-            && (self.is_of(stream) && !self.segmented || state.reserved().0 == 0);
+        let seen = body(unsafe { &*self.state.get() });
         self.lock.let_go();
-        can
+        seen
     }
 
     /// Its stream.
@@ -266,6 +327,11 @@ impl Arena {
 }
 
 impl ArenaState {
+    /// Is no block in use, does none wait, and does no memory sleep?
+    fn is_unused(&self) -> bool {
+        self.active_blocks == 0 && self.limbo.is_empty() && !self.segment.has_sleeping()
+    }
+
     /// Bytes of host memory that its blocks and their addresses have.
     #[cfg(test)]
     pub(super) fn host_bytes(&self) -> usize {
@@ -412,88 +478,5 @@ impl ArenaState {
             },
             Some(_) => self.release_in_segment(id, now),
         }
-    }
-
-    /// Makes a block free and merges it with free neighbours, to this one.
-    pub(super) fn release(&mut self, id: u32) -> u32 {
-        self.forget_best();
-        let Block { units, previous, next, .. } = self.blocks[id];
-        let end = self.wilderness;
-        if id == self.last || next == end || previous == end {
-            return self.release_at_end(id);
-        }
-        // Whether a neighbour is free is as random as the program is, so that no branch asks: one that is
-        // not is the block of index 0, which has no length and is in no bin.
-        let below = self.blocks.if_free(previous);
-        let above = self.blocks.if_free(next);
-        self.bins.remove(&mut self.blocks, above);
-        self.bins.remove(&mut self.blocks, below);
-        let after = if above == NONE { next } else { self.blocks[above].next };
-        let whole = units + self.blocks[above].units + self.blocks[below].units;
-        let (kept, other) = if below == NONE { (id, NONE) } else { (below, id) };
-        let block = &mut self.blocks[kept];
-        block.state = State::Free;
-        block.units = whole;
-        block.next = after;
-        self.blocks[after].previous = kept;
-        self.blocks.give(above);
-        self.blocks.give(other);
-        self.free_blocks += 1 - i64::from(above != NONE) - i64::from(below != NONE);
-        self.free_bytes += i64::from(units) * UNIT as i64;
-        self.bins.insert(&mut self.blocks, kept);
-        kept
-    }
-
-    /// The same beside the mapped end.
-    #[inline(never)]
-    fn release_at_end(&mut self, id: u32) -> u32 {
-        let Block { units, previous, next, .. } = self.blocks[id];
-        self.free_blocks += 1;
-        self.free_bytes += i64::from(units) * UNIT as i64;
-        let mut id = id;
-        self.blocks[id].state = State::Free;
-        if self.blocks.if_free(next) != NONE {
-            let is_wilderness = next == self.wilderness;
-            if !is_wilderness {
-                self.bins.remove(&mut self.blocks, next);
-            }
-            self.absorb(id, next);
-            if is_wilderness {
-                self.wilderness = id;
-            }
-        }
-        if self.blocks.if_free(previous) != NONE {
-            // Memory that is added at the end meets the wilderness, which is in no bin.
-            let is_wilderness = id == self.wilderness || previous == self.wilderness;
-            if previous != self.wilderness {
-                self.bins.remove(&mut self.blocks, previous);
-            }
-            self.absorb(previous, id);
-            id = previous;
-            if is_wilderness {
-                self.wilderness = id;
-            }
-        }
-        if self.last == id {
-            // Holes at the end are trimmed, so the last block ends where the memory does.
-            self.wilderness = id;
-            if self.first == id {
-                self.begin_again();
-            }
-        } else {
-            self.bins.insert(&mut self.blocks, id);
-        }
-        id
-    }
-
-    /// Joins two neighbouring free blocks that are in no bin.
-    pub(super) fn absorb(&mut self, id: u32, next: u32) {
-        self.blocks[id].units += self.blocks[next].units;
-        self.blocks.unlink(next);
-        if self.last == next {
-            self.last = id;
-        }
-        self.blocks.give(next);
-        self.free_blocks -= 1;
     }
 }

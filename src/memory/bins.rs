@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn finds_the_best_fit_lowest_address_first() {
-        let mut blocks = Blocks::new(100).unwrap();
+        let mut blocks = Blocks::new(100);
         blocks.prepare(20).unwrap();
         let mut bins = Bins::new();
         let ids: Vec<u32> = [(50, 1000), (10, 1000), (90, 1003), (30, 5), (70, 1 << 20)]
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn of_many_equals_it_is_the_lowest_of_the_newest() {
-        let mut blocks = Blocks::new(100).unwrap();
+        let mut blocks = Blocks::new(100);
         blocks.prepare(20).unwrap();
         let mut bins = Bins::new();
         let ids: Vec<u32> =
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_in_no_bin_is_known_as_such() {
-        let mut blocks = Blocks::new(100).unwrap();
+        let mut blocks = Blocks::new(100);
         blocks.prepare(4).unwrap();
         let mut bins = Bins::new();
         // Two of a size, one of another size in the same bin, and one alone in its own.

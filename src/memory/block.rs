@@ -31,6 +31,8 @@ pub enum State {
     Lent = 6,
     /// Free in the order of another stream than the arena's (`guests.rs`).
     Guest = 7,
+    /// Addresses that are not the arena's, between two of its slots.
+    Gap = 8,
 }
 
 impl State {
@@ -159,14 +161,10 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Room for `capacity` blocks.
-    pub fn new(capacity: usize) -> Result<Blocks> {
-        Ok(Blocks {
-            region: Region::reserve(capacity + 1)?,
-            used: 1,
-            vacant: NONE,
-            vacant_count: 0,
-        })
+    /// None, and at most `capacity`.
+    pub fn new(capacity: usize) -> Blocks {
+        let region = Region::new(capacity + 1);
+        Blocks { region, used: 1, vacant: NONE, vacant_count: 0 }
     }
 
     /// A block, if there is one of this index.

@@ -97,6 +97,18 @@ impl<M: Member> GuardedBooks<M> {
         })
     }
 
+    /// Runs `body` while accounts change. `own` is a member whose lock the caller holds, with no reference
+    /// to what it guards.
+    pub fn with_own<R>(&self, own: &M, body: impl FnOnce(&mut Books<M>) -> R) -> R {
+        own.lock().park();
+        let _guard = self.lock.guard();
+        own.lock().unpark();
+        self.books.with_mut(|books| {
+            // SAFETY: the lock is held.
+            body(unsafe { &mut *books })
+        })
+    }
+
     /// Waits for the device with a member's lock held, but no reference to what it guards: the books
     /// go on meanwhile.
     pub fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
@@ -208,9 +220,20 @@ impl<M: Member> Books<M> {
 
     /// The sums of currents, of increases and of decreases.
     fn totals(&self) -> [Sums; 3] {
-        self.all_sums(|account, class| {
+        let mut totals = self.all_sums(|account, class| {
             [account.current(class), account.increased(class), account.decreased(class)]
-        })
+        });
+        self.ledger.add_gone(&mut totals);
+        totals
+    }
+
+    /// Takes a member out whose blocks are gone, and keeps what it has counted; none: it is no member. The
+    /// caller holds its lock.
+    pub fn remove(&mut self, member: &M) -> Option<Box<M>> {
+        let index = self.members.iter().position(|known| std::ptr::eq(&**known, member))?;
+        // SAFETY: the caller holds the lock and is not parked.
+        unsafe { member.with_account(|account| self.ledger.keep_counts(account)) };
+        Some(self.members.remove(index))
     }
 
     /// Counts a change of the blocks that are in no arena, and raises the peaks to it.

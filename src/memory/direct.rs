@@ -16,6 +16,7 @@ use super::{
 };
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::lock::{Held, Mutex};
 use crate::log::{self, Level};
 use crate::rank::Rank;
@@ -50,24 +51,19 @@ pub(super) struct Block {
     pub device: i32,
     pub bytes: u64,
     pub origin: Origin,
-    stream: *const Stream,
+    stream: HeldStream,
     /// Other streams that use it.
-    uses: Vec<*const Stream>,
+    uses: Vec<HeldStream>,
     pub stack: Pin,
 }
 
-// SAFETY: streams are shared by all threads and live until shutdown.
-unsafe impl Send for Block {}
-
 impl Block {
     pub fn stream(&self) -> &Stream {
-        // SAFETY: streams live until shutdown, which empties the table before.
-        unsafe { &*self.stream }
+        &self.stream
     }
 
     pub fn uses(&self) -> impl Iterator<Item = &Stream> {
-        // SAFETY: as above.
-        self.uses.iter().map(|stream| unsafe { &**stream })
+        self.uses.iter().map(|stream| &**stream)
     }
 
     pub fn class(&self) -> Class {
@@ -164,7 +160,7 @@ pub fn device_of(address: u64) -> Option<i32> {
 
 /// Was the block at an address allocated for a stream?
 pub(super) fn is_of(address: u64, stream: &Stream) -> bool {
-    with(address, |block| Ok(std::ptr::eq(block.stream, stream))).unwrap_or(false)
+    with(address, |block| Ok(block.stream.is(stream))).unwrap_or(false)
 }
 
 /// Says that a block is also used on `stream`.
@@ -174,7 +170,7 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     let teller = with(address, |block| {
         match &block.origin {
             Origin::Pluggable(allocator) => return Ok(Some(allocator.share())),
-            Origin::DriverPool { .. } if std::ptr::eq(block.stream, stream) => {
+            Origin::DriverPool { .. } if block.stream.is(stream) => {
                 is_own = true;
                 return Ok(None);
             }
@@ -182,10 +178,10 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
             Origin::Driver if stream.device() == block.device => return Ok(None),
             _ => (),
         }
-        if !block.uses.iter().any(|known| std::ptr::eq(*known, stream)) {
+        if !block.uses.iter().any(|known| known.is(stream)) {
             let no_memory = |_| Error::OutOfHostMemory("the streams of a block");
             block.uses.try_reserve(1).map_err(no_memory)?;
-            block.uses.push(stream);
+            block.uses.push(HeldStream::new(stream));
         }
         Ok(None)
     })?;
@@ -356,6 +352,7 @@ impl DeviceMemory {
             }
         };
         let (address, origin) = given.inspect_err(|_| limit.let_go(bytes))?;
+        let stream = HeldStream::new(stream);
         let block = Block { device: device_ordinal, bytes, origin, stream, uses, stack };
         let (is_counted, class, lanes) = (block.origin.is_counted(), block.class(), block.lanes(1));
         match insert(address, block, history::take_frames()) {

@@ -13,6 +13,7 @@ use super::block::{Block, NONE, State, UNIT};
 use super::segment::alias::BORROWED;
 use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
+use crate::external::Marker;
 use crate::stream::Stream;
 
 /// Guests of an arena at a time: each is a bit beside the arena's own.
@@ -109,8 +110,18 @@ impl Guests {
 
     /// The stream of a guest.
     pub(super) fn stream<'a>(&self, index: usize) -> Option<&'a Stream> {
-        // SAFETY: streams live until shutdown.
-        self.list.get(index).map(|guest| unsafe { &*guest.stream })
+        // SAFETY: NULL, or a stream, which stays as long as the guest has memory.
+        self.list.get(index).and_then(|guest| unsafe { guest.stream.as_ref() })
+    }
+
+    /// Marks the streams of those that have memory, and forgets the others'.
+    pub(super) fn mark_streams(&mut self, marker: Marker) {
+        for guest in &mut self.list {
+            if guest.held == 0 && guest.free == 0 {
+                guest.stream = std::ptr::null();
+            }
+            marker.mark(guest.stream);
+        }
     }
 
     /// The guest that a stream is.
@@ -473,7 +484,7 @@ impl ArenaState {
     ) -> Result<()> {
         self.blocks.prepare(1)?;
         let limit = self.segment.aliases.floor(arena.slot_units());
-        if u64::from(self.end()) + u64::from(units) > limit {
+        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
         let growth = (u64::from(units) * UNIT, self.pieces());

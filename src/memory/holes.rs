@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 impl ArenaState {
     /// Are there addresses without memory below the end?
     fn has_holes(&self) -> bool {
-        u64::from(self.end()) * UNIT != self.segment.bytes()
+        u64::from(self.end() - self.gaps) * UNIT != self.segment.bytes()
     }
 
     /// Adds freshly mapped units at the mapped end.
@@ -57,6 +57,22 @@ impl ArenaState {
                 Err(_) => (),
             }
         }
+        self.skip_to_home()?;
+        let grown = self.grow_beyond(memory, base, units, (step, limit));
+        if grown.is_err() {
+            self.trim();
+        }
+        grown
+    }
+
+    /// The same at the end.
+    fn grow_beyond(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        (step, limit): (u32, u64),
+    ) -> Result<()> {
         let wanted = self.missing_at_end(units, step);
         let again = (self.segment.growth_again(memory) / UNIT) as u32;
         if self.pieces() == 0
@@ -66,6 +82,42 @@ impl ArenaState {
             return Ok(());
         }
         self.grow_at_end(memory, base, wanted, limit)
+    }
+
+    /// Is the end of the memory below the slot in which it grows?
+    pub(super) fn is_below_home(&self) -> bool {
+        self.end() < self.segment.aliases.home
+    }
+
+    /// Has what grows next be in the slot for that: a gap leads there.
+    fn skip_to_home(&mut self) -> Result<()> {
+        if !self.is_below_home() {
+            return Ok(());
+        }
+        self.blocks.prepare(1)?;
+        let (end, home) = (self.end(), self.segment.aliases.home);
+        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
+        if wilderness != NONE {
+            self.bins.insert(&mut self.blocks, wilderness);
+        }
+        let id = self.new_block(end, home - end, State::Gap);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.gaps += home - end;
+        Ok(())
+    }
+
+    /// Has it to go on in a larger slot so that a block of `units` fits, where its addresses go up to
+    /// `limit`?
+    pub(super) fn outgrows(&self, units: u32, step: u32, limit: u64) -> bool {
+        let (end, missing) = match self.is_below_home() {
+            true => (self.segment.aliases.home, units.next_multiple_of(step)),
+            false => (self.end(), self.missing_at_end(units, step)),
+        };
+        u64::from(end) + u64::from(missing) > self.segment.aliases.floor(limit)
     }
 
     /// Units that are missing at the end so that a block of `units` fits there.
@@ -90,7 +142,7 @@ impl ArenaState {
     ) -> Result<()> {
         self.blocks.prepare(1)?;
         let limit = self.segment.aliases.floor(limit);
-        if u64::from(self.end()) + u64::from(units) > limit {
+        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
         let growth = (u64::from(units) * UNIT, self.pieces());
@@ -281,8 +333,13 @@ impl ArenaState {
 
     /// The same, where there is no wilderness.
     pub(super) fn drop_holes_at_end(&mut self) {
-        while self.last != NONE && self.blocks[self.last].state == State::Hole {
+        while self.last != NONE
+            && matches!(self.blocks[self.last].state, State::Hole | State::Gap)
+        {
             let hole = self.last;
+            if self.blocks[hole].state == State::Gap {
+                self.gaps -= self.blocks[hole].units;
+            }
             self.last = self.blocks[hole].previous;
             self.blocks.unlink(hole);
             self.blocks.give(hole);

@@ -8,6 +8,7 @@ use super::observers::{self, Shortage};
 use super::pool::PoolId;
 use super::segment::reach;
 use super::segmented::Leaving;
+use super::slots::LONGEST;
 use super::stats::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
 use super::{DeviceMemory, Relaxed, TOO_LARGE, history};
 use crate::device::Device;
@@ -162,6 +163,7 @@ impl DeviceMemory {
         });
         sync_debug::say_unsaid();
         let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        self.drop_ended();
         all.and(outcome).and(given)
     }
 
@@ -254,6 +256,7 @@ impl DeviceMemory {
         if let Some(address) = self.borrow_before_growing(runtime, arena, request)? {
             return Ok(address);
         }
+        self.outgrow(arena, request.units);
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
@@ -272,6 +275,29 @@ impl DeviceMemory {
             self.count_free(arena);
         }
         taken?.ok_or(Error::Internal(crate::text::Text::new("grown memory does not fit")))
+    }
+
+    /// Has an arena grow in a larger slot, if it needs one for so many units and there is one. The caller
+    /// holds its lock.
+    fn outgrow(&self, arena: &Arena, units: u32) {
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let Some(slot) = state.slots.last().filter(|_| state.outgrows(units, step, arena.slot_units()))
+        else {
+            return;
+        };
+        // The upper third is for aliases.
+        let wanted = u64::from(units.next_multiple_of(step)) * UNIT * 3 / 2;
+        let Some(larger) = self.virtual_memory.take_larger(&slot, wanted) else { return };
+        let offset = larger.base - arena.base;
+        if offset + larger.bytes > LONGEST || state.slots.push(larger).is_err() {
+            self.with_ledger(Some(arena), |_| self.virtual_memory.give_slot(&larger));
+            return;
+        }
+        state.segment.aliases.home = (offset / UNIT) as u32;
+        arena.set_slot_bytes((offset + larger.bytes).min(LONGEST - UNIT));
+        self.virtual_memory.publish(&larger, arena);
     }
 
     /// Asks the host's observers: is there a reason to try again, where so many bytes were asked of the

@@ -18,6 +18,7 @@ use super::uses::{FEW, Followed, NO_ROOM};
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
+use crate::external::Marker;
 use crate::stream::Stream;
 use crate::waits::Stamp;
 use std::sync::atomic::Ordering;
@@ -120,6 +121,14 @@ impl Limbo {
         let event = std::ptr::null_mut();
         self.batches.push(Batch { stream, event, first: 0, last: 0, stamp });
         self.batches.last_mut()
+    }
+
+    /// Marks the streams that are waited for.
+    pub(super) fn mark_streams(&self, marker: Marker) {
+        self.batches.iter().for_each(|batch| marker.mark(batch.stream));
+        if self.leader.last != NONE {
+            self.leader.streams.iter().for_each(|stream| marker.mark(*stream));
+        }
     }
 
     /// Batches are about to be closed: who follows a block that is in them would wait for too little.

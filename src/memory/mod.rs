@@ -16,6 +16,7 @@ mod config_error;
 pub mod dictionary;
 pub mod direct;
 mod driver_pool;
+mod ended;
 pub mod exported;
 pub mod fast;
 pub(crate) mod figures;
@@ -36,6 +37,7 @@ mod leeway;
 pub mod lend;
 mod limbo;
 mod limit;
+mod merge;
 pub mod observers;
 mod page;
 mod pickle;
@@ -62,6 +64,7 @@ mod share;
 mod shortage;
 pub mod slack;
 mod sleep;
+mod slots;
 pub mod snapshot;
 pub mod source;
 pub mod stacks;
@@ -141,6 +144,8 @@ pub struct DeviceMemory {
     pool: DriverPool,
     /// Waits of streams for others that sharing has added.
     waits: AtomicU64,
+    /// Arenas of streams and pools that have ended.
+    ended: ended::Ended,
 }
 
 type Books = books::Books<Arena>;
@@ -174,6 +179,7 @@ impl DeviceMemory {
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
+            ended: ended::Ended::new(),
         };
         memory.configure(settings);
         Ok(memory)
@@ -319,7 +325,7 @@ impl DeviceMemory {
         let request = size.request(bytes);
         let is_routed = || route::is_routed() || runtime.captures.any();
         let arena = match WATCHED && is_routed() {
-            false => self.arena(device, stream, size.arena_class(false), false)?,
+            false => self.arena(runtime, device, stream, (size.arena_class(false), false))?,
             true => match self.routed_arena(runtime, device, stream, size)? {
                 arena if arena.segmented => {
                     return self.allocate_in_segment(runtime, device, arena, request);
@@ -389,21 +395,20 @@ impl DeviceMemory {
     #[inline(always)]
     fn arena<'a>(
         &'a self,
+        runtime: &Runtime,
         device: &Device,
         stream: &Stream,
-        class: Class,
-        segmented: bool,
+        kind: (Class, bool),
     ) -> Result<&'a Arena> {
         if stream.is_per_thread() {
             let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(device, own, class, segmented);
+            return self.arena_slowly(runtime, device, own, kind);
         }
-        let place = class as usize + if segmented { 2 } else { 0 };
-        let arena = stream.arenas[place].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        let arena = stream.arenas[arena::place(kind)].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
         match unsafe { arena.as_ref() } {
             Some(arena) => Ok(arena),
-            None => self.arena_slowly(device, stream, class, segmented),
+            None => self.arena_slowly(runtime, device, stream, kind),
         }
     }
 
@@ -421,12 +426,13 @@ impl DeviceMemory {
     /// Runs `body` for each arena in turn, holding its lock; stops at the first error.
     fn each_arena(&self, mut body: impl FnMut(&Arena) -> Result<()>) -> Result<()> {
         let mut index = 0;
+        let _walk = self.ended.walk();
         loop {
             let found = self.books.with_members(|arenas| {
                 arenas.get(index).map(|arena| std::ptr::from_ref::<Arena>(arena))
             });
             let Some(arena) = found else { return Ok(()) };
-            // SAFETY: boxed, and kept until shutdown.
+            // SAFETY: boxed, and kept as long as this thread is inside.
             let arena = unsafe { &*arena };
             let _guard = arena.lock.guard();
             body(arena)?;

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     fn blocks_of(sizes: &[u32]) -> (Blocks, Vec<u32>) {
-        let mut blocks = Blocks::new(100).unwrap();
+        let mut blocks = Blocks::new(1000);
         blocks.prepare(sizes.len() as u32).unwrap();
         let take = |units: &u32| blocks.take(Block::new(0, *units, State::Quick));
         let ids = sizes.iter().map(take).collect();

@@ -1,5 +1,5 @@
-//! A growing array in its own host mapping: it never moves, never copies, and running out of host
-//! memory is an error.
+//! A growing array in its own host mapping, as long as what it holds: growing moves pages, not what is
+//! in them, and running out of host memory is an error.
 
 use crate::error::{Error, Result};
 use std::ffi::c_void;
@@ -13,69 +13,77 @@ pub unsafe trait Zeroed: Copy {}
 // SAFETY: an integer.
 unsafe impl Zeroed for u32 {}
 
-/// The array: `capacity` elements of addresses, the first `len` of them usable.
+/// The array.
 pub struct Region<T: Zeroed> {
     base: *mut T,
     len: usize,
-    capacity: usize,
+    /// Bytes of the mapping; 0: there is none yet.
+    mapped: usize,
+    /// It never has more elements.
+    most: usize,
 }
 
 // SAFETY: it owns its mapping like a Vec.
 unsafe impl<T: Zeroed + Send> Send for Region<T> {}
 
 const PAGE: usize = 4096;
-/// Grows by at least so much, to make few calls.
-const STEP: usize = 64 << 10;
+/// A mapping grows by this part of itself at least, as a shift, so that it is seldom moved.
+const PART: u32 = 2;
 
 impl<T: Zeroed> Region<T> {
-    /// Reserves addresses for `capacity` elements; uses no memory yet.
-    pub fn reserve(capacity: usize) -> Result<Region<T>> {
-        let bytes = (capacity.max(1) * size_of::<T>()).next_multiple_of(PAGE);
-        // SAFETY: a fresh private mapping, placed by the kernel.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::OutOfHostMemory("the addresses of an allocator's tables"));
-        }
-        Ok(Region { base: base.cast(), len: 0, capacity: bytes / size_of::<T>() })
+    /// An empty array for at most `most` elements.
+    pub const fn new(most: usize) -> Region<T> {
+        Region { base: std::ptr::dangling_mut(), len: 0, mapped: 0, most }
     }
 
-    /// Makes at least `len` elements usable; new ones are zero.
+    /// Makes at least `len` elements usable; new ones are zero. All may move.
+    #[cold]
     pub fn grow(&mut self, len: usize) -> Result<()> {
+        const FULL: Error = Error::OutOfHostMemory("an allocator's tables: they are full");
         if len <= self.len {
             return Ok(());
         }
-        if len > self.capacity {
-            return Err(Error::OutOfHostMemory("an allocator's tables: they are full"));
+        if len > self.most {
+            return Err(FULL);
         }
-        let bytes = (len * size_of::<T>()).next_multiple_of(STEP);
-        let bytes = bytes.min((self.capacity * size_of::<T>()).next_multiple_of(PAGE));
-        // SAFETY: the range is inside the mapping.
-        let failed = unsafe {
-            libc::mprotect(self.base.cast::<c_void>(), bytes, libc::PROT_READ | libc::PROT_WRITE)
+        let wanted = len.checked_mul(size_of::<T>()).ok_or(FULL)?;
+        let enough = wanted.max(self.mapped + (self.mapped >> PART));
+        let bytes = enough.checked_next_multiple_of(PAGE).ok_or(FULL)?;
+        let moved = match self.mapped {
+            // SAFETY: a fresh private mapping, placed by the kernel.
+            0 => unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            },
+            // SAFETY: the mapping of this length, to which nobody else has a reference.
+            mapped => unsafe {
+                libc::mremap(self.base.cast::<c_void>(), mapped, bytes, libc::MREMAP_MAYMOVE)
+            },
         };
-        if failed != 0 {
+        if moved == libc::MAP_FAILED {
             return Err(Error::OutOfHostMemory("an allocator's tables"));
         }
-        self.len = (bytes / size_of::<T>()).min(self.capacity);
+        self.base = moved.cast();
+        self.mapped = bytes;
+        self.len = (bytes / size_of::<T>()).min(self.most);
         Ok(())
     }
 
     /// Bytes of host memory that it has.
     #[cfg(test)]
     pub fn resident(&self) -> usize {
-        let bytes = (self.capacity * size_of::<T>()).next_multiple_of(PAGE);
-        let mut pages = vec![0u8; bytes / PAGE];
-        // SAFETY: the mapping that `reserve` made, and a byte for each of its pages.
-        let failed = unsafe { libc::mincore(self.base.cast(), bytes, pages.as_mut_ptr()) };
+        let mut pages = vec![0u8; self.mapped / PAGE];
+        if self.mapped == 0 {
+            return 0;
+        }
+        // SAFETY: the mapping that `grow` made, and a byte for each of its pages.
+        let failed = unsafe { libc::mincore(self.base.cast(), self.mapped, pages.as_mut_ptr()) };
         assert_eq!(failed, 0);
         pages.iter().filter(|page| **page & 1 != 0).count() * PAGE
     }
@@ -97,9 +105,10 @@ impl<T: Zeroed> Region<T> {
 
 impl<T: Zeroed> Drop for Region<T> {
     fn drop(&mut self) {
-        let bytes = (self.capacity * size_of::<T>()).next_multiple_of(PAGE);
-        // SAFETY: the mapping that `reserve` made.
-        unsafe { libc::munmap(self.base.cast::<c_void>(), bytes) };
+        if self.mapped > 0 {
+            // SAFETY: the mapping that `grow` made.
+            unsafe { libc::munmap(self.base.cast::<c_void>(), self.mapped) };
+        }
     }
 }
 
@@ -108,21 +117,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_in_place_zeroed() {
-        let mut region = Region::<u32>::reserve(1 << 20).unwrap();
+    fn grows_zeroed_and_keeps_what_it_has() {
+        let mut region = Region::<u32>::new(1 << 20);
+        assert_eq!(region.as_slice().len(), 0);
         region.grow(10).unwrap();
-        let before = region.as_slice().as_ptr();
         region.as_mut_slice()[9] = 7;
         region.grow(1 << 20).unwrap();
-        assert_eq!(before, region.as_slice().as_ptr());
         assert_eq!(region.as_slice()[9], 7);
         assert_eq!(region.as_slice()[(1 << 20) - 1], 0);
         assert!(region.grow((1 << 20) + 1).is_err());
+        assert_eq!(region.as_slice()[9], 7);
     }
 
     #[test]
     fn what_is_usable_stays_so() {
-        let mut region = Region::<u32>::reserve(1 << 20).unwrap();
+        let mut region = Region::<u32>::new(1 << 20);
         region.grow(10).unwrap();
         let len = region.as_slice().len();
         region.grow(10).unwrap();
@@ -131,7 +140,23 @@ mod tests {
     }
 
     #[test]
-    fn more_addresses_than_a_process_has_are_refused() {
-        assert!(matches!(Region::<u32>::reserve(1 << 58), Err(Error::OutOfHostMemory(_))));
+    fn it_has_what_it_uses_and_seldom_moves() {
+        let (mut region, mut moves) = (Region::<u32>::new(usize::MAX), 0);
+        for len in 1..=1 << 20 {
+            let before = region.mapped;
+            region.grow(len).unwrap();
+            assert!(region.mapped <= (len * 4).max(before / 4 * 5).next_multiple_of(PAGE));
+            moves += u32::from(region.mapped != before);
+        }
+        assert!(moves < 50, "{moves}");
+    }
+
+    #[test]
+    fn more_than_a_process_has_is_refused() {
+        let mut region = Region::<u32>::new(usize::MAX);
+        for len in [1 << 58, usize::MAX] {
+            assert!(matches!(region.grow(len), Err(Error::OutOfHostMemory(_))));
+        }
+        assert_eq!(region.as_slice().len(), 0);
     }
 }

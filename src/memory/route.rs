@@ -1,7 +1,7 @@
 //! Where the allocations of a thread go: to the arena of their stream and class, in the private pools
 //! that the thread has begun to use, for each device.
 
-use super::arena::{Arena, Request};
+use super::arena::{Arena, Request, Role, place};
 use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use super::policy::Size;
@@ -24,7 +24,8 @@ const REMEMBERED: usize = 4;
 /// What a route remembers: the stream, and the arena that serves it there.
 #[derive(Clone, Copy)]
 struct Served {
-    stream: *const Stream,
+    /// Its serial number.
+    stream: u64,
     arena: *const Arena,
 }
 
@@ -184,10 +185,12 @@ pub fn recall<'a>(
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
         let route = routes.0.iter().rev().find(is_it)?;
         route.served.iter().flatten().find_map(|served| {
-            // SAFETY: arenas live as long as the runtime of this generation, which is there.
+            if served.stream != stream.serial {
+                return None;
+            }
+            // SAFETY: an arena of a pool that lives, and of a stream that does, stays.
             let arena = unsafe { &*served.arena };
-            let is_it = std::ptr::eq(served.stream, stream) && arena.kind() == kind;
-            is_it.then_some(arena)
+            (arena.kind() == kind).then_some(arena)
         })
     });
     found.flatten()
@@ -198,7 +201,7 @@ pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
     with_own(|routes| {
         let is_it = |route: &&mut Route| route.device == device && route.generation == generation;
         if let Some(route) = routes.0.iter_mut().rev().find(is_it) {
-            route.served[route.next] = Some(Served { stream, arena });
+            route.served[route.next] = Some(Served { stream: stream.serial, arena });
             route.next = (route.next + 1) % REMEMBERED;
         }
     });
@@ -208,26 +211,33 @@ impl DeviceMemory {
     #[cold]
     pub(super) fn arena_slowly<'a>(
         &'a self,
+        runtime: &Runtime,
         device: &Device,
         stream: &Stream,
-        class: Class,
-        segmented: bool,
+        kind: (Class, bool),
     ) -> Result<&'a Arena> {
+        let place = &stream.arenas[place(kind)];
+        // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
+        if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+            return Ok(arena);
+        }
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        self.prepare(segmented)?;
-        let place = class as usize + if segmented { 2 } else { 0 };
+        self.prepare(kind.1)?;
+        self.look_for_ended(runtime, device);
         self.books.with_members(|arenas| {
-            let existing = stream.arenas[place].load(Ordering::Acquire);
-            // SAFETY: NULL or an arena of this device, which lives until shutdown.
-            if let Some(arena) = unsafe { existing.as_ref() } {
+            // SAFETY: as above.
+            if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
                 return Ok(arena);
             }
-            let address = self.add_arena(arenas, class, segmented)?;
-            // SAFETY: just made, boxed, and kept until shutdown.
+            let address = match self.take_spare(kind) {
+                Some(spare) => spare,
+                None => self.add_arena(arenas, kind)?,
+            };
+            // SAFETY: a member, as above.
             let arena = unsafe { &*address };
-            arena.assign(stream, PoolId::DEFAULT);
-            stream.arenas[place].store(address, Ordering::Release);
+            self.move_to(arena, stream, PoolId::DEFAULT);
+            place.store(address.cast_mut(), Ordering::Release);
             Ok(arena)
         })
     }
@@ -242,9 +252,8 @@ impl DeviceMemory {
     fn add_arena(
         &self,
         arenas: &mut Vec<Box<Arena>>,
-        class: Class,
-        segmented: bool,
-    ) -> Result<*mut Arena> {
+        (class, segmented): (Class, bool),
+    ) -> Result<*const Arena> {
         arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
         let (slot, range, segments) = if segmented {
             let segments = try_box(segmented::Segments::new(), "an arena's segments")?;
@@ -254,9 +263,18 @@ impl DeviceMemory {
             let range = (slot.base, slot.bytes);
             (Some(slot), range, None)
         };
-        let mut arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments)?;
-        let address: *mut Arena = &mut *arena;
+        let arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments);
+        let arena = match (arena, slot) {
+            (Ok(arena), _) => arena,
+            (Err(error), slot) => {
+                slot.iter().for_each(|slot| self.virtual_memory.give_slot(slot));
+                return Err(error);
+            }
+        };
+        let address = &raw const *arena;
         if let Some(slot) = slot {
+            // SAFETY: nobody else knows it yet.
+            unsafe { arena.state() }.slots.push(slot)?;
             self.virtual_memory.publish(&slot, address);
         }
         arenas.push(arena);
@@ -289,7 +307,7 @@ impl DeviceMemory {
         }
         let kind = kind_of(self.policy.is_segmented() || pool.wants_segments());
         if pool == PoolId::DEFAULT {
-            return self.arena(device, stream, kind.0, kind.1);
+            return self.arena(runtime, device, stream, kind);
         }
         let own = match stream.is_per_thread() {
             true => device.streams.external(device, stream.native())?,
@@ -303,7 +321,7 @@ impl DeviceMemory {
         if let Some(arena) = recall(self.ordinal, generation, own, kind) {
             return Ok(arena);
         }
-        let arena = self.arena_of_pool(device, own, kind, pool)?;
+        let arena = self.arena_of_pool(runtime, device, own, kind, pool)?;
         remember(self.ordinal, generation, own, arena);
         Ok(arena)
     }
@@ -324,7 +342,7 @@ impl DeviceMemory {
         }
         // SAFETY: streams live until shutdown.
         let stream = unsafe { &*source.stream };
-        let arena = self.arena_of_pool(device, stream, kind, id)?;
+        let arena = self.arena_of_pool(runtime, device, stream, kind, id)?;
         runtime.captures.remember(source.number, stream, arena);
         Ok(arena)
     }
@@ -332,6 +350,7 @@ impl DeviceMemory {
     /// The arena of a pool that serves a stream: its own, one of a dead pool, or a new one.
     fn arena_of_pool<'a>(
         &'a self,
+        runtime: &Runtime,
         device: &Device,
         stream: &Stream,
         kind: (Class, bool),
@@ -340,22 +359,27 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.prepare(kind.1)?;
+        self.look_for_ended(runtime, device);
         self.books.with_members(|arenas| {
             self.by_pool.lock().know(pool)?;
             let of_kind =
                 || arenas.iter().map(|arena| &**arena).filter(|arena| arena.kind() == kind);
-            let serves = |arena: &&Arena| arena.pool() == pool && arena.is_of(stream);
+            let is_idle = |arena: &Arena| arena.role() == Role::Idle && arena.is_unused();
+            let serves = |arena: &&Arena| {
+                let is_its = arena.pool() == pool;
+                is_its && (arena.role() == Role::Serving && arena.is_of(stream) || is_idle(arena))
+            };
             let found = of_kind().find(serves).or_else(|| {
                 // What has memory of this stream is better than what has none.
                 let vacant = of_kind().filter(|arena| arena.can_serve(stream));
                 vacant.max_by_key(|arena| arena.is_of(stream))
             });
             let found = found.map(std::ptr::from_ref);
-            let address = match found {
+            let address = match found.or_else(|| self.take_spare(kind)) {
                 Some(address) => address,
-                None => self.add_arena(arenas, kind.0, kind.1)?.cast_const(),
+                None => self.add_arena(arenas, kind)?,
             };
-            // SAFETY: boxed, and kept until shutdown.
+            // SAFETY: a member, which lives as long as this thread is inside.
             let arena = unsafe { &*address };
             self.move_to(arena, stream, pool);
             Ok(arena)
@@ -371,6 +395,7 @@ impl DeviceMemory {
             false => Ok(()),
         });
         let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        self.drop_ended();
         released.and(given)
     }
 

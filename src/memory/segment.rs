@@ -167,6 +167,11 @@ impl Segment {
         more - more % memory.granularity()
     }
 
+    /// Is nothing mapped, or waits to be unmapped?
+    pub(super) fn is_bare(&self) -> bool {
+        self.mappings.is_empty() && self.stranded.is_empty() && self.aliases.is_empty()
+    }
+
     /// Contiguous ranges that serve: what statistics and snapshots call segments.
     pub fn ranges(&self) -> i64 {
         debug_assert_eq!(self.home_ranges, home_ranges(&self.mappings));

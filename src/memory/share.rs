@@ -184,6 +184,7 @@ impl DeviceMemory {
             std::ptr::eq(other, arena) || lends && other.counted() > 0
         };
         let mut index = 0;
+        let _walk = self.ended.walk();
         loop {
             let found = self.books.with_members(|arenas| {
                 let place = arenas[index..].iter().position(|other| takes_part(other));
@@ -412,5 +413,5 @@ impl DeviceMemory {
 
 /// May the memory of an arena be shared? Others than those of the default pool may be in graphs.
 fn is_shared(arena: &Arena) -> bool {
-    !arena.segmented && arena.pool() == PoolId::DEFAULT
+    !arena.segmented && arena.pool() == PoolId::DEFAULT && !arena.is_spare()
 }

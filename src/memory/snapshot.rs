@@ -282,7 +282,7 @@ impl Snapshot {
                 State::Free | State::Quick | State::Guest => Some(BlockState::Inactive),
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
-                State::Hole | State::Lent | State::Vacant => None,
+                State::Hole | State::Gap | State::Lent | State::Vacant => None,
             };
             if let Some(kind) = kind {
                 let (address, bytes) = (state.address(arena.base, id), block.bytes() as u64);

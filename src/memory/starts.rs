@@ -36,7 +36,7 @@ impl Starts {
         if length > u32::MAX as usize {
             return Err(Error::OutOfHostMemory("an allocator's tables: they are full"));
         }
-        let mut table = Region::reserve(length)?;
+        let mut table = Region::new(length);
         table.grow(length)?;
         Ok(Starts { table, room: length / 2 })
     }
@@ -201,8 +201,10 @@ impl ArenaState {
     pub(super) fn find_around(&self, unit: u32) -> Option<u32> {
         let id = match self.noted(u64::from(unit) * UNIT) {
             Some((id, _)) => id,
-            None if unit >= self.end() => self.segment.aliases.holding(unit),
-            None => self.holding(unit),
+            None => match self.segment.aliases.holding(unit) {
+                NONE => self.holding(unit),
+                id => id,
+            },
         };
         let block = self.blocks.get(id)?;
         let is_it = unit.wrapping_sub(block.start) < block.units && block.state == State::Allocated;

@@ -179,6 +179,8 @@ pub struct Ledger {
     crowd: u32,
     /// Blocks that are in no arena; they have no slack, and ask each time.
     pub direct: Account,
+    /// What arenas that are gone have counted: increases and decreases.
+    gone: [Sums; 2],
 }
 
 /// Sums over the accounts of a device: all, small, large.
@@ -279,9 +281,31 @@ impl Ledger {
         counted.oversize_segments.reset_peak();
     }
 
+    /// Keeps what an arena has counted that goes, and has no blocks.
+    pub fn keep_counts(&mut self, account: &Account) {
+        for class in CLASSES {
+            let values = [account.increased(class), account.decreased(class)];
+            for (sums, values) in self.gone.iter_mut().zip(values) {
+                for row in [ALL, class.row()] {
+                    sums[row].iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                }
+            }
+        }
+    }
+
+    /// Adds what those that are gone have counted to the sums of currents, increases and decreases.
+    pub fn add_gone(&self, totals: &mut [Sums; 3]) {
+        for (sums, gone) in totals[1..].iter_mut().zip(&self.gone) {
+            for (sums, gone) in sums.iter_mut().zip(gone) {
+                sums.iter_mut().zip(gone).for_each(|(sum, gone)| *sum += gone);
+            }
+        }
+    }
+
     /// Zeroes the ledger's own totals, where the arenas are about to forget these.
     pub fn reset_accumulated(&mut self, increased: &Sums, decreased: &Sums) {
         self.scopes.rebase(increased, decreased);
+        self.gone = Default::default();
         let counted = &mut self.counted;
         let rows = counted.segment.iter_mut().chain(&mut counted.reserved_bytes);
         rows.for_each(Stat::reset_accumulated);

@@ -2,6 +2,7 @@
 
 use super::limbo::{Batch, Limbo};
 use crate::error::{Error, Result};
+use crate::external::Marker;
 use crate::stream::Stream;
 use crate::waits::Stamp;
 
@@ -195,6 +196,16 @@ impl Uses {
         self.nodes.get_mut(last.wrapping_sub(1))?.next = self.vacant;
         self.vacant = head;
         Some(next)
+    }
+
+    /// Marks the streams that are in lists.
+    pub(super) fn mark_streams(&mut self, marker: Marker) {
+        let mut next = self.vacant;
+        while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
+            node.stream = std::ptr::null();
+            next = node.next;
+        }
+        self.nodes.iter().for_each(|node| marker.mark(node.stream));
     }
 
     /// What a list ends with.

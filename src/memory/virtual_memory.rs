@@ -6,6 +6,7 @@ use super::arena::Arena;
 use super::limit::Limit;
 use super::registry::Registry;
 pub use super::registry::Slot;
+use super::slots::{self, Window};
 use crate::device::MAX_DEVICES;
 use crate::driver::sys::{
     CUdevice, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
@@ -17,12 +18,15 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::once::Once;
 use crate::rank::Rank;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The most slots of one reservation.
 pub const SLOTS: usize = 64;
 /// Slots of the first reservation; halved when addresses are short.
 const FIRST_SLOTS: u64 = 8;
+/// Reservations of a device whose slots have all the addresses that an arena can want; those of later ones
+/// begin small.
+const FULL_RESERVATIONS: usize = 2;
 const MAX_RESERVATIONS: usize = 128;
 /// Handles and growth are multiples of at least this.
 const SMALLEST: u64 = 2 << 20;
@@ -35,9 +39,9 @@ static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 #[inline]
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
     let (arena, _) = REGISTRY.arena_of(address)?;
-    // SAFETY: an arena lives until shutdown, when nobody is inside.
+    // SAFETY: an arena that ends leaves the table, and lives until nobody is inside who was then.
     let arena = unsafe { &*arena };
-    // It begins where its slot does.
+    // Its units are counted from where its first slot begins.
     Some((arena, address - arena.base))
 }
 
@@ -72,7 +76,17 @@ pub struct VirtualMemory {
     peers: AtomicU64,
     /// Handles that the driver did not take back, until it does; 0: none.
     unreleased: [AtomicU64; UNRELEASED],
+    /// Reservations that begin as small slots.
+    windows: Mutex<Vec<Windowed>>,
 }
+
+/// A window, and the places of its slots.
+struct Windowed {
+    window: Window,
+    _places: Vec<AtomicPtr<Arena>>,
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the slots of a device's addresses");
 
 /// More handles than these at a time are the driver's own loss.
 const UNRELEASED: usize = 32;
@@ -99,6 +113,7 @@ impl VirtualMemory {
             limit: Limit::new(),
             peers,
             unreleased,
+            windows: Mutex::new(Rank::LEAF, Vec::new()),
         };
         let asked = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
         memory.is_supported = memory.attribute(asked)?;
@@ -191,22 +206,60 @@ impl VirtualMemory {
         self.slot_bytes
     }
 
-    /// A slot that nobody uses. The caller holds the device's ledger, publishes or forgets it.
+    /// A slot that nobody uses, for an arena that begins. The caller holds the device's ledger, publishes
+    /// it or gives it back.
     pub(super) fn take_slot(&self) -> Result<Slot> {
-        if let Some(slot) = REGISTRY.vacant(self.ordinal) {
+        if let Some(slot) = self.vacant() {
             return Ok(slot);
         }
         self.reserve()?;
-        REGISTRY.vacant(self.ordinal).ok_or(Error::OutOfHostMemory("device addresses"))
+        self.vacant().ok_or(Error::OutOfHostMemory("device addresses"))
     }
 
-    /// Makes an arena reachable by its addresses.
-    pub(super) fn publish(&self, slot: &Slot, arena: *mut Arena) {
-        REGISTRY.publish(slot, arena);
+    fn vacant(&self) -> Option<Slot> {
+        REGISTRY.vacant(self.ordinal).or_else(|| {
+            let mut windows = self.windows.lock();
+            windows.iter_mut().find_map(|Windowed { window, .. }| {
+                let (index, count) = window.take_smallest()?;
+                Some(REGISTRY.slot_at(window.reservation, index, count))
+            })
+        })
+    }
+
+    /// A larger slot than that in which an arena grows, of `bytes` or more, above it and with units that can be
+    /// named from the arena's base. The caller publishes it or gives it back.
+    pub(super) fn take_larger(&self, slot: &Slot, bytes: u64) -> Option<Slot> {
+        let mut windows = self.windows.lock();
+        let is_it = |windowed: &&mut Windowed| windowed.window.reservation == slot.reservation;
+        let window = &mut windows.iter_mut().find(is_it)?.window;
+        let places = bytes.div_ceil(slot.bytes / slot.count as u64);
+        let (index, count) = window.take_above(slot, places)?;
+        Some(REGISTRY.slot_at(window.reservation, index, count))
+    }
+
+    /// Makes an arena reachable by the addresses of a slot.
+    pub(super) fn publish(&self, slot: &Slot, arena: *const Arena) {
+        REGISTRY.publish(slot, arena.cast_mut());
+    }
+
+    /// A slot is nobody's any more; nothing is mapped in it. The caller holds the device's ledger.
+    pub(super) fn give_slot(&self, slot: &Slot) {
+        REGISTRY.publish(slot, std::ptr::null_mut());
+        let mut windows = self.windows.lock();
+        let mut all = windows.iter_mut().map(|windowed| &mut windowed.window);
+        if let Some(window) = all.find(|window| window.reservation == slot.reservation) {
+            window.give(slot.index, slot.count);
+        }
     }
 
     fn reserve(&self) -> Result<()> {
-        let _adding = ADDING.lock();
+        let own = REGISTRY.reservations_of(self.ordinal);
+        let is_window = own >= FULL_RESERVATIONS;
+        if is_window {
+            let mut windows = self.windows.lock();
+            windows.try_reserve(1).map_err(|_| NO_ROOM)?;
+        }
+        let adding = ADDING.lock();
         if REGISTRY.is_full() {
             return Err(Error::OutOfHostMemory("device addresses: too many reservations"));
         }
@@ -214,8 +267,10 @@ impl VirtualMemory {
         let smallest = (slot / 64).max(SMALLEST);
         // Each reservation of a device has twice the slots of the one before: few streams take few
         // addresses, which others need as well, and many do not make the table long.
-        let own = REGISTRY.reservations_of(self.ordinal);
-        let mut slots = (FIRST_SLOTS << own.min(3)).min(SLOTS as u64);
+        let mut slots = match is_window {
+            true => (slots::LONGEST / slot).clamp(1, FIRST_SLOTS),
+            false => (FIRST_SLOTS << own).min(SLOTS as u64),
+        };
         let base = loop {
             let mut base: CUdeviceptr = 0;
             // SAFETY: `base` is writable.
@@ -236,7 +291,24 @@ impl VirtualMemory {
                 Err(_) => slots /= 2,
             }
         };
-        REGISTRY.add(self.ordinal, base, slot * slots, slot);
+        if !is_window {
+            REGISTRY.add(self.ordinal, base, slot * slots, slot);
+            return Ok(());
+        }
+        let top = slots::levels(slot);
+        let (bytes, smallest) = (slot * slots, slot >> (slots::STEP * top));
+        let mut places = Vec::new();
+        if places.try_reserve_exact((bytes / smallest) as usize).is_err() {
+            // SAFETY: reserved with this size, and nothing is mapped in it.
+            let _ = unsafe { self.driver.cuMemAddressFree(base, bytes as usize) };
+            return Err(NO_ROOM);
+        }
+        places.resize_with((bytes / smallest) as usize, AtomicPtr::default);
+        let table = places.as_mut_ptr();
+        let reservation = REGISTRY.add_with(self.ordinal, base, bytes, smallest, table);
+        drop(adding);
+        let window = Window::new(reservation, slots as usize, top);
+        self.windows.lock().push(Windowed { window, _places: places });
         Ok(())
     }
 
@@ -362,7 +434,7 @@ impl VirtualMemory {
         for _ in 0..2 {
             self.release_the_rest();
         }
-        let _adding = ADDING.lock();
+        let adding = ADDING.lock();
         REGISTRY.remove(self.ordinal, |base, bytes| {
             for _ in 0..2 {
                 // SAFETY: reserved with this size, and nothing is mapped in it.
@@ -371,5 +443,8 @@ impl VirtualMemory {
                 }
             }
         });
+        drop(adding);
+        // The table leads to their places no more.
+        self.windows.lock().clear();
     }
 }

@@ -5,6 +5,7 @@ use super::generator::{Generator, Position, State, Taking};
 use super::plan::Philox;
 use crate::copy;
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::graph::underway;
 use crate::lock::Mutex;
 use crate::memory;
@@ -80,11 +81,8 @@ struct Used {
     /// The words; 0: the captures so far took no numbers.
     words: u64,
     /// The streams on which the words were written and read, besides the default one.
-    streams: Vec<*const Stream>,
+    streams: Vec<HeldStream>,
 }
-
-// SAFETY: streams are shared by all threads and live until shutdown.
-unsafe impl Send for Used {}
 
 /// A generator in one graph.
 pub struct Registration {
@@ -153,7 +151,7 @@ impl Registration {
         let device = runtime.device(self.state.device)?;
         let (words, is_new) = {
             let mut used = self.used.lock();
-            let is_known = used.streams.iter().any(|known| std::ptr::eq(*known, own));
+            let is_known = used.streams.iter().any(|known| known.is(own));
             let is_new = !is_known && !std::ptr::eq(own, device.streams.default());
             if is_new && used.words != 0 {
                 let no_room = |_| Error::OutOfHostMemory("the streams of a graph");
@@ -170,7 +168,7 @@ impl Registration {
             let mut used = self.used.lock();
             let no_room = |_| Error::OutOfHostMemory("the streams of a graph");
             used.streams.try_reserve(1).map_err(no_room)?;
-            used.streams.push(own);
+            used.streams.push(HeldStream::new(own));
         }
         let position = {
             let mut numbers = self.state.lock();
@@ -196,8 +194,7 @@ impl Drop for Registration {
             return;
         }
         for stream in streams {
-            // SAFETY: streams live until shutdown, as this.
-            let stream = unsafe { &*stream };
+            let stream = &*stream;
             let _needed = sync_debug::needed();
             // Where there is no host memory to note it, the launch that may still read them is waited for.
             if memory::record_stream(words, stream).is_err()

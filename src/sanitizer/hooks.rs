@@ -179,7 +179,7 @@ fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
 }
 
 fn key(stream: &Stream) -> u64 {
-    std::ptr::from_ref(stream).addr() as u64
+    stream.serial
 }
 
 fn who(runtime: &Runtime, stream: &Stream, is_captured: bool) -> Who {

@@ -79,7 +79,7 @@ impl Heap {
     /// No memory, in units of `1 << shift` bytes.
     pub fn new(shift: u32) -> Result<Box<Heap>> {
         let write = |place| {
-            let blocks = Blocks::new(MOST_BLOCKS)?;
+            let blocks = Blocks::new(MOST_BLOCKS);
             write_fields!(place, Heap {
                 shift: shift,
                 blocks: blocks,
@@ -280,7 +280,7 @@ impl Heap {
     pub fn add(&mut self, base: usize, bytes: usize, origin: Origin, once: bool) -> Result<u32> {
         let units = bytes >> self.shift;
         let marks = Marks::new(units)?;
-        let mut starts = Region::reserve(units)?;
+        let mut starts = Region::new(units);
         starts.grow(units)?;
         self.blocks.prepare(1)?;
         self.segments.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a segment"))?;

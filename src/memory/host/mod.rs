@@ -19,6 +19,7 @@ pub(crate) mod threads;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::external::Marker;
 use crate::lock::{Held, Mutex};
 use crate::memory::bins::{SHORT_WALK, WHOLE_WALK};
 use crate::memory::block::{Block, State};
@@ -370,6 +371,16 @@ impl HostMemory {
             self.give_unwanted(runtime, index);
         }
         Ok(())
+    }
+
+    /// Marks the streams that blocks name.
+    pub(crate) fn mark_streams(&self, marker: Marker) {
+        for index in 0..self.heaps.len() {
+            if let Some(heap) = self.heap(index).as_deref_mut() {
+                heap.uses.mark_streams(marker);
+                heap.limbo.mark_streams(marker);
+            }
+        }
     }
 
     /// Says that the block around an address is used on a stream.

@@ -61,11 +61,13 @@ pub struct Aliases {
     made: u64,
     /// How often all had to be given up to make room for others.
     pub(in crate::memory) given_up: u32,
+    /// First unit of the slot in which the arena grows: aliases are made there.
+    pub(in crate::memory) home: u32,
 }
 
 impl Aliases {
     pub(in crate::memory) fn new() -> Aliases {
-        Aliases { list: Vec::new(), made: 0, given_up: 0 }
+        Aliases { list: Vec::new(), made: 0, given_up: 0, home: 0 }
     }
 
     pub(in crate::memory) fn is_empty(&self) -> bool {
@@ -103,7 +105,8 @@ impl Aliases {
 
     /// One past the last unit that is left to the handles' own addresses.
     pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
-        self.list.last().map_or(slot_units, |alias| alias.start.into())
+        let lowest = self.list.iter().rev().find(|alias| alias.start >= self.home);
+        lowest.map_or(slot_units, |alias| alias.start.into())
     }
 
     /// How far the arena had grown when the first of them was wanted.
@@ -117,16 +120,19 @@ impl Aliases {
         if self.list.len() >= MOST {
             return None;
         }
-        let lowest = u64::from(end).max(slot_units - slot_units / 3) + u64::from(units);
-        let mut top = slot_units;
-        for (index, alias) in self.list.iter().enumerate() {
+        let third = slot_units.saturating_sub(self.home.into()) / 3;
+        let lowest = u64::from(end).max(slot_units - third) + u64::from(units);
+        let (mut top, mut place) = (slot_units, 0);
+        let here = self.list.iter().take_while(|alias| alias.start >= self.home);
+        for (index, alias) in here.enumerate() {
+            place = index + 1;
             let above = u64::from(alias.start) + u64::from(alias.units);
             if top - above >= u64::from(units) {
                 return Some((index, (top - u64::from(units)) as u32));
             }
             top = alias.start.into();
         }
-        (top >= lowest).then(|| (self.list.len(), (top - u64::from(units)) as u32))
+        (top >= lowest).then(|| (place, (top - u64::from(units)) as u32))
     }
 
     /// Would there be room for so many units only if what nobody uses were unmapped?

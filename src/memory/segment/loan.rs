@@ -103,7 +103,8 @@ impl DeviceMemory {
         let step = self.step();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if !is_served || state.free_bytes == 0 || state.has_hole_for(request.units) {
+        let is_served = is_served && state.free_bytes != 0 && !state.is_below_home();
+        if !is_served || state.has_hole_for(request.units) {
             return None;
         }
         let wanted = u64::from(request.units.next_multiple_of(step));

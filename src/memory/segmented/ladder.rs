@@ -17,6 +17,7 @@ use super::fits::Fit;
 use super::{Allocation, Rules, Segments, table};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::external::Marker;
 use crate::lock::Mutex;
 use crate::nvtx::memory::Heap;
 use crate::rank::Rank;
@@ -96,6 +97,11 @@ impl Keeper {
 }
 
 impl DeviceMemory {
+    /// Marks the streams of segments that were not taken back.
+    pub(in super::super) fn mark_streams_of_stranded(&self, marker: Marker) {
+        self.keeper.stranded.lock().iter().for_each(|gone| marker.mark(gone.stream));
+    }
+
     /// The clock of garbage.
     pub(in super::super) fn now(&self) -> u64 {
         self.keeper.searches.load(Ordering::Relaxed)

@@ -20,7 +20,7 @@ impl ArenaState {
         }
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; LANES]; 2]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
-        let mut lent = Vec::new();
+        let (mut lent, mut gaps) = (Vec::new(), 0);
         let mut guests: Vec<(u32, u32)> = vec![(0, 0); self.guests.all().count()];
         while id != NONE {
             let block = &self.blocks[id];
@@ -30,15 +30,16 @@ impl ArenaState {
                     block.start
                 ));
             }
-            let is_served = !matches!(block.state, State::Hole | State::Lent);
+            let is_served = !matches!(block.state, State::Hole | State::Gap | State::Lent);
             mapped += if is_served { block.bytes() } else { 0 };
             match block.state {
                 State::Vacant => return Err(format!("block {id} is vacant")),
-                State::Hole if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole | State::Gap if block.next == NONE => return Err("a hole at the end".into()),
                 State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
                     return Err(format!("blocks {below} and {id} are neighbouring holes"));
                 }
                 State::Hole => (),
+                State::Gap => gaps += block.units,
                 State::Lent => lent.push(id),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
@@ -102,6 +103,9 @@ impl ArenaState {
         }
         if active > 0 {
             (sums[own][INACTIVE_SPLIT], sums[own][INACTIVE_SPLIT_BYTES]) = (free, free_bytes);
+        }
+        if gaps != self.gaps {
+            return Err(format!("{gaps} units in gaps, {} counted", self.gaps));
         }
         if mapped != self.segment.bytes() as i64 {
             return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));

@@ -4,6 +4,7 @@
 mod alias;
 mod check;
 mod direct;
+mod ended;
 mod excess;
 mod exported;
 mod extent;

@@ -58,10 +58,12 @@ fn pinned_memory_is_not_lost_for_want_of_host_memory() {
 #[test]
 fn a_table_of_reservations_that_is_full_refuses_one_more_stream() {
     const ROOM: usize = 128;
+    const LEVELS: i32 = 4;
     on_machine("memory=1GiB", |bench| {
         let reserved = || bench.calls(Call::cuMemAddressReserve);
+        // A slot of the first two; of all others a window of the smallest slots, one of which begins.
         let malloc_in_one_slot = |stream, bytes, reservations: usize| {
-            let halvings = 3 + reservations.min(3);
+            let halvings = [3, 4, 3][reservations.min(2)] + 6;
             let rule = |k| format!("cuMemAddressReserve@{k}=2");
             let rules: Vec<String> = (1..=halvings).map(rule).collect();
             inject::replace(&inject::parse(&rules.join(",")).unwrap());
@@ -72,14 +74,20 @@ fn a_table_of_reservations_that_is_full_refuses_one_more_stream() {
             block
         };
         let stream = |level: i32| bench.device.streams.next(bench.device, -level).unwrap();
-        let streams: Vec<_> = (0..ROOM as i32 / 2).map(|index| stream(index % 2)).collect();
+        let streams: Vec<_> = (1..ROOM as i32).map(|index| stream(index % LEVELS)).collect();
         let mut blocks = Vec::new();
         for (index, stream) in streams.iter().enumerate() {
-            blocks.push(malloc_in_one_slot(stream, 512, 2 * index));
-            blocks.push(malloc_in_one_slot(stream, MIB + 512, 2 * index + 1));
+            let reservations = if index == 0 { 0 } else { index + 1 };
+            blocks.push(malloc_in_one_slot(stream, 512, reservations));
+            let before = reserved();
+            blocks.push(match index {
+                0 => malloc_in_one_slot(stream, MIB + 512, 1),
+                _ => bench.malloc(stream, MIB + 512),
+            });
+            assert_eq!(reserved() - before, if index == 0 { 11 } else { 0 });
         }
         let before = reserved();
-        match bench.try_malloc(stream(2), 512) {
+        match bench.try_malloc(stream(0), 512) {
             Err(Error::OutOfHostMemory(what)) => assert!(what.contains("too many reservations")),
             other => panic!("{other:?}"),
         }

@@ -52,7 +52,7 @@ impl ArenaState {
                     return Err(format!("block {id} is vacant"));
                 }
                 State::Quick => return Err(format!("block {id} of a segment is quick")),
-                State::Hole => (),
+                State::Hole | State::Gap => (),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
                         return Err(format!("blocks {below} and {id} are free neighbours"));

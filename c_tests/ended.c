@@ -1,0 +1,262 @@
+/* Streams, threads, pools and graphs that come and go leave nothing: no addresses, no tables, no memory, no
+ * descriptor, and the next one costs what the first did. `--rounds N` or `--seconds N` lets every case run
+ * longer; a name after that runs one case. */
+#define _GNU_SOURCE
+
+#include <dirent.h>
+
+#include "support.h"
+#include "graph.h"
+
+typedef struct {
+    long maps, resident, descriptors;
+    size_t reserved;
+} usage;
+
+static long lines_of(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    long lines = 0;
+    for (int c; (c = fgetc(file)) != EOF;)
+        lines += c == '\n';
+    CHECK_EQ(fclose(file), 0);
+    return lines;
+}
+
+static usage used_now(void)
+{
+    usage now = { lines_of("/proc/self/maps"), 0, 0, 0 };
+    FILE *file = fopen("/proc/self/statm", "r");
+    long pages = 0;
+    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &now.resident) == 2);
+    CHECK_EQ(fclose(file), 0);
+    DIR *directory = opendir("/proc/self/fd");
+    CHECK(directory != NULL);
+    while (readdir(directory) != NULL)
+        now.descriptors++;
+    CHECK_EQ(closedir(directory), 0);
+    CHECK_OK(tcuda_memory_reserved(0, &now.reserved));
+    return now;
+}
+
+static long rounds = 3000;
+static double seconds;
+
+static double clock_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Runs the rounds of a case; after a quarter of them nothing grows any more. */
+static void run_rounds(const char *name, void (*round)(void))
+{
+    const double began = clock_now();
+    usage early = { 0, 0, 0, 0 };
+    double quarter = 0;
+    long done = 0;
+    for (; seconds > 0 ? clock_now() - began < seconds : done < rounds; done++) {
+        if (seconds > 0 ? done == 1000 : done == rounds / 4) {
+            early = used_now();
+            quarter = clock_now() - began;
+        }
+        round();
+    }
+    const usage late = used_now();
+    printf("%s: %ld rounds, %.1f us each at first and %.1f in all; maps %ld to %ld, resident pages "
+        "%ld to %ld, descriptors %ld to %ld, reserved %zu to %zu\n", name, done,
+        quarter * 4e6 / (double)rounds, (clock_now() - began) * 1e6 / (double)done, early.maps,
+        late.maps, early.resident, late.resident, early.descriptors, late.descriptors,
+        early.reserved, late.reserved);
+    CHECK(late.maps <= early.maps + 40);
+    CHECK(late.resident <= early.resident + 2000);
+    CHECK(late.descriptors <= early.descriptors);
+    CHECK(late.reserved <= early.reserved + (64 << 20));
+}
+
+static bool empties;
+
+static void allocate_on(tcuda_stream *stream)
+{
+    void *small = allocate(1000, 0, stream), *large = allocate(3 << 20, 0, stream);
+    CHECK_OK(tcuda_free(small));
+    CHECK_OK(tcuda_free(large));
+}
+
+static void *thread_body(void *unused)
+{
+    tcuda_stream *stream = NULL;
+    CHECK_OK(tcuda_stream_from_external(0, (struct CUstream_st *)2, &stream));
+    allocate_on(stream);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    return unused;
+}
+
+static void thread_round(void)
+{
+    run_on_thread(thread_body, NULL);
+    if (empties)
+        CHECK_OK(tcuda_memory_empty_cache());
+}
+
+static int (*driver_create)(struct CUstream_st **, unsigned flags, int priority);
+static int (*driver_destroy)(struct CUstream_st *);
+
+static void find(const char *name, void *function)
+{
+    void *address = NULL;
+    CHECK_OK(tcuda_backend_function(name, &address));
+    CHECK(address != NULL);
+    memcpy(function, &address, sizeof address);
+}
+
+enum { AT_ONCE = 10 };
+
+static bool allocates;
+
+static void external_round(void)
+{
+    struct CUstream_st *native[AT_ONCE];
+    tcuda_stream *streams[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) {
+        CHECK_EQ(driver_create(&native[i], 1, 0), 0);
+        CHECK_OK(tcuda_stream_from_external(0, native[i], &streams[i]));
+        if (allocates)
+            allocate_on(streams[i]);
+    }
+    for (int i = 0; i < AT_ONCE; i++) {
+        CHECK_OK(tcuda_stream_destroy(streams[i]));
+        CHECK_EQ(driver_destroy(native[i]), 0);
+    }
+    if (empties)
+        CHECK_OK(tcuda_memory_empty_cache());
+}
+
+/* Of every stream made at another time, as a host with a collector of garbage does it. */
+static void current_round(void)
+{
+    struct CUstream_st *native = NULL;
+    tcuda_stream *stream = NULL, *before = NULL, *borrowed = NULL;
+    int32_t device = -1;
+    CHECK_EQ(driver_create(&native, 1, 0), 0);
+    CHECK_OK(tcuda_stream_from_external(0, native, &stream));
+    CHECK_OK(tcuda_stream_exchange(stream, &before, &device));
+    void *block = allocate(1000, 0, NULL), *kept = allocate(5000, 0, before);
+    CHECK_OK(tcuda_record_stream(kept, stream));
+    CHECK_OK(tcuda_free(kept));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_stream_exchange(before, &borrowed, &device));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_EQ(driver_destroy(native), 0);
+}
+
+static void pool_round(void)
+{
+    tcuda_mem_pool *pool = NULL;
+    CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+    CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    allocate_on(NULL);
+    CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+}
+
+static tcuda_stream *first, *second;
+
+static void graph_round(void)
+{
+    tcuda_graph *graph = NULL;
+    void *block = NULL;
+    CHECK_OK(tcuda_graph_create(0, &graph));
+    begin(graph, first);
+    block = allocate(256, 0, first);
+    CHECK_OK(tcuda_fill(block, "", 1, 256, first));
+    end(graph);
+    CHECK_OK(tcuda_graph_replay(graph, second));
+    CHECK_OK(tcuda_record_stream(block, second));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_OK(tcuda_device_synchronize(0));
+}
+
+/* Pools that live at a time, each with memory: what the last one gets is as good as what the first got. */
+static void pools_at_a_time(void)
+{
+    enum { POOLS = 2000 };
+    static tcuda_mem_pool *pools[POOLS];
+    static char *blocks[POOLS];
+    for (int i = 0; i < POOLS; i++) {
+        CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pools[i]));
+        CHECK_OK(tcuda_mem_pool_begin(pools[i], 0));
+        blocks[i] = allocate(1000, 0, NULL);
+        CHECK_OK(tcuda_mem_pool_end(pools[i], 0));
+    }
+    /* The last one grows beyond what it began with. */
+    enum { MORE = 100 };
+    void *more[MORE];
+    CHECK_OK(tcuda_mem_pool_begin(pools[POOLS - 1], 0));
+    for (int i = 0; i < MORE; i++)
+        more[i] = allocate((size_t)(i + 1) << 20, 0, NULL);
+    CHECK_OK(tcuda_mem_pool_end(pools[POOLS - 1], 0));
+    for (int i = 0; i < MORE; i++) {
+        CHECK_OK(tcuda_free(more[i]));
+    }
+    for (int i = 0; i < POOLS; i++) {
+        CHECK_OK(tcuda_free(blocks[i]));
+        CHECK_OK(tcuda_mem_pool_destroy(pools[i]));
+    }
+    CHECK_OK(tcuda_memory_empty_cache());
+    size_t left = 1;
+    CHECK_OK(tcuda_memory_reserved(0, &left));
+    CHECK(left <= 64 << 20);
+}
+
+static const char *only;
+
+static bool runs(const char *name)
+{
+    return only == NULL || strcmp(only, name) == 0;
+}
+
+int main(int count, char **arguments)
+{
+    SKIP_WITHOUT_GPU();
+    for (int i = 1; i < count; i++) {
+        if (strcmp(arguments[i], "--rounds") == 0 && i + 1 < count)
+            rounds = atol(arguments[++i]);
+        else if (strcmp(arguments[i], "--seconds") == 0 && i + 1 < count)
+            seconds = atof(arguments[++i]);
+        else
+            only = arguments[i];
+    }
+    find("cuStreamCreateWithPriority", &driver_create);
+    find("cuStreamDestroy", &driver_destroy);
+    CHECK_OK(tcuda_device_set(0));
+    first = create_stream(0);
+    second = create_stream(0);
+    allocate_on(NULL);
+    for (int i = 0; i < 2; i++) {
+        empties = i == 1;
+        if (runs("threads"))
+            run_rounds(empties ? "threads, emptied" : "threads", thread_round);
+        allocates = true;
+        if (runs("streams"))
+            run_rounds(empties ? "streams, emptied" : "streams", external_round);
+    }
+    empties = allocates = false;
+    if (runs("handles"))
+        run_rounds("handles", external_round);
+    if (runs("current"))
+        run_rounds("current", current_round);
+    if (runs("pools"))
+        run_rounds("pools", pool_round);
+    if (runs("graphs"))
+        run_rounds("graphs", graph_round);
+    if (runs("many"))
+        pools_at_a_time();
+    CHECK_OK(tcuda_stream_destroy(first));
+    CHECK_OK(tcuda_stream_destroy(second));
+    return finish();
+}
