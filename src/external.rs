@@ -9,6 +9,7 @@
 //! leads to it, which takes it back. All who were inside then have left: so what names it still was written
 //! before. It is looked for and not found: it goes.
 
+use crate::current;
 use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::farewell::UNKNOWN;
@@ -108,6 +109,7 @@ impl Deref for HeldStream {
 }
 
 /// The table: lists, by what streams are known by.
+#[allow(clippy::vec_box, reason = "streams must not move when a list grows")]
 pub(crate) struct Externals {
     lists: Vec<Vec<Box<Stream>>>,
     count: usize,
@@ -189,6 +191,7 @@ impl Externals {
     }
 
     /// Takes out those that `is_it` says, as many as there is room for.
+    #[allow(clippy::vec_box, reason = "they go as they are")]
     fn take(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<Box<Stream>> {
         let mut taken = Vec::new();
         for list in &mut self.lists {
@@ -304,7 +307,7 @@ impl Streams {
 
     /// Marks all streams that are named by who does not hold them.
     fn look_everywhere(&self, runtime: &Runtime, marker: Marker) {
-        thread::each_current(self.generation(), |stream| marker.mark(stream));
+        current::each(self.generation(), |stream| marker.mark(stream));
         for device in &runtime.devices {
             device.memory.mark_streams(marker);
         }

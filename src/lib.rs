@@ -9,6 +9,7 @@ pub mod callback;
 pub mod comm;
 pub mod communicator;
 pub mod copy;
+mod current;
 pub mod device;
 pub mod driver;
 pub mod environment;

@@ -342,7 +342,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     crate::sync_debug::forget();
     history::forget();
     crate::sanitizer::forget();
-    crate::stream::forget_current(thread::block());
+    crate::current::forget(thread::block());
     Ok(live)
 }
 

@@ -1,6 +1,6 @@
 //! Streams: ordered queues of device work, pooled by priority, default or foreign, and each thread's current ones.
 
-use crate::device::{ContextGuard, Device, MAX_DEVICES};
+use crate::device::{ContextGuard, Device};
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::once::Once;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::side::Sides;
-use crate::thread::{self, Block, try_box};
+use crate::thread::try_box;
 use crate::waits::Waited;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -54,6 +54,8 @@ pub struct Stream {
     pub(crate) thread: Option<Lifetime>,
     /// No other stream has it, or had it.
     pub(crate) serial: u64,
+    /// By which routes and captures remember arenas of it; another one once it has lost an arena.
+    pub(crate) served: AtomicU64,
     /// Of an external stream: who destroys what stands for it.
     pub(crate) driver: Option<&'static Driver>,
     /// How many hold it, and what searches have found (`external.rs`).
@@ -62,7 +64,8 @@ pub struct Stream {
     pub(crate) mark: AtomicU64,
 }
 
-fn next_serial() -> u64 {
+/// A number that nothing else of this kind has.
+pub(crate) fn next_serial() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
@@ -100,6 +103,7 @@ impl Stream {
             waited: Waited::new(),
             thread: None,
             serial: next_serial(),
+            served: AtomicU64::new(next_serial()),
             driver: None,
             holders: Holders::NONE,
             left_since: AtomicU64::new(0),
@@ -448,54 +452,6 @@ impl Streams {
         Ok(stream)
     }
 
-    /// This thread's current stream of the device.
-    #[inline]
-    pub fn current(&self) -> &Stream {
-        let block = thread::block();
-        if block.generation.load(Ordering::Relaxed) != self.generation {
-            return &self.default;
-        }
-        let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
-        // SAFETY: NULL or this thread's array, freed by this thread alone.
-        let Some(streams) = (unsafe { streams.as_ref() }) else { return &self.default };
-        let stream = streams[self.ordinal as usize].load(Ordering::Relaxed);
-        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
-        unsafe { stream.as_ref() }.unwrap_or(&self.default)
-    }
-
-    /// Makes a stream of the device this thread's current one, after `before` with the one that was.
-    #[inline(always)]
-    pub fn replace_current<R>(
-        &self,
-        stream: &Stream,
-        before: impl FnOnce(&Stream) -> Result<R>,
-    ) -> Result<R> {
-        let block = thread::block();
-        if block.generation.load(Ordering::Relaxed) != self.generation {
-            self.begin_currents(block)?;
-        }
-        let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
-        // SAFETY: this thread's array, made above or before.
-        let place = &unsafe { &*streams }[self.ordinal as usize];
-        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
-        let current = unsafe { place.load(Ordering::Relaxed).as_ref() };
-        let outcome = before(current.unwrap_or(&self.default))?;
-        place.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Relaxed);
-        block.known_in.store(0, Ordering::Relaxed);
-        Ok(outcome)
-    }
-
-    #[cold]
-    fn begin_currents(&self, block: &Block) -> Result<()> {
-        forget_current(block);
-        let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
-        let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
-        // Others look at them (`thread::each_current`).
-        block.streams.store(fresh.cast(), Ordering::Release);
-        block.generation.store(self.generation, Ordering::Release);
-        Ok(())
-    }
-
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
         for stream in self.pooled().chain(self.sides.made()) {
@@ -503,18 +459,5 @@ impl Streams {
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         *self.external.lock() = Externals::new();
-    }
-}
-
-pub(crate) type Currents = [AtomicPtr<Stream>; MAX_DEVICES];
-
-/// Frees a thread's list of current streams, so that all are the default ones again.
-pub(crate) fn forget_current(block: &Block) {
-    block.known_in.store(0, Ordering::Relaxed);
-    block.generation.store(0, Ordering::Relaxed);
-    let streams = block.streams.swap(std::ptr::null_mut(), Ordering::Relaxed).cast::<Currents>();
-    if !streams.is_null() {
-        // SAFETY: made by `set_current` with Box::into_raw, and no longer reachable.
-        drop(unsafe { Box::from_raw(streams) });
     }
 }

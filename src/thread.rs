@@ -395,8 +395,8 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
     if !is_forked() {
-        // Others look at them while it is on the list (`each_current`).
-        crate::stream::forget_current(block);
+        // Others look at them while it is on the list (`current.rs`).
+        crate::current::forget(block);
         crate::lifetime::end(block);
     }
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);
@@ -430,20 +430,11 @@ fn barrier() -> bool {
     done
 }
 
-/// Runs `body` on each stream that is a thread's current one in a life of the library, which lasts.
-pub(crate) fn each_current(generation: u64, mut body: impl FnMut(*const crate::stream::Stream)) {
+/// Runs `body` on each thread that was ever inside and lives; what it did before is seen.
+pub(crate) fn each(mut body: impl FnMut(&Block)) {
     barrier();
-    MEMBERS.each(|address| {
-        // SAFETY: threads leave the list, which is locked, before their block and their streams go.
-        let block = unsafe { &*(address as *const Block) };
-        if block.generation.load(Ordering::Acquire) != generation {
-            return;
-        }
-        let streams = block.streams.load(Ordering::Acquire).cast::<crate::stream::Currents>();
-        // SAFETY: the thread's array, which it frees when it begins another life of the library, or ends.
-        let streams = unsafe { streams.as_ref() };
-        streams.into_iter().flatten().for_each(|stream| body(stream.load(Ordering::Relaxed)));
-    });
+    // SAFETY: threads leave the list, which is locked, before their block goes.
+    MEMBERS.each(|address| body(unsafe { &*(address as *const Block) }));
 }
 
 /// Waits until every other thread that is inside the library now has left it.

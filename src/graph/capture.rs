@@ -5,9 +5,9 @@ use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_gr
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::memory::Relaxed;
 use crate::memory::backend::Server;
-use crate::external::HeldStream;
 use crate::memory::pool::Pool;
 use crate::runtime::Runtime;
 use crate::sanitizer;
@@ -77,6 +77,7 @@ impl Graph {
             return Err(Error::NotSupported { what, by });
         }
         let own = stream.on_this_thread(runtime)?;
+        device.memory.end_all(runtime);
         let mut state = self.state.lock();
         let state = &mut *state;
         match state.phase {

@@ -39,7 +39,7 @@ pub fn next_number() -> u64 {
 /// What a capture remembers: the stream, and the arena that serves it.
 #[derive(Clone, Copy)]
 struct Served {
-    /// Its serial number.
+    /// By which it is remembered.
     stream: u64,
     arena: *const Arena,
 }
@@ -235,12 +235,12 @@ impl Captures {
         let found = self.with(runtime, stream, |capture| {
             let pool = capture.pool.as_ref()?.share();
             let stream = if stream.is_per_thread() { &*capture.stream } else { stream };
-            let serial = stream.serial;
+            let remembered = stream.served.load(Ordering::Acquire);
             let arena = capture.served.iter().flatten().find_map(|served| {
-                if served.stream != serial {
+                if served.stream != remembered {
                     return None;
                 }
-                // SAFETY: an arena of a pool that lives, and of a stream that does, stays.
+                // SAFETY: an arena of a pool that lives, which has not left its stream, stays.
                 let arena = unsafe { &*served.arena };
                 let is_it = arena.kind() == kind && arena.pool() == pool.id();
                 is_it.then_some(served.arena)
@@ -253,7 +253,8 @@ impl Captures {
     /// Has a capture remember an arena of its pool.
     pub fn remember(&self, number: u64, stream: &Stream, arena: &Arena) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
-            capture.served[capture.next] = Some(Served { stream: stream.serial, arena });
+            let stream = stream.served.load(Ordering::Acquire);
+            capture.served[capture.next] = Some(Served { stream, arena });
             capture.next = (capture.next + 1) % REMEMBERED;
         }
     }

@@ -20,7 +20,7 @@ use crate::external::Marker;
 use crate::lock::Mutex;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
-use crate::stream::Stream;
+use crate::stream::{Stream, next_serial};
 use crate::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -95,6 +95,11 @@ impl Arena {
         }
     }
 
+    /// The same, or is it a spare?
+    fn is_nobodys(&self) -> bool {
+        self.is_spare() || self.has_ended()
+    }
+
     fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -103,6 +108,7 @@ impl Arena {
     fn leave_stream(&self) {
         let own = std::ptr::from_ref(self).cast_mut();
         if let Some(stream) = self.stream() {
+            stream.served.store(next_serial(), Ordering::Release);
             let place = &stream.arenas[place(self.kind())];
             let none = std::ptr::null_mut();
             let _ = place.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
@@ -159,6 +165,23 @@ impl DeviceMemory {
             Ok(())
         });
         self.mark_streams_of_stranded(marker);
+    }
+
+    /// Ends all members that are nobody's, before a stream is captured: what is captured cannot be asked whether
+    /// it is done. The caller holds no lock.
+    pub(crate) fn end_all(&self, runtime: &Runtime) {
+        let mut index = 0;
+        let _walk = self.ended.walk();
+        loop {
+            let found = self.books.with_members(|arenas| {
+                let at = arenas.get(index..)?.iter().position(|arena| arena.has_ended())?;
+                index += at + 1;
+                Some(&raw const *arenas[index - 1])
+            });
+            let Some(arena) = found else { return };
+            // SAFETY: a member, which lives as long as this thread is inside.
+            let _ = self.end(runtime, unsafe { &*arena });
+        }
     }
 
     /// Ends an arena that is nobody's, as far as no work uses what it has.
@@ -235,7 +258,10 @@ impl DeviceMemory {
 
     /// A spare that nothing uses. The caller holds the ledger.
     pub(super) fn take_spare(&self, (class, segmented): (Class, bool)) -> Option<*const Arena> {
-        while !segmented {
+        if segmented {
+            return None;
+        }
+        loop {
             let spare = self.ended.take(class)? as *const Arena;
             // SAFETY: what goes leaves the spares before.
             let arena = unsafe { &*spare };
@@ -245,7 +271,6 @@ impl DeviceMemory {
                 return Some(spare);
             }
         }
-        None
     }
 
     /// Takes an arena without blocks and memory out of everything that leads to it; none: not now. The
@@ -277,8 +302,8 @@ impl DeviceMemory {
         let mut index = 0;
         loop {
             let found = self.books.with_members(|arenas| {
-                let is_it = |arena: &Box<Arena>| arena.is_spare() || arena.has_ended();
-                let at = arenas.get(index..)?.iter().position(is_it)?;
+                let all = arenas.get(index..)?.iter();
+                let at = all.map(|arena| arena.is_nobodys()).position(|is_it| is_it)?;
                 index += at + 1;
                 Some(&raw const *arenas[index - 1])
             });
@@ -286,7 +311,7 @@ impl DeviceMemory {
             // SAFETY: a member, which lives as long as this thread is inside.
             let arena = unsafe { &*arena };
             let guard = arena.lock.guard();
-            let is_it = (arena.is_spare() || arena.has_ended()) && arena.is_bare();
+            let is_it = arena.is_nobodys() && arena.is_bare();
             let gone = if is_it { self.take_out(arena) } else { None };
             drop(guard);
             if let Some(gone) = gone {

@@ -11,7 +11,6 @@ use super::arena::{Arena, ArenaState, Request};
 use super::bins::{Bins, WHOLE_WALK};
 use super::block::{Block, NONE, State, UNIT};
 use super::segment::alias::BORROWED;
-use super::virtual_memory::VirtualMemory;
 use crate::error::{Error, Result};
 use crate::external::Marker;
 use crate::stream::Stream;
@@ -323,7 +322,7 @@ impl ArenaState {
     }
 
     /// Makes a block free in a guest's order, and merges it with neighbours that are; gives the block.
-    fn release_to_guest(&mut self, index: usize, id: u32) -> u32 {
+    pub(super) fn release_to_guest(&mut self, index: usize, id: u32) -> u32 {
         let Block { previous, next, .. } = self.blocks[id];
         let end = Order::Guest(index).end();
         let is_its = |state: &ArenaState, id: u32| {
@@ -472,34 +471,5 @@ impl ArenaState {
         }
         let window = self.window_of(low, self.last);
         Some((window, window.units()))
-    }
-
-    /// Maps `units`, a multiple of the granularity, at the end, free in a guest's order.
-    pub(super) fn grow_for(
-        &mut self,
-        memory: &VirtualMemory,
-        arena: &Arena,
-        index: usize,
-        units: u32,
-    ) -> Result<()> {
-        self.blocks.prepare(1)?;
-        let limit = self.segment.aliases.floor(arena.slot_units());
-        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
-            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
-        }
-        let growth = (u64::from(units) * UNIT, self.pieces());
-        self.segment.map(memory, arena.base, self.end(), growth)?;
-        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
-        if wilderness != NONE {
-            self.bins.insert(&mut self.blocks, wilderness);
-        }
-        let id = self.new_block(self.end(), units, State::Guest);
-        self.blocks.link(id, self.last, NONE);
-        if self.last == NONE {
-            self.first = id;
-        }
-        self.last = id;
-        self.release_to_guest(index, id);
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Where an arena has memory: growing at its end or into holes, and giving back what is free, which
 //! leaves holes: addresses without memory between others that have some.
 
-use super::arena::ArenaState;
+use super::arena::{Arena, ArenaState};
 use super::block::{Block, NONE, State, UNIT};
 use super::segment::reach;
 use super::virtual_memory::VirtualMemory;
@@ -148,6 +148,35 @@ impl ArenaState {
         let growth = (u64::from(units) * UNIT, self.pieces());
         self.segment.map(memory, base, self.end(), growth)?;
         self.extend(units);
+        Ok(())
+    }
+
+    /// Maps `units`, a multiple of the granularity, at the end, free in a guest's order.
+    pub(super) fn grow_for(
+        &mut self,
+        memory: &VirtualMemory,
+        arena: &Arena,
+        index: usize,
+        units: u32,
+    ) -> Result<()> {
+        self.blocks.prepare(1)?;
+        let limit = self.segment.aliases.floor(arena.slot_units());
+        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
+            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
+        }
+        let growth = (u64::from(units) * UNIT, self.pieces());
+        self.segment.map(memory, arena.base, self.end(), growth)?;
+        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
+        if wilderness != NONE {
+            self.bins.insert(&mut self.blocks, wilderness);
+        }
+        let id = self.new_block(self.end(), units, State::Guest);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release_to_guest(index, id);
         Ok(())
     }
 
@@ -333,8 +362,7 @@ impl ArenaState {
 
     /// The same, where there is no wilderness.
     pub(super) fn drop_holes_at_end(&mut self) {
-        while self.last != NONE
-            && matches!(self.blocks[self.last].state, State::Hole | State::Gap)
+        while self.last != NONE && matches!(self.blocks[self.last].state, State::Hole | State::Gap)
         {
             let hole = self.last;
             if self.blocks[hole].state == State::Gap {

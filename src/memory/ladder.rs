@@ -283,7 +283,8 @@ impl DeviceMemory {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let Some(slot) = state.slots.last().filter(|_| state.outgrows(units, step, arena.slot_units()))
+        let Some(slot) =
+            state.slots.last().filter(|_| state.outgrows(units, step, arena.slot_units()))
         else {
             return;
         };

@@ -26,8 +26,10 @@ impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
         if table.is_null() {
             return &self.arenas[index];
         }
-        // SAFETY: the table has a place for each slot of the reservation, and lives as long as that.
-        unsafe { &*table.add(index) }
+        // SAFETY: the table has a place for each slot of the reservation.
+        let place = unsafe { table.add(index) };
+        // SAFETY: the table lives as long as the reservation.
+        unsafe { &*place }
     }
 
     /// What the slot of an address holds, and the offset in it.
@@ -164,16 +166,14 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
             entry.device.load(Ordering::Relaxed) as i32 == device
                 && entry.table.load(Ordering::Relaxed).is_null()
         };
-        entries.filter(|(_, entry)| is_its(entry)).find_map(
-            |(reservation, entry)| {
-                let bytes = 1 << entry.shift.load(Ordering::Relaxed);
-                let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
-                let mut arenas = entry.arenas[..slots].iter();
-                let index = arenas.position(|arena| arena.load(Ordering::Relaxed).is_null())?;
-                let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
-                Some(Slot { reservation, index, count: 1, base, bytes })
-            },
-        )
+        entries.filter(|(_, entry)| is_its(entry)).find_map(|(reservation, entry)| {
+            let bytes = 1 << entry.shift.load(Ordering::Relaxed);
+            let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
+            let mut arenas = entry.arenas[..slots].iter();
+            let index = arenas.position(|arena| arena.load(Ordering::Relaxed).is_null())?;
+            let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
+            Some(Slot { reservation, index, count: 1, base, bytes })
+        })
     }
 
     /// The slot of a reservation with a table of its own that has so many places from `index`.

@@ -24,7 +24,7 @@ const REMEMBERED: usize = 4;
 /// What a route remembers: the stream, and the arena that serves it there.
 #[derive(Clone, Copy)]
 struct Served {
-    /// Its serial number.
+    /// By which it is remembered.
     stream: u64,
     arena: *const Arena,
 }
@@ -185,10 +185,10 @@ pub fn recall<'a>(
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
         let route = routes.0.iter().rev().find(is_it)?;
         route.served.iter().flatten().find_map(|served| {
-            if served.stream != stream.serial {
+            if served.stream != stream.served.load(Ordering::Acquire) {
                 return None;
             }
-            // SAFETY: an arena of a pool that lives, and of a stream that does, stays.
+            // SAFETY: an arena of a pool that lives, which has not left its stream, stays.
             let arena = unsafe { &*served.arena };
             (arena.kind() == kind).then_some(arena)
         })
@@ -201,7 +201,8 @@ pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
     with_own(|routes| {
         let is_it = |route: &&mut Route| route.device == device && route.generation == generation;
         if let Some(route) = routes.0.iter_mut().rev().find(is_it) {
-            route.served[route.next] = Some(Served { stream: stream.serial, arena });
+            let stream = stream.served.load(Ordering::Acquire);
+            route.served[route.next] = Some(Served { stream, arena });
             route.next = (route.next + 1) % REMEMBERED;
         }
     });

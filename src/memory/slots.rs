@@ -91,7 +91,9 @@ impl Window {
             from -= 1;
             let first = index << STEP;
             index = if highest { first + (1 << STEP) - 1 } else { first };
-            (first..first + (1 << STEP)).filter(|at| *at != index).for_each(|at| self.flip(from, at));
+            (first..first + (1 << STEP))
+                .filter(|at| *at != index)
+                .for_each(|at| self.flip(from, at));
         }
         Some((index << (STEP * level), 1 << (STEP * level)))
     }
@@ -205,7 +207,8 @@ mod tests {
             if next(2) == 0 || taken.is_empty() {
                 if let Some((index, count)) = window.take(next(4) as u32, next(2) == 0) {
                     assert!(index + count <= places && index % count == 0);
-                    let is_apart = |&(at, many): &(usize, usize)| at + many <= index || index + count <= at;
+                    let is_apart =
+                        |&(at, many): &(usize, usize)| at + many <= index || index + count <= at;
                     assert!(taken.iter().all(is_apart));
                     taken.push((index, count));
                 }

@@ -34,7 +34,9 @@ impl ArenaState {
             mapped += if is_served { block.bytes() } else { 0 };
             match block.state {
                 State::Vacant => return Err(format!("block {id} is vacant")),
-                State::Hole | State::Gap if block.next == NONE => return Err("a hole at the end".into()),
+                State::Hole | State::Gap if block.next == NONE => {
+                    return Err("a hole at the end".into());
+                }
                 State::Hole if below != NONE && self.blocks[below].state == State::Hole => {
                     return Err(format!("blocks {below} and {id} are neighbouring holes"));
                 }
