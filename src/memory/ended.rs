@@ -126,7 +126,7 @@ impl Arena {
     fn has_no_blocks(&self) -> bool {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { self.state() };
-        state.active_blocks == 0 && state.limbo.is_empty() && state.exported == 0
+        state.active_blocks == 0 && state.limbo.is_empty() && state.exported() == 0
     }
 }
 

@@ -132,10 +132,11 @@ fn threads_that_end_leave_nothing() {
         }
         assert!(arenas(bench) <= 8, "{}", arenas(bench));
         assert_eq!(reservations(bench), 1);
-        bench.empty_cache();
-        assert_eq!((bench.reserved(), arenas(bench)), (0, 0));
-        // This thread was inside all the time.
-        forget_until(bench, || streams(bench) == 0);
+        // The last thread may be on its way out still.
+        while arenas(bench) > 0 {
+            bench.empty_cache();
+        }
+        assert_eq!(bench.reserved(), 0);
     });
 }
 
