@@ -41,20 +41,6 @@ suite() {
         "$ctest" --preset "$1" --parallel "$(jobs)" --repeat "until-pass:$again"
 }
 
-# A file is one room. What is generated, or not ours, has no limit.
-files_are_short() {
-    local file lines long=0
-    while read -r file; do
-        lines=$(wc -l <"$file")
-        [ "$lines" -le 500 ] || { echo "$file has $lines lines: look for a second noun"; long=1; }
-    done < <(git ls-files --cached --others --exclude-standard -- \
-        '*.rs' '*.c' '*.cc' '*.h' '*.hpp' '*.py' '*.sh' '*.cu' '*.cmake' ':!include/tcuda.h' ':!abi/')
-    return $long
-}
-
-if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    step "files of at most 500 lines" files_are_short
-fi
 if cargo fmt --version >/dev/null 2>&1; then
     step "format" cargo fmt --check
 else
