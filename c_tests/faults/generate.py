@@ -85,7 +85,7 @@ class Generator:
     def function(self, function):
         parameters = ", ".join(declaration(p) for p in function.parameters) or "void"
         types = ", ".join(p.type for p in function.parameters) or "void"
-        yield f"tcuda_status {function.name}({parameters})"
+        yield f"tcuda_status ({function.name})({parameters})"
         yield "{"
         yield f"    static tcuda_status (*next)({types});"
         yield "    watch_call call;"
