@@ -84,14 +84,16 @@ static void what_is_no_tensor_is_refused(void)
     CHECK_OK(tcuda_generator_destroy(generator));
     refuses(TCUDA_STATUS_INVALID_HANDLE, tcuda_random_uniform(&good, 0, 1, generator, NULL),
         "generator");
-    /* Of a capsule that must not be written. */
+    /* Of a capsule whose memory must not be written. */
     struct { uint32_t major, minor; void *manager; void (*deleter)(void *); uint64_t flags;
         tcuda_tensor tensor; } capsule = { .major = 1, .flags = 1, .tensor = good };
+    capsule.tensor.data = allocate(BYTES, TCUDA_CURRENT_DEVICE, NULL);
     tcuda_tensor constant;
     CHECK_OK(tcuda_tensor_from_dlpack((struct DLManagedTensorVersioned *)(void *)&capsule, &constant));
     refuses(invalid, tcuda_random_uniform(&constant, 0, 1, NULL, NULL), "read-only");
     CHECK_OK(tcuda_random_bernoulli_tensor(&good, &constant, NULL, NULL));
     CHECK_OK(tcuda_tensor_release(&constant));
+    CHECK_OK(tcuda_free(capsule.tensor.data));
     CHECK_EQ(offset(), 12);
     /* Freed memory. */
     bad = good, bad.data = allocate(1 << 21, TCUDA_CURRENT_DEVICE, NULL);

@@ -2,13 +2,13 @@
 
 use crate::epoch::{Fence, Members, Presence, Retired, Visit};
 use crate::error::{Error, Result};
-use crate::once::Once;
-use crate::rank::Rank;
 use crate::watch::{self, Watcher};
 use crate::{runtime, sync, turn};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 use std::time::{Duration, Instant};
 
 /// The thread block of `thread.c`.
@@ -99,7 +99,11 @@ pub fn address() -> usize {
 static MEMBERS: Members = Members::new();
 static RETIRED: Retired = Retired::new();
 
-static KEY: Once<libc::pthread_key_t> = Once::new(Rank::ONCE);
+static KEY: AtomicU32 = AtomicU32::new(0);
+/// The process in which a thread makes the key and the handlers, or one of these.
+static PREPARED_BY: AtomicI32 = AtomicI32::new(UNPREPARED);
+const UNPREPARED: i32 = 0;
+const PREPARED: i32 = -1;
 static MODE: AtomicU32 = AtomicU32::new(MODE_UNKNOWN);
 const MODE_UNKNOWN: u32 = 0;
 /// membarrier works, so that entering needs no fence.
@@ -305,26 +309,8 @@ fn register(block: &'static Block) -> Result<()> {
         let works = sync::register_heavy_fence();
         choose(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
     }
-    let key = *KEY.get_or_try_init(|| {
-        let mut key = 0;
-        // SAFETY: `key` is writable; the destructor is ours, and the library is never unloaded.
-        let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
-        if failed != 0 {
-            return Err(Error::OutOfHostMemory("a thread's state"));
-        }
-        // Once: registered twice, the first would lock what the second locks again.
-        // SAFETY: the handlers live in a library that is never unloaded.
-        let failed =
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-        if failed != 0 {
-            // Without them a child would use what it must not: nobody enters, and the next call
-            // tries again.
-            // SAFETY: just made, and no thread has a value under it.
-            unsafe { libc::pthread_key_delete(key) };
-            return Err(Error::OutOfHostMemory("the handlers of forks"));
-        }
-        Ok(key)
-    })?;
+    prepare()?;
+    let key = KEY.load(Ordering::Relaxed);
     let address = std::ptr::from_ref(block) as usize;
     MEMBERS.join(&block.presence, || {
         // SAFETY: the key exists; the value is only handed back to `leave`.
@@ -332,6 +318,52 @@ fn register(block: &'static Block) -> Result<()> {
         if failed == 0 { Ok(()) } else { Err(Error::OutOfHostMemory("a thread's state")) }
     })?;
     block.registered.store(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes the key of threads' destructors and registers the handlers of forks, once. No lock guards this: a
+/// fork that comes before the handlers are there would leave it held in the child for ever. A child of a
+/// process that was at it does it anew.
+fn prepare() -> Result<()> {
+    // SAFETY: it has no conditions.
+    let own = unsafe { libc::getpid() };
+    loop {
+        match PREPARED_BY.load(Ordering::Acquire) {
+            PREPARED => return Ok(()),
+            pid if pid == own => sync::nap(),
+            pid => {
+                let exchanged =
+                    PREPARED_BY.compare_exchange(pid, own, Ordering::AcqRel, Ordering::Relaxed);
+                if exchanged.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    let made = make_key_and_handlers();
+    let state = if made.is_ok() { PREPARED } else { UNPREPARED };
+    PREPARED_BY.store(state, Ordering::Release);
+    made
+}
+
+fn make_key_and_handlers() -> Result<()> {
+    let mut key = 0;
+    // SAFETY: `key` is writable; the destructor is ours, and the library is never unloaded.
+    let failed = unsafe { libc::pthread_key_create(&mut key, Some(leave)) };
+    if failed != 0 {
+        return Err(Error::OutOfHostMemory("a thread's state"));
+    }
+    KEY.store(key, Ordering::Relaxed);
+    // Last, and once: registered twice, the first would lock what the second locks again.
+    // SAFETY: the handlers live in a library that is never unloaded.
+    let failed =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    if failed != 0 {
+        // Without them a child would use what it must not: nothing enters, and the next call tries again.
+        // SAFETY: just made, and no thread has a value under it.
+        unsafe { libc::pthread_key_delete(key) };
+        return Err(Error::OutOfHostMemory("the handlers of forks"));
+    }
     Ok(())
 }
 
@@ -366,6 +398,8 @@ unsafe extern "C" fn after_fork() {
 
 /// In the child only the forking thread exists.
 unsafe extern "C" fn in_child() {
+    // The handlers are there, though the thread that registered them may not have said so yet.
+    PREPARED_BY.store(PREPARED, Ordering::Release);
     FORKS.store(0, Ordering::SeqCst);
     crate::ipc::close_in_child();
     crate::sanitizer::in_child();

@@ -152,8 +152,8 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
 /// Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
 /// last handle of it goes it must not be any thread's current stream any more: from then on memory
 /// that was used on it waits for what it holds at that moment, and for nothing later.
-/// Borrowed handles of it are good as long as a handle that is not borrowed; afterwards the library
-/// forgets the stream.
+/// When its last handle from this function goes, the library forgets the stream, and handles of it
+/// from tcuda_stream_current and tcuda_stream_exchange are stale.
 /// (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external)
 ///
 /// @param device     the device of the stream, whose primary context it must belong to
