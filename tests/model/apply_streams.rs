@@ -68,6 +68,9 @@ impl World {
         if let Some(native) = native {
             api::native::destroy(device, native);
             self.has_recycled = true;
+            if let What::Queue(queue) = what {
+                self.ended.insert(queue);
+            }
         }
     }
 

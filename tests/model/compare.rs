@@ -24,7 +24,9 @@ impl World {
                 Settled::Nothing => false,
                 // Where streams share, others' memory was wanted, or the block is in another's arena.
                 Settled::Arena { held: arena, .. } => {
-                    self.machine.shares || arena.is_of_arena(&held)
+                    self.machine.shares
+                        || arena.is_of_arena(&held)
+                        || self.ended.contains(&held.queue)
                 }
                 Settled::All { .. } => true,
             };

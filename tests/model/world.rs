@@ -7,7 +7,7 @@ use super::hands::{Hands, THREADS};
 use super::ops::{How, Injected, On, Op, SLOTS};
 use super::order::{Kind, Order, Point};
 use super::view::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The simulated machine of a program.
 #[derive(Clone, Debug)]
@@ -105,6 +105,8 @@ pub struct World {
     pub has_lost: bool,
     /// Native handles may have come back for another stream.
     pub has_recycled: bool,
+    /// Queues whose stream is gone: their memory serves others at any allocation.
+    pub ended: BTreeSet<usize>,
     pub log: Vec<String>,
 }
 
@@ -132,6 +134,7 @@ impl World {
             armed: None,
             has_lost: false,
             has_recycled: false,
+            ended: BTreeSet::new(),
             log: Vec::new(),
         };
         world.begin();
@@ -162,6 +165,7 @@ impl World {
         self.stats = (0..devices).map(|_| Stats::default()).collect();
         self.has_lost = false;
         self.has_recycled = false;
+        self.ended.clear();
         for who in 0..THREADS {
             self.current[who] = self.legacy.iter().map(|queue| What::Queue(*queue)).collect();
             self.device[who] = 0;
