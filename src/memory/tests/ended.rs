@@ -122,12 +122,14 @@ fn threads_that_end_leave_nothing() {
     on_machine("memory=80GiB", |bench| {
         for _ in 0..300 {
             std::thread::scope(|scope| {
-                scope.spawn(|| {
+                let thread = scope.spawn(|| {
                     let _inside = thread::enter().unwrap();
                     let own = bench.device.streams.external(bench.device, PER_THREAD).unwrap();
                     let blocks = [1000, 3 * MIB].map(|bytes| bench.malloc(own, bytes));
                     blocks.into_iter().for_each(|block| bench.free(block));
                 });
+                // A scope does not wait for destructors of its threads; this does.
+                thread.join().unwrap();
             });
         }
         assert!(arenas(bench) <= 16, "{}", arenas(bench));
