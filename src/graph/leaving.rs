@@ -1,4 +1,4 @@
-//! What a graph holds, and how it is given back: the memory of a graph that is gone is nobody's before
+//! What a graph holds, and how it is given back: the memory of a graph that is gone is unowned before
 //! its last launches are over, on whatever streams those were.
 
 use super::Registered;

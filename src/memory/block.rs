@@ -17,7 +17,7 @@ pub const NONE: u32 = 0;
 pub enum State {
     /// An index that is not in use.
     Vacant = 0,
-    /// Mapped, and nobody's.
+    /// Mapped, and unowned.
     Free = 1,
     /// Held by the host.
     Allocated = 2,

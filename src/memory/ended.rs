@@ -83,7 +83,7 @@ impl Ended {
 }
 
 impl Arena {
-    /// Is it nobody's: has its pool ended, or its stream where the pool is that of all?
+    /// Is it unowned: has its pool ended, or its stream where the pool is that of all?
     fn has_ended(&self) -> bool {
         let pool = self.pool();
         if pool != PoolId::DEFAULT && !pool.is_alive() {
@@ -131,7 +131,7 @@ impl Arena {
 }
 
 impl DeviceMemory {
-    /// Looks at a few members, and ends those that are nobody's. The caller holds no lock.
+    /// Looks at a few members, and ends those that are unowned. The caller holds no lock.
     pub(super) fn look_for_ended(&self, runtime: &Runtime, device: &Device) {
         device.streams.forget_ended(runtime, false);
         let mut found = [std::ptr::null::<Arena>(); LOOKS];
@@ -167,7 +167,7 @@ impl DeviceMemory {
         self.mark_streams_of_stranded(marker);
     }
 
-    /// Ends all members that are nobody's, before a stream is captured: what is captured cannot be asked whether
+    /// Ends all members that are unowned, before a stream is captured: what is captured cannot be asked whether
     /// it is done. The caller holds no lock.
     pub(crate) fn end_all(&self, runtime: &Runtime) {
         let mut index = 0;
@@ -184,7 +184,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Ends an arena that is nobody's, as far as no work uses what it has.
+    /// Ends an arena that is unowned, as far as no work uses what it has.
     fn end(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut leaving = Leaving::new();
@@ -266,7 +266,7 @@ impl DeviceMemory {
             // SAFETY: what goes leaves the spares before.
             let arena = unsafe { &*spare };
             arena.set_role(Role::Serving);
-            // A thread that had it before it was nobody's may have come late.
+            // A thread that had it before it was unowned may have come late.
             if arena.is_unused() {
                 return Some(spare);
             }
@@ -297,7 +297,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Has all members go that are nobody's and have nothing.
+    /// Has all members go that are unowned and have nothing.
     pub(super) fn drop_ended(&self) {
         let mut index = 0;
         loop {

@@ -312,7 +312,7 @@ impl Stacks {
         let frames = self.stacks.get(id);
         let native = frames.iter().position(|id| self.frame(*id).address != 0);
         let (named, native) = frames.split_at(native.unwrap_or(frames.len()));
-        // The host called a function of ours; what that called in turn is nobody's concern.
+        // The host called a function of ours; what that called in turn is unowned concern.
         let is_entry = |id: &u32| self.name(self.frame(*id)).starts_with(b"tcuda_");
         let entry = native.iter().position(is_entry).unwrap_or(0);
         named.iter().chain(&native[entry..]).copied()

@@ -252,7 +252,7 @@ impl ArenaState {
         let Ended { class, mut blocks, bytes: _, mut requested, mut next } =
             self.end_alone(arena, id);
         let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
-        // What is nobody's own stays as it is.
+        // What is unowned own stays as it is.
         let is_plain = uses == 0 && self.segment.aliases.is_empty();
         while is_plain && next != NONE && next == above {
             let Block { units: more, next: after, bin_next, requested: asked, uses, .. } =

@@ -2,7 +2,7 @@
 //!
 //! A pool is a number with references: of its handle, and of each thread that is routed to it. Arenas
 //! say whose they are, so that a pool owns nothing; when the last reference goes its arenas are
-//! nobody's, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
+//! unowned, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
 //! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
 
 use super::backend::Server;

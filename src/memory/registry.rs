@@ -184,7 +184,7 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         Slot { reservation, index, count, base, bytes: (count as u64) << shift }
     }
 
-    /// Makes an arena reachable by the addresses of a slot; NULL: the slot is nobody's any more. One
+    /// Makes an arena reachable by the addresses of a slot; NULL: the slot is unowned now. One
     /// thread at a time changes a slot.
     pub fn publish(&self, slot: &Slot, arena: *mut T) {
         let entry = &self.entries[slot.reservation];

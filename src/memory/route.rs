@@ -248,7 +248,7 @@ impl DeviceMemory {
         if segmented { Ok(()) } else { self.virtual_memory.prepare() }
     }
 
-    /// A new arena, nobody's yet. The caller holds the ledger.
+    /// A new arena, unowned yet. The caller holds the ledger.
     #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
     fn add_arena(
         &self,

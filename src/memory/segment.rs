@@ -123,7 +123,7 @@ impl Mapping {
 /// The mappings of an arena, in address order.
 pub struct Segment {
     mappings: Vec<Mapping>,
-    /// What a failed growth mapped and could not unmap again: in nobody's count, tried again later.
+    /// What a failed growth mapped and could not unmap again: in unowned count, tried again later.
     stranded: Vec<Mapping>,
     /// Further addresses of what is mapped.
     pub(super) aliases: Aliases,

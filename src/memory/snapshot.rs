@@ -23,7 +23,7 @@ use crate::text::Text;
 /// What a block is, in PyTorch's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
-    /// Cached, and nobody's.
+    /// Cached, and unowned.
     Inactive,
     /// Held by the host.
     ActiveAllocated,

@@ -242,7 +242,7 @@ impl VirtualMemory {
         REGISTRY.publish(slot, arena.cast_mut());
     }
 
-    /// A slot is nobody's any more; nothing is mapped in it. The caller holds the device's ledger.
+    /// A slot is unowned now; nothing is mapped in it. The caller holds the device's ledger.
     pub(super) fn give_slot(&self, slot: &Slot) {
         REGISTRY.publish(slot, std::ptr::null_mut());
         let mut windows = self.windows.lock();

@@ -239,7 +239,7 @@ impl Table {
         }
         let is_long = self.end > FEW;
         let words = if is_long { MANY } else { FEW };
-        // What follows the entries is nobody's, but the driver copies all of it.
+        // What follows the entries is unowned, but the driver copies all of it.
         self.words[self.end..words].fill(MaybeUninit::new(0));
         // SAFETY: the words up to the last entry were written, and the rest of them just now.
         let words = unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), words) };

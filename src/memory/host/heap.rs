@@ -58,7 +58,7 @@ pub struct Heap {
     shift: u32,
     pub blocks: Blocks,
     bins: Bins,
-    /// Segment of a window, counted from 1; 0: nobody's.
+    /// Segment of a window, counted from 1; 0: unowned.
     windows: Vec<u32>,
     pub segments: Vec<Option<Segment>>,
     pub uses: Uses,
@@ -257,7 +257,7 @@ impl Heap {
         self.blocks.give(next);
     }
 
-    /// Windows in a row that are nobody's.
+    /// Windows in a row that are unowned.
     fn take_windows(&mut self, count: usize) -> Result<usize> {
         let mut row = 0;
         for (index, window) in self.windows.iter().enumerate() {

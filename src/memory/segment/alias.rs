@@ -393,7 +393,7 @@ impl ArenaState {
         block.oversize = request.oversize;
         block.uses = BORROWED;
         if units > request.units {
-            // It is nobody's, and in no bin.
+            // It is unowned, and in no bin.
             let rest = self.new_block(start + request.units, units - request.units, State::Free);
             self.blocks.link(rest, id, NONE);
             self.free_blocks += 1;

@@ -19,7 +19,7 @@ impl Random {
 }
 
 const BASE: u64 = 4096;
-/// Blocks of up to so many bytes, each anywhere in as many, then as many that are nobody's.
+/// Blocks of up to so many bytes, each anywhere in as many, then as many that are unowned.
 const BLOCK: u64 = 48;
 const BLOCKS: u64 = 4;
 
