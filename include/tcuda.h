@@ -20,7 +20,8 @@
  *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
  * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
  *            undefined. What comes through T ** is the caller's, to be destroyed once, in any order
- *            (objects keep what they need alive); what is "borrowed" is not, and stays valid.
+ *            (objects keep what they need alive); what is "borrowed" is not, and stays valid;
+ *            of a stream of the host's, as long as a handle of tcuda_stream_from_external.
  *            Handles are never const: they name an object and are not read through.
  * destroy    Returns a status, because a stale handle, which void would swallow, is the very bug to
  *            report; unique_ptr, Drop, finalizers and ffi.gc may ignore it. NULL is OK: no-op.
@@ -1262,7 +1263,7 @@ typedef struct tcuda_segment_info {
 
 /** What a block is, by torch's names: TCUDA_BLOCK_... */
 typedef int32_t tcuda_block_state;
-#define TCUDA_BLOCK_INACTIVE 0         /**< "inactive": cached, and nobody's. */
+#define TCUDA_BLOCK_INACTIVE 0         /**< "inactive": cached, not allocated. */
 #define TCUDA_BLOCK_ACTIVE_ALLOCATED 1 /**< "active_allocated": held by the host. */
 /** "active_pending_free": freed, but awaiting streams of tcuda_record_stream. */
 #define TCUDA_BLOCK_ACTIVE_PENDING_FREE 2

@@ -19,7 +19,7 @@ pub(super) static SNAPSHOTS: Table<Snapshot> = Table::new(4, "snapshot");
 
 /// What a block is, by torch's names: TCUDA_BLOCK_...
 pub type tcuda_block_state = i32;
-/// "inactive": cached, and unowned.
+/// "inactive": cached, not allocated.
 pub const TCUDA_BLOCK_INACTIVE: tcuda_block_state = 0;
 /// "active_allocated": held by the host.
 pub const TCUDA_BLOCK_ACTIVE_ALLOCATED: tcuda_block_state = 1;

@@ -20,7 +20,8 @@
  *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
  * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
  *            undefined. What comes through T ** is the caller's, to be destroyed once, in any order
- *            (objects keep what they need alive); what is "borrowed" is not, and stays valid.
+ *            (objects keep what they need alive); what is "borrowed" is not, and stays valid;
+ *            of a stream of the host's, as long as a handle of tcuda_stream_from_external.
  *            Handles are never const: they name an object and are not read through.
  * destroy    Returns a status, because a stale handle, which void would swallow, is the very bug to
  *            report; unique_ptr, Drop, finalizers and ffi.gc may ignore it. NULL is OK: no-op.
