@@ -164,7 +164,7 @@ static void history_round(int64_t number)
     CHECK_OK(tcuda_host_malloc(1000, &pinned));
     CHECK_OK(tcuda_host_free(pinned));
     CHECK_OK(tcuda_free(block));
-    if (number % 1024 == 1023)
+    if (number % (1 << 16) == (1 << 16) - 1)
         start_history(); /* anew */
 }
 
@@ -278,9 +278,9 @@ static void watching_round(int64_t number)
 }
 
 const kind memory_kinds[] = {
-    { "pools", pool_round, .share = 4, .grows = "statistics and a slot of each stay" },
-    { "sleeping pools", sleeping_pool_round, .share = 4, .grows = "statistics and a slot of each stay" },
-    { "pools of torch", torch_round, .share = 4, .grows = "statistics and a slot of each stay" },
+    { "pools", pool_round, .share = 4 },
+    { "sleeping pools", sleeping_pool_round, .share = 4 },
+    { "pools of torch", torch_round, .share = 4 },
     { "allocators of hosts", allocator_round, .share = 1 },
     { "observers", observer_round, .share = 1 },
     { "allocations", allocation_round, .share = 1 },
@@ -292,11 +292,11 @@ const kind memory_kinds[] = {
     { "snapshots", snapshot_round, .share = 4, .heap_kib = 512 },
     { "statistics", scope_round, .share = 1 },
     { "sanitizer", sanitizer_round, .begin = start_sanitizer, .end = stop_sanitizer,
-        .heap_kib = 4096 },
+        .heap_kib = 512 },
     { "sanitizer, races", race_round, .begin = start_sanitizer, .end = stop_sanitizer,
-        .heap_kib = 4096 },
+        .heap_kib = 512 },
     { "sanitizer, external", external_watched_round, .share = 4, .begin = start_sanitizer,
-        .end = stop_sanitizer, .grows = "a slot stays" },
+        .end = stop_sanitizer, .heap_kib = 512 },
     { "sanitizer, on and off", watching_round, .share = 4 },
     { NULL, NULL, .share = 0 },
 };

@@ -249,11 +249,9 @@ static void fault_round(int64_t number)
 #define WITH_FUNCTION .begin = with_function, .end = without_function
 
 const kind object_kinds[] = {
-    { "graphs", graph_round, .share = 4, ON_DATA, .grows = "statistics and a slot of the pool stay" },
-    { "graphs, all of them", template_round, .share = 10, ON_DATA,
-        .grows = "statistics and a slot of the pool stay" },
-    { "graphed callables", callable_round, .share = 20, ON_DATA,
-        .grows = "statistics and a slot of the pool stay" },
+    { "graphs", graph_round, .share = 4, ON_DATA },
+    { "graphs, all of them", template_round, .share = 10, ON_DATA },
+    { "graphed callables", callable_round, .share = 20, ON_DATA },
     { "generators", generator_round, ON_DATA },
     { "tensors", tensor_round, ON_DATA },
     { "functions, not called", unread_function_round, .share = 4 },

@@ -15,7 +15,6 @@ typedef struct kind {
     void (*begin)(void);           /* before the first; false from may_run leaves the kind out */
     void (*end)(void);
     int64_t heap_kib;   /* what its heap may grow by besides: where what is over goes from time to time */
-    const char *grows; /* why it still grows, or NULL: then a growth is no failure */
 } kind;
 
 /* Leaves a kind out, where the machine lacks something: ends its process. */

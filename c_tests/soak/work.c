@@ -297,11 +297,11 @@ static void range_round(int64_t number)
 
 const kind work_kinds[] = {
     { "streams", stream_round, .share = 1 },
-    { "external streams", external_round, .grows = "a stream's record and its event stay" },
-    { "external with memory", external_memory_round, .share = 4, .grows = "a slot stays" },
+    { "external streams", external_round, .share = 1 },
+    { "external with memory", external_memory_round, .share = 4 },
     { "threads", thread_round, .share = 4 },
     { "threads, no call", plain_thread_round, .share = 4 },
-    { "per-thread streams", per_thread_round, .share = 4, .grows = "a slot stays" },
+    { "per-thread streams", per_thread_round, .share = 4 },
     { "threads, open scopes", forgetful_round, .share = 4, .begin = begin_forgetful, .end = end_forgetful },
     { "events", event_round, ON_A_STREAM },
     { "interprocess events", ipc_event_round, .share = 4, ON_A_STREAM },

@@ -111,10 +111,11 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         new.spans.try_reserve_exact(count as usize).ok()?;
         new.vacant.try_reserve_exact(count as usize - ids.iter().count()).ok()?;
         new.ids.try_reserve(ids.iter().count()).ok()?;
+        // The lowest is taken first, so that the table becomes short again.
+        new.vacant.extend((1..=count).rev().filter(|id| !ids.has(*id)));
         for id in 1..=count {
             new.spans.push(NOTHING);
             if !ids.has(id) {
-                new.vacant.push(id);
                 continue;
             }
             let list = self.get(id);
@@ -128,9 +129,11 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         Some(new)
     }
 
-    /// About how much host memory it takes.
+    /// About how much host memory its lists take. Vacant ids count for nothing: a table that counted them
+    /// would seem full at once, and would take more ids each time it is emptied.
     fn bytes(&self) -> usize {
-        self.items.len() * size_of::<T>() + self.spans.len() * BYTES_OF_AN_ID
+        let lists = self.spans.len() - self.vacant.len();
+        self.items.len() * size_of::<T>() + lists * BYTES_OF_AN_ID
     }
 
     /// A copy to be read.
@@ -244,8 +247,11 @@ impl Stacks {
     pub fn keep_only(&mut self, ids: &Ids, walked: usize) -> Stacks {
         let new = self.only(ids);
         let left = new.as_ref().unwrap_or(self).bytes();
-        // So much comes before the next search that its cost is a small share of storing it.
-        let most = left + left.max(walked.saturating_mul(16)).max(LEAST);
+        // So much comes before the next search that its cost is a small share of storing it. It passes each
+        // id as well, but what comes until then must fit into the vacant ones.
+        let ids = self.texts.spans.len() + self.frame_count() + self.count();
+        let more = left.max(walked.saturating_mul(16)).max(ids.saturating_mul(8));
+        let most = left + more.max(LEAST);
         match new {
             Some(new) => std::mem::replace(self, Stacks { most, ..new }),
             None => {
@@ -463,6 +469,25 @@ mod tests {
         let none = stacks.no_ids().unwrap();
         drop(stacks.keep_only(&none, 0));
         assert_eq!((stacks.count(), stacks.frame_count(), stacks.bytes()), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_largest_id_does_not_grow_while_the_last_stack_is_named() {
+        let mut stacks = Stacks::new();
+        let (mut line, mut longest) = (0, 0);
+        for search in 0..100 {
+            let mut last = 0;
+            while !stacks.are_many() {
+                line += 1;
+                last = stacks.keep(&mut [named("inner", line)].into_iter(), &[]);
+            }
+            let mut wanted = stacks.no_ids().unwrap();
+            wanted.add(last);
+            drop(stacks.keep_only(&wanted, 0));
+            assert_eq!(lines(&stacks, last), [("inner".to_owned(), line)]);
+            longest = if search == 0 { 2 * stacks.count() } else { longest };
+            assert!(stacks.count() <= longest, "{} after {search} searches", stacks.count());
+        }
     }
 
     #[test]
