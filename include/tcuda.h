@@ -42,7 +42,9 @@
  * Lists      In: (items, count). Out: (items, capacity, count): the rule for text, in elements.
  * Callbacks  user_data comes first; they must not unwind. destroy(user_data) runs once, when the
  *            library lets go of it; a failed registration takes nothing.
- * Threads    Any call, any thread, any time. Current device, streams, last error: thread-local. */
+ * Threads    Any call, any thread, any time. Current device, streams, last error: thread-local.
+ *            pthread_cancel waits for the end of a call, also in its callbacks, which must not
+ *            enable cancellation; a thread whose cancel type is asynchronous must make no call. */
 
 #ifndef TCUDA_H
 #define TCUDA_H

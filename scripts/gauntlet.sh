@@ -98,6 +98,12 @@ instructions() {
         python3 benches/instructions.py build/release/benches/instructions --check
 }
 
+# Objects that threads destroy beside shutdowns and waits: no crash, no shutdown without end, no growth.
+reclamation() {
+    configure_and_build release &&
+        TCUDA_BACKEND=sim build/release/c_tests/reclamation_shared --seconds "$(full 600 10)"
+}
+
 step clippy scripts/lint.sh
 step deny scripts/deny.sh
 step abi scripts/abi.sh
@@ -130,6 +136,7 @@ step c-release suite release
 step soak soak
 step instructions instructions
 step races races
+step reclamation reclamation
 step valgrind scripts/valgrind.sh "$(full --all --share)"
 step rust-asan scripts/sanitize_rust.sh
 step branches scripts/branches.sh

@@ -5,11 +5,12 @@ use crate::error::{Error, Result};
 use crate::graph::functions;
 use crate::lock::Mutex;
 use crate::progress;
-use crate::rank::{Rank, before_host_function};
+use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use crate::stream::Stream;
 use crate::thread;
+use crate::waiting;
 use std::ffi::c_void;
 
 /// A host's function with its data.
@@ -29,7 +30,7 @@ impl Callback {
     /// Frees the data; with no lock held, and once.
     pub(crate) fn finish(&self) {
         if let Some(destroy) = self.destroy {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -153,7 +154,7 @@ fn take(number: u64) -> Option<Waiting> {
 unsafe extern "C" fn call(data: *mut c_void) {
     let Some(Waiting { callback, before }) = take(data.addr() as u64) else { return };
     sanitizer::reached(before);
-    before_host_function();
+    let _waiting = waiting::in_host_function();
     progress::told();
     let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.

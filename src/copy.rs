@@ -12,6 +12,7 @@ use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::sync_debug;
+use crate::waiting;
 use std::ffi::c_void;
 
 const MEMORY_TYPE_DEVICE: u32 = 2;
@@ -207,8 +208,12 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
             Some((to, from)) => unsafe {
                 driver.cuMemcpyPeerAsync(dst, to, src, from, bytes, native)
             },
-            // SAFETY: as above.
-            None => unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) },
+            None => {
+                // Memory of the host's that is not pinned is waited for.
+                let _waiting = waiting::begin();
+                // SAFETY: as above.
+                unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) }
+            }
         }?;
         Ok(())
     })?;

@@ -4,6 +4,7 @@ use crate::device::MAX_DEVICES;
 use crate::error::Result;
 use crate::stream::{Stream, Streams};
 use crate::thread::{self, Block, try_box};
+use crate::waiting;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 impl Streams {
@@ -17,8 +18,9 @@ impl Streams {
         let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
         // SAFETY: NULL or this thread's array, freed by this thread alone.
         let Some(streams) = (unsafe { streams.as_ref() }) else { return self.default() };
+        waiting::finds();
         let stream = streams[self.ordinal as usize].load(Ordering::Relaxed);
-        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
+        // SAFETY: NULL or a stream of this runtime, which stays while it is a thread's current one.
         unsafe { stream.as_ref() }.unwrap_or(self.default())
     }
 
@@ -36,7 +38,7 @@ impl Streams {
         let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
         // SAFETY: this thread's array, made above or before.
         let place = &unsafe { &*streams }[self.ordinal as usize];
-        // SAFETY: NULL or a stream of this runtime, whose streams live until it ends.
+        // SAFETY: as in `current`.
         let current = unsafe { place.load(Ordering::Relaxed).as_ref() };
         let outcome = before(current.unwrap_or(self.default()))?;
         place.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Relaxed);

@@ -1,12 +1,14 @@
 //! Being inside the library, and waiting for those who are: every call is an epoch.
 //!
 //! Whoever takes something away for good (a destroyed handle's object, the whole runtime at shutdown)
-//! first makes it unreachable, then waits until the members that were inside have left. Entering costs
-//! two plain stores; the waiting side pays with a heavy fence.
+//! first makes it unreachable, then waits until the members that were inside have left
+//! (`retired.rs`: or until none of them can have found it). Entering costs two plain stores; the
+//! waiting side pays with a heavy fence.
 
 use crate::error::{Error, Result};
-use crate::lock::{Guard, Lock, Mutex};
+use crate::lock::{Guard, Lock};
 use crate::rank::Rank;
+use crate::retired::{List, Object};
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::cell::UnsafeCell;
 
@@ -19,15 +21,37 @@ pub enum Fence {
     Full,
 }
 
+impl Fence {
+    fn pass(self) {
+        if self == Fence::Light {
+            sync::light_fence();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// In `Presence::until`: the call waits.
+const WAITS: u64 = 1;
+
 /// Where one thread is.
 #[repr(C)]
 pub struct Presence {
     /// Odd while it is inside.
     sequence: AtomicU64,
-    /// `sequence` when somebody began to wait for everyone.
-    waited_for: AtomicU64,
+    /// Twice the era in which it began to wait (for a device, a lock, a function of the host's);
+    /// odd while it waits.
+    until: AtomicU64,
     /// Calls inside calls: callbacks may come back.
     depth: AtomicU32,
+    /// The depth of the call that waits; 0: none does.
+    waits_at: AtomicU32,
+}
+
+/// What a call that waits has to put back.
+pub struct Wait {
+    until: u64,
+    waits_at: u32,
 }
 
 impl Presence {
@@ -35,8 +59,9 @@ impl Presence {
     pub fn new() -> Presence {
         Presence {
             sequence: AtomicU64::new(0),
-            waited_for: AtomicU64::new(0),
+            until: AtomicU64::new(0),
             depth: AtomicU32::new(0),
+            waits_at: AtomicU32::new(0),
         }
     }
 
@@ -49,11 +74,19 @@ impl Presence {
             let sequence = self.sequence.load(Ordering::Relaxed);
             // Released as well: who waits may see this, not the last leaving, and must know what was before.
             self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
-            if how == Fence::Light {
-                sync::light_fence();
-            } else {
-                fence(Ordering::SeqCst);
-            }
+            how.pass();
+        } else {
+            self.enter_again(depth, how);
+        }
+    }
+
+    /// A call inside a call that waits may find whatever there is.
+    #[cold]
+    fn enter_again(&self, depth: u32, how: Fence) {
+        if self.waits_at.load(Ordering::Relaxed) == depth {
+            let until = self.until.load(Ordering::Relaxed);
+            self.until.store(until & !WAITS, Ordering::Release);
+            how.pass();
         }
     }
 
@@ -86,7 +119,45 @@ impl Presence {
         if depth == 1 {
             let sequence = self.sequence.load(Ordering::Relaxed);
             self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+        } else {
+            self.leave_inner(depth - 1);
         }
+    }
+
+    /// Back in a call that waits: what was found meanwhile is in use no more.
+    #[cold]
+    fn leave_inner(&self, depth: u32) {
+        if self.waits_at.load(Ordering::Relaxed) == depth {
+            let until = self.until.load(Ordering::Relaxed);
+            self.until.store(until | WAITS, Ordering::Release);
+        }
+    }
+
+    /// The call begins to wait in an era that was read now: it finds nothing before `go_on`.
+    /// `None`: it waits already, or the thread is outside.
+    pub fn wait(&self, era: u64) -> Option<Wait> {
+        let depth = self.depth.load(Ordering::Relaxed);
+        let waits_at = self.waits_at.load(Ordering::Relaxed);
+        if depth == waits_at || depth == 0 {
+            return None;
+        }
+        let until = self.until.load(Ordering::Relaxed);
+        self.waits_at.store(depth, Ordering::Relaxed);
+        self.until.store(era << 1 | WAITS, Ordering::Release);
+        Some(Wait { until, waits_at })
+    }
+
+    /// The wait is over.
+    pub fn go_on(&self, wait: Wait, how: Fence) {
+        self.waits_at.store(wait.waits_at, Ordering::Relaxed);
+        self.until.store(wait.until, Ordering::Release);
+        how.pass();
+    }
+
+    /// May the thread find objects now?
+    pub fn is_awake(&self) -> bool {
+        let depth = self.depth.load(Ordering::Relaxed);
+        depth > 0 && self.waits_at.load(Ordering::Relaxed) != depth
     }
 
     /// How many calls it is in.
@@ -100,11 +171,122 @@ impl Presence {
     }
 }
 
+/// What the call of a thread may have found.
+#[derive(Clone, Copy)]
+enum Sight {
+    /// Nothing: there is no call.
+    Nothing,
+    /// What was made up to an era: it has waited since.
+    Until(u64),
+    /// Whatever there is.
+    Everything,
+}
+
+/// A thread on the list.
+struct Member {
+    address: usize,
+    /// `sequence` when the last collection looked.
+    seen: u64,
+    /// The call that was seen then has found nothing that was retired before this era.
+    since: u64,
+    sight: Sight,
+    /// `sequence` when somebody began to wait for everyone.
+    waited_for: u64,
+    /// The lowest era since when it was seen to wait; MAX: it was not.
+    lowest: u64,
+    /// Objects that were made no later than that: kept as long as the call.
+    holds: List,
+    /// Others that the call may have found, unless it goes back to an earlier wait.
+    may_hold: List,
+    /// The era of the wait for which `may_hold` was sorted; MAX: it was not.
+    sorted_for: u64,
+}
+
+impl Member {
+    fn presence(&self) -> &Presence {
+        // SAFETY: threads leave the list, which is locked, before their block goes; in the child of a
+        // fork the memory of the others' blocks is there, as it was.
+        unsafe { &*(self.address as *const Presence) }
+    }
+
+    fn sequence(&self) -> u64 {
+        self.presence().sequence.load(Ordering::Acquire)
+    }
+
+    /// Finds out what its call may have found; what that keeps no more is `free`. `era`: the one
+    /// that ends.
+    fn look(&mut self, era: u64, free: &mut List) {
+        let sequence = self.sequence();
+        let until = self.presence().until.load(Ordering::Acquire);
+        if sequence != self.seen {
+            (self.seen, self.since) = (sequence, era);
+            (self.lowest, self.sorted_for) = (u64::MAX, u64::MAX);
+            free.append(&mut self.may_hold);
+            free.append(&mut self.holds);
+        }
+        self.sight = match (sequence % 2, until & WAITS) {
+            (0, _) => Sight::Nothing,
+            (_, WAITS) => Sight::Until(until >> 1),
+            _ => Sight::Everything,
+        };
+        if let Sight::Until(until) = self.sight
+            && until != self.sorted_for
+        {
+            self.sort(until, free);
+        }
+    }
+
+    /// It waits since an era.
+    fn sort(&mut self, until: u64, free: &mut List) {
+        self.sorted_for = until;
+        if until < self.lowest {
+            self.lowest = until;
+            self.may_hold.append(&mut self.holds);
+        }
+        let mut objects = std::mem::take(&mut self.may_hold);
+        while let Some(object) = objects.pop() {
+            if object.born() <= until {
+                self.keep(object);
+            } else {
+                free.push(object);
+            }
+        }
+    }
+
+    /// May its call have found the object?
+    fn sees(&self, object: &Object) -> bool {
+        let until = match self.sight {
+            Sight::Nothing => return false,
+            Sight::Until(until) => until,
+            Sight::Everything => u64::MAX,
+        };
+        self.since <= object.retired() && object.born() <= until
+    }
+
+    /// Keeps an object that it sees.
+    fn keep(&mut self, object: Object) {
+        if self.lowest != u64::MAX && object.born() <= self.lowest {
+            self.holds.push(object);
+            return;
+        }
+        if let Sight::Everything = self.sight {
+            self.sorted_for = u64::MAX;
+        }
+        self.may_hold.push(object);
+    }
+}
+
+/// The members, and objects that those who have left may have kept from being dropped.
+struct Crowd {
+    members: Vec<Member>,
+    left: List,
+}
+
 /// All threads that were ever inside and live. A lock of our own guards the list, which a fork can
 /// hold from before to after.
 pub struct Members {
     lock: Lock,
-    list: UnsafeCell<Vec<usize>>,
+    crowd: UnsafeCell<Crowd>,
 }
 
 // SAFETY: the list is used with the lock held only.
@@ -114,34 +296,45 @@ impl Members {
     sync::constant! {
         /// Nobody.
         pub fn new() -> Members {
-            Members { lock: Lock::new(Rank::LEAF), list: UnsafeCell::new(Vec::new()) }
+            let crowd = Crowd { members: Vec::new(), left: List::new() };
+            Members { lock: Lock::new(Rank::LEAF), crowd: UnsafeCell::new(crowd) }
         }
     }
 
-    fn with<R>(&self, body: impl FnOnce(&mut Vec<usize>) -> R) -> R {
+    fn with<R>(&self, body: impl FnOnce(&mut Crowd) -> R) -> R {
         let _guard: Guard<'_> = self.lock.guard();
         // SAFETY: the lock is held.
-        body(unsafe { &mut *self.list.get() })
+        body(unsafe { &mut *self.crowd.get() })
     }
 
     /// Adds a thread; with the lock held `also` does what must succeed as well.
     pub fn join(&self, presence: &Presence, also: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.with(|list| {
-            list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
+        self.with(|crowd| {
+            crowd.members.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
             also()?;
-            list.push(presence.address());
+            crowd.members.push(Member {
+                address: presence.address(),
+                seen: presence.sequence.load(Ordering::Relaxed),
+                since: 0,
+                sight: Sight::Nothing,
+                waited_for: 0,
+                lowest: u64::MAX,
+                holds: List::new(),
+                may_hold: List::new(),
+                sorted_for: u64::MAX,
+            });
             Ok(())
         })
     }
 
     /// Removes a thread, which is about to end.
     pub fn part(&self, presence: &Presence) {
-        self.with(|list| list.retain(|known| *known != presence.address()));
+        self.with(|crowd| crowd.keep(|address| address != presence.address()));
     }
 
     /// Runs `body` on the address of each.
     pub fn each(&self, body: impl FnMut(usize)) {
-        self.with(|list| list.iter().copied().for_each(body));
+        self.with(|crowd| crowd.members.iter().map(|member| member.address).for_each(body));
     }
 
     /// Holds the list still, for a fork. Tries, since a fork holds other leaves by then; whoever has
@@ -161,36 +354,31 @@ impl Members {
     /// Were others inside at the fork?
     pub fn keep_only(&self, own: &Presence) -> bool {
         // SAFETY: the lock is held since before the fork.
-        let list = unsafe { &mut *self.list.get() };
-        let were_inside = are_others_inside(list, own);
-        list.retain(|known| *known == own.address());
+        let crowd = unsafe { &mut *self.crowd.get() };
+        let were_inside = crowd.are_others_inside(own);
+        crowd.keep(|address| address == own.address());
         self.lock.unlock();
         were_inside
     }
 
     /// Is a member inside, other than `own`?
     pub fn are_others_inside(&self, own: &Presence) -> bool {
-        self.with(|list| are_others_inside(list, own))
+        self.with(|crowd| crowd.are_others_inside(own))
     }
 
     /// Waits until every member that is inside now, but for `own`, has left. Fences come first.
     pub fn wait_for_others(&self, own: &Presence) {
         let own = own.address();
-        self.with(|list| {
-            for address in list.iter().copied() {
-                // SAFETY: threads leave the list, which is locked, before their block goes.
-                let presence = unsafe { &*(address as *const Presence) };
-                let sequence = presence.sequence.load(Ordering::Acquire);
-                presence.waited_for.store(sequence, Ordering::Relaxed);
+        self.with(|crowd| {
+            for member in &mut crowd.members {
+                member.waited_for = member.sequence();
             }
         });
         let somebody_stays = || {
-            self.with(|list| {
-                list.iter().copied().filter(|address| *address != own).any(|address| {
-                    // SAFETY: as above.
-                    let presence = unsafe { &*(address as *const Presence) };
-                    let sequence = presence.sequence.load(Ordering::Acquire);
-                    sequence % 2 == 1 && presence.waited_for.load(Ordering::Relaxed) == sequence
+            self.with(|crowd| {
+                crowd.members.iter().filter(|member| member.address != own).any(|member| {
+                    let sequence = member.sequence();
+                    sequence % 2 == 1 && member.waited_for == sequence
                 })
             })
         };
@@ -199,61 +387,68 @@ impl Members {
         }
     }
 
-    /// Adds the members that are inside now, but for `own`; false: no host memory.
-    fn inside_now(&self, own: usize, seen: &mut Vec<(usize, u64)>) -> bool {
-        self.with(|list| {
-            for address in list.iter().copied().filter(|address| *address != own) {
-                // SAFETY: threads leave the list, which is locked, before their block goes.
-                let presence = unsafe { &*(address as *const Presence) };
-                let sequence = presence.sequence.load(Ordering::Acquire);
-                if sequence % 2 == 1 {
-                    if seen.try_reserve(1).is_err() {
-                        return false;
-                    }
-                    seen.push((address, sequence));
+    /// Takes those of some retired objects that a call may have found, but for `own`'s, and gives
+    /// those that earlier ones kept and no call keeps any more. They were retired before a fence
+    /// that came first, in `era` or earlier; collections come one after the other.
+    pub fn keep_what_is_seen(&self, own: Option<&Presence>, era: u64, objects: &mut List) {
+        let own = own.map_or(0, Presence::address);
+        let mut unseen = List::new();
+        self.with(|crowd| {
+            objects.append(&mut crowd.left);
+            for member in &mut crowd.members {
+                member.look(era, objects);
+                if member.address == own {
+                    member.sight = Sight::Nothing;
+                    objects.append(&mut member.may_hold);
+                    objects.append(&mut member.holds);
                 }
             }
-            true
-        })
+            while let Some(object) = objects.pop() {
+                match crowd.members.iter_mut().find(|member| member.sees(&object)) {
+                    Some(member) => member.keep(object),
+                    None => unseen.push(object),
+                }
+            }
+        });
+        *objects = unseen;
     }
 
     /// The call that the thread of this address is in now; none: it is in none, or no member.
     pub fn visit_of(&self, address: usize) -> Option<Visit> {
-        self.with(|list| {
-            if !list.contains(&address) {
-                return None;
-            }
-            // SAFETY: threads leave the list, which is locked, before their block goes.
-            let presence = unsafe { &*(address as *const Presence) };
-            let sequence = presence.sequence.load(Ordering::Acquire);
-            (sequence % 2 == 1).then_some(Visit { address, sequence })
-        })
+        let sequence = self.sequence_of(address)?;
+        (sequence % 2 == 1).then_some(Visit { address, sequence })
     }
 
     /// Is the thread still in that call?
     pub fn is_on(&self, visit: &Visit) -> bool {
-        self.still_inside(visit.address, visit.sequence)
+        self.sequence_of(visit.address) == Some(visit.sequence)
     }
 
-    fn still_inside(&self, address: usize, sequence: u64) -> bool {
-        self.with(|list| {
-            if !list.contains(&address) {
-                return false;
-            }
-            // SAFETY: threads leave the list, which is locked, before their block goes.
-            let presence = unsafe { &*(address as *const Presence) };
-            presence.sequence.load(Ordering::Acquire) == sequence
+    fn sequence_of(&self, address: usize) -> Option<u64> {
+        self.with(|crowd| {
+            crowd.members.iter().find(|member| member.address == address).map(Member::sequence)
         })
     }
 }
 
-fn are_others_inside(list: &[usize], own: &Presence) -> bool {
-    list.iter().copied().filter(|address| *address != own.address()).any(|address| {
-        // SAFETY: threads leave the list, which is locked, before their block goes; in the child of a fork
-        // the memory of the others' blocks is there, as it was.
-        let presence = unsafe { &*(address as *const Presence) };
-        presence.sequence.load(Ordering::Acquire) % 2 == 1
-    })
+impl Crowd {
+    fn are_others_inside(&self, own: &Presence) -> bool {
+        let mut others = self.members.iter().filter(|member| member.address != own.address());
+        others.any(|member| member.sequence() % 2 == 1)
+    }
+
+    /// Keeps some members; what the others kept is left.
+    fn keep(&mut self, mut stays: impl FnMut(usize) -> bool) {
+        let Crowd { members, left } = self;
+        members.retain_mut(|member| {
+            let stays = stays(member.address);
+            if !stays {
+                left.append(&mut member.may_hold);
+                left.append(&mut member.holds);
+            }
+            stays
+        });
+    }
 }
 
 /// A call in which a thread was seen.
@@ -270,220 +465,9 @@ impl Visit {
     }
 }
 
-/// Room for objects that are retired while host memory is out.
-const SPARE: usize = 64;
-
-/// Objects taken out of use, with the members that may still look at them.
-pub struct Old {
-    objects: Vec<Box<dyn Send>>,
-    waiting_for: Vec<(usize, u64)>,
-}
-
-/// Objects out of use, dropped once no member that was inside can still see them.
-pub struct Retired {
-    old: Mutex<Old>,
-    young: Mutex<Vec<Box<dyn Send>>>,
-    /// Young ones for which `young` found no host memory.
-    spare: Mutex<[Option<Box<dyn Send>>; SPARE]>,
-}
-
-impl Retired {
-    sync::constant! {
-        /// None.
-        pub fn new() -> Retired {
-            let old = Old { objects: Vec::new(), waiting_for: Vec::new() };
-            Retired {
-                old: Mutex::new(Rank::RETIRED, old),
-                young: Mutex::new(Rank::LEAF, Vec::new()),
-                spare: Mutex::new(Rank::LEAF, [const { None }; SPARE]),
-            }
-        }
-    }
-
-    /// Adds an object that nobody can reach any more; gives how many are young.
-    pub fn add(&self, object: Box<dyn Send>) -> usize {
-        let mut young = self.young.lock();
-        if young.try_reserve(1).is_err() {
-            drop(young);
-            match self.spare.lock().iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(object),
-                // The only safe place is nowhere.
-                None => std::mem::forget(object),
-            }
-            return 0;
-        }
-        young.push(object);
-        young.len()
-    }
-
-    /// Moves objects one step on, dropping those that nobody can see. `own` is the caller's, if what
-    /// it looks at does not count. `barrier` makes what was done so far visible to those who enter.
-    pub fn collect(&self, members: &Members, own: Option<&Presence>, barrier: impl Fn() -> bool) {
-        let own = own.map_or(0, Presence::address);
-        let mut retired = self.old.lock();
-        retired.waiting_for.retain(|(address, sequence)| members.still_inside(*address, *sequence));
-        if !retired.waiting_for.is_empty() {
-            return;
-        }
-        let mut waiting_for = Vec::new();
-        let mut objects = std::mem::take(&mut *self.young.lock());
-        for place in self.spare.lock().iter_mut().filter(|place| place.is_some()) {
-            if objects.try_reserve(1).is_ok() {
-                objects.extend(place.take());
-            }
-        }
-        let old = std::mem::replace(&mut retired.objects, objects);
-        if !barrier() || !members.inside_now(own, &mut waiting_for) {
-            // Nobody can tell who still sees them: they are young again.
-            waiting_for.clear();
-            self.put_back(std::mem::take(&mut retired.objects));
-        }
-        let nobody = waiting_for.is_empty();
-        retired.waiting_for = waiting_for;
-        let young = if nobody { std::mem::take(&mut retired.objects) } else { Vec::new() };
-        drop(retired);
-        // Outside the lock: what is dropped may retire more.
-        drop(old);
-        drop(young);
-    }
-
-    fn put_back(&self, mut objects: Vec<Box<dyn Send>>) {
-        let mut young = self.young.lock();
-        if young.try_reserve(objects.len()).is_ok() {
-            young.append(&mut objects);
-        } else if young.is_empty() {
-            *young = objects;
-        } else {
-            // The only safe place is nowhere.
-            std::mem::forget(objects);
-        }
-    }
-
-    /// Drops all; the caller has waited for everyone who could see them.
-    pub fn drain(&self) {
-        loop {
-            // Under one lock: between the two a collection could make the young ones old.
-            let mut retired = self.old.lock();
-            let old = std::mem::take(&mut retired.objects);
-            let young = std::mem::take(&mut *self.young.lock());
-            let spare = self.spare.lock().each_mut().map(Option::take);
-            drop(retired);
-            if old.is_empty() && young.is_empty() && spare.iter().all(Option::is_none) {
-                return;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-
-    #[test]
-    fn what_no_barrier_vouched_for_is_kept_until_one_does() {
-        let (members, retired) = (Members::new(), Retired::new());
-        let object = Arc::new(());
-        let alive = || Arc::strong_count(&object) - 1;
-        assert_eq!(retired.add(Box::new(Arc::clone(&object))), 1);
-        retired.collect(&members, None, || false);
-        retired.collect(&members, None, || false);
-        assert_eq!((alive(), retired.add(Box::new(Arc::clone(&object)))), (1, 2));
-        retired.collect(&members, None, || true);
-        assert_eq!(alive(), 0, "nobody is inside");
-    }
-
-    /// Objects that count themselves.
-    struct Counted(Arc<()>);
-
-    impl Counted {
-        fn boxes(&self, count: usize) -> Vec<Box<dyn Send>> {
-            (0..count).map(|_| Box::new(Arc::clone(&self.0)) as Box<dyn Send>).collect()
-        }
-
-        fn alive(&self) -> usize {
-            Arc::strong_count(&self.0) - 1
-        }
-    }
-
-    /// Runs `body` while the library finds no host memory.
-    fn without_memory<R>(body: impl FnOnce() -> R) -> R {
-        let ours = crate::host_faults::ours();
-        crate::host_faults::set(1, true);
-        let result = body();
-        crate::host_faults::set(0, false);
-        drop(ours);
-        result
-    }
-
-    #[test]
-    fn retiring_needs_no_host_memory() {
-        let _alone = crate::driver::sim::test_lock();
-        let (members, retired, counted) = (Members::new(), Retired::new(), Counted(Arc::new(())));
-        let boxes = counted.boxes(SPARE);
-        let last = Box::into_raw(Box::new(Arc::clone(&counted.0)));
-        without_memory(|| {
-            for object in boxes {
-                assert_eq!(retired.add(object), 0, "none of them is young");
-            }
-            // They stay where they are as long as nothing else has room for them.
-            retired.collect(&members, None, || true);
-        });
-        assert_eq!(counted.alive(), SPARE + 1);
-        // One more than there is room for is never dropped: somebody may still look at it.
-        // SAFETY: from Box::into_raw above.
-        without_memory(|| retired.add(unsafe { Box::from_raw(last) }));
-        retired.collect(&members, None, || true);
-        retired.collect(&members, None, || true);
-        assert_eq!(counted.alive(), 1);
-        retired.drain();
-        assert_eq!(counted.alive(), 1);
-        // SAFETY: nobody has it any more.
-        drop(unsafe { Box::from_raw(last) });
-    }
-
-    #[test]
-    fn what_is_spare_is_drained_with_the_rest() {
-        let _alone = crate::driver::sim::test_lock();
-        let (retired, counted) = (Retired::new(), Counted(Arc::new(())));
-        let object = counted.boxes(1).remove(0);
-        without_memory(|| retired.add(object));
-        assert_eq!(counted.alive(), 1);
-        retired.drain();
-        assert_eq!(counted.alive(), 0);
-    }
-
-    /// A member that is inside, for which there is no room on the list of those to wait for.
-    #[test]
-    fn nothing_is_dropped_while_nobody_can_say_who_sees_it() {
-        let _alone = crate::driver::sim::test_lock();
-        let (members, retired, counted) = (Members::new(), Retired::new(), Counted(Arc::new(())));
-        let presence = Presence::new();
-        members.join(&presence, || Ok(())).unwrap();
-        presence.enter(Fence::Full);
-        for object in counted.boxes(3) {
-            retired.add(object);
-        }
-        without_memory(|| {
-            retired.collect(&members, None, || true);
-            retired.collect(&members, None, || true);
-        });
-        assert_eq!(counted.alive(), 3);
-        retired.collect(&members, None, || true);
-        retired.collect(&members, None, || true);
-        assert_eq!(counted.alive(), 3, "it is inside since before they were retired");
-        presence.leave();
-        retired.collect(&members, None, || true);
-        assert_eq!(counted.alive(), 0);
-        members.part(&presence);
-        // Who has parted is waited for no more.
-        presence.enter(Fence::Full);
-        for object in counted.boxes(1) {
-            retired.add(object);
-        }
-        retired.collect(&members, None, || true);
-        assert_eq!(counted.alive(), 0);
-    }
 
     #[test]
     fn a_fork_waits_for_whoever_has_the_list() {

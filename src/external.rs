@@ -5,9 +5,10 @@
 //! ([`HeldStream`]); those on the ways that every call takes do not count, and are looked for instead: each time so many
 //! streams have come, all of them at once, which costs a constant for each.
 //!
-//! A stream goes in three steps. It is found over and not held: from then on only a search of this table
-//! leads to it, which takes it back. All who were inside then have left: so what names it still was written
-//! before. It is looked for and not found: it goes.
+//! A stream goes in three steps. It is over and not held: from then on only a search of this table
+//! leads to it, which takes it back. No call that may have found it before is left (`retired.rs`, by an
+//! object that is retired for it, [`Watch`]): so what names it still was written before. It is looked for
+//! and not found: it is retired.
 
 use crate::current;
 use crate::driver::sys::CUevent;
@@ -16,9 +17,11 @@ use crate::farewell::UNKNOWN;
 use crate::lock::Mutex;
 use crate::memory::arena::Arena;
 use crate::rank::Rank;
+use crate::retired::{List, Reclaimable};
 use crate::runtime::Runtime;
 use crate::stream::{PER_THREAD, Stream, Streams};
 use crate::thread::{self, try_box};
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -27,13 +30,11 @@ const BETWEEN: usize = 64;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a stream");
 
-/// A search in a device's table; all are numbered.
+/// Searches in the tables of devices are numbered.
 static SEARCHES: AtomicU64 = AtomicU64::new(0);
-/// The last search after which all have left who were inside.
-static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// How many hold a stream, itself included. It is there as long as any of them: what holds streams may go
-/// after the runtime.
+/// How many hold a stream, itself included, and [`WATCH`] for a [`Watch`]. It is there as long as any of
+/// them: what holds streams may go after the runtime.
 #[derive(Debug)]
 pub(crate) struct Holders(*const AtomicU32);
 
@@ -57,24 +58,58 @@ impl Holders {
     }
 
     fn share(&self) -> Holders {
-        if let Some(count) = self.count() {
-            count.fetch_add(1, Ordering::AcqRel);
-        }
+        self.add(1);
         Holders(self.0)
     }
 
-    /// Does nothing hold the stream?
+    /// Does nothing hold the stream? A watch does not.
     fn are_none(&self) -> bool {
-        self.count().is_some_and(|count| count.load(Ordering::Acquire) == 1)
+        self.count().is_some_and(|count| count.load(Ordering::Acquire) % WATCH == 1)
+    }
+
+    /// Is a call left that may have found the stream before it was watched?
+    fn are_watched(&self) -> bool {
+        self.count().is_some_and(|count| count.load(Ordering::Acquire) >= WATCH)
+    }
+
+    /// A watch, for a stream that is not watched and was made in an era.
+    fn watch(&self, born: u64) -> Result<Box<Reclaimable<Watch>>> {
+        let watch =
+            try_box(Reclaimable::new(Watch(ManuallyDrop::new(Holders(self.0))), born), "a stream")?;
+        self.add(WATCH);
+        Ok(watch)
+    }
+
+    fn add(&self, number: u32) {
+        if let Some(count) = self.count() {
+            count.fetch_add(number, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a number back; the last frees the count.
+    fn take(&self, number: u32) {
+        if self.count().is_some_and(|count| count.fetch_sub(number, Ordering::AcqRel) == number) {
+            // SAFETY: made by `new` with Box::into_raw, and this was the last reference.
+            drop(unsafe { Box::from_raw(self.0.cast_mut()) });
+        }
     }
 }
 
 impl Drop for Holders {
     fn drop(&mut self) {
-        if self.count().is_some_and(|count| count.fetch_sub(1, Ordering::AcqRel) == 1) {
-            // SAFETY: made by `new` with Box::into_raw, and this was the last reference.
-            drop(unsafe { Box::from_raw(self.0.cast_mut()) });
-        }
+        self.take(1);
+    }
+}
+
+/// In the count of holders: a watch.
+const WATCH: u32 = 1 << 31;
+
+/// Dropped once no call is left that may have found a stream before this was retired.
+struct Watch(ManuallyDrop<Holders>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.take(WATCH);
     }
 }
 
@@ -111,7 +146,7 @@ impl Deref for HeldStream {
 /// The table: lists, by what streams are known by.
 #[allow(clippy::vec_box, reason = "streams must not move when a list grows")]
 pub(crate) struct Externals {
-    lists: Vec<Vec<Box<Stream>>>,
+    lists: Vec<Vec<Box<Reclaimable<Stream>>>>,
     count: usize,
     /// Streams that came since the last search, and so many are wanted before the next.
     fresh: usize,
@@ -139,11 +174,11 @@ impl Externals {
         driver_id: Option<u64>,
     ) -> impl Iterator<Item = &Stream> {
         let list = self.list(native, driver_id).map(|list| &self.lists[list]);
-        list.into_iter().flatten().rev().map(|stream| &**stream)
+        list.into_iter().flatten().rev().map(|stream| &***stream)
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Stream> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Reclaimable<Stream>> {
         self.lists.iter().flatten().map(|stream| &**stream)
     }
 
@@ -153,7 +188,7 @@ impl Externals {
     }
 
     /// Adds one.
-    pub(crate) fn add(&mut self, stream: Box<Stream>) -> Result<&Stream> {
+    pub(crate) fn add(&mut self, stream: Box<Reclaimable<Stream>>) -> Result<&Stream> {
         if self.count >= self.lists.len() {
             self.enlarge()?;
         }
@@ -162,7 +197,7 @@ impl Externals {
         self.lists[list].push(stream);
         self.count += 1;
         self.fresh += 1;
-        self.lists[list].last().map(|stream| &**stream).ok_or(NO_ROOM)
+        self.lists[list].last().map(|stream| &***stream).ok_or(NO_ROOM)
     }
 
     /// Twice as many lists; on failure everything is as it was.
@@ -192,7 +227,7 @@ impl Externals {
 
     /// Takes out those that `is_it` says, as many as there is room for.
     #[allow(clippy::vec_box, reason = "they go as they are")]
-    fn take(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<Box<Stream>> {
+    fn take(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<Box<Reclaimable<Stream>>> {
         let mut taken = Vec::new();
         for list in &mut self.lists {
             let mut index = 0;
@@ -216,15 +251,6 @@ impl Drop for Stream {
             // SAFETY: ours, and nobody can name it any more.
             let _ = unsafe { driver.cuEventDestroy(event as CUevent) };
         }
-    }
-}
-
-/// Dropped once all have left who were inside when it was made.
-struct Left(u64);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        LEFT.fetch_max(self.0, Ordering::AcqRel);
     }
 }
 
@@ -275,33 +301,36 @@ impl Streams {
         if self.searching.swap(true, Ordering::AcqRel) {
             return;
         }
-        let search = SEARCHES.fetch_add(1, Ordering::AcqRel) + 1;
-        let left = LEFT.load(Ordering::Acquire);
-        if self.find_left(search, left) {
+        if self.find_left() {
+            let search = SEARCHES.fetch_add(1, Ordering::AcqRel) + 1;
             self.look_everywhere(runtime, Marker(search));
-            self.drop_unmarked(search, left);
+            self.drop_unmarked(search);
         }
-        if let Ok(token) = try_box(Left(search), "a stream") {
-            thread::retire(token);
-            thread::collect();
-        }
+        thread::collect();
         self.searching.store(false, Ordering::Release);
     }
 
-    /// Notes those that are left; has one been so since a search that is long enough ago?
-    fn find_left(&self, search: u64, left: u64) -> bool {
-        let mut external = self.external.lock();
-        external.fresh = 0;
+    /// Begins to watch those that are left; is one that was watched seen by no call any more?
+    fn find_left(&self) -> bool {
+        let mut watches = List::new();
         let mut found = false;
-        for stream in external.all() {
-            let since = stream.left_since.load(Ordering::Relaxed);
-            match (stream.is_left(), since) {
-                (false, _) => stream.left_since.store(0, Ordering::Relaxed),
-                (true, 0) => stream.left_since.store(search, Ordering::Relaxed),
-                (true, since) => found |= since <= left,
+        {
+            let mut external = self.external.lock();
+            external.fresh = 0;
+            for stream in external.all() {
+                let is_left = stream.is_left();
+                if !is_left || stream.holders.are_watched() {
+                    stream.was_left.fetch_and(is_left, Ordering::Relaxed);
+                } else if stream.was_left.load(Ordering::Relaxed) {
+                    found = true;
+                } else if let Ok(watch) = stream.holders.watch(stream.born()) {
+                    stream.was_left.store(true, Ordering::Relaxed);
+                    watches.push(watch);
+                }
             }
+            external.wanted = BETWEEN.max(external.count / 2);
         }
-        external.wanted = BETWEEN.max(external.count / 2);
+        thread::retire_all(watches);
         found
     }
 
@@ -314,11 +343,11 @@ impl Streams {
         runtime.host.mark_streams(marker);
     }
 
-    fn drop_unmarked(&self, search: u64, left: u64) {
+    fn drop_unmarked(&self, search: u64) {
         let gone = self.external.lock().take(|stream| {
-            let since = stream.left_since.load(Ordering::Relaxed);
             let is_marked = stream.mark.load(Ordering::Relaxed) >= search;
-            since != 0 && since <= left && !is_marked && stream.is_left()
+            let is_seen = !stream.was_left.load(Ordering::Relaxed) || stream.holders.are_watched();
+            !is_seen && !is_marked && stream.is_left()
         });
         let forget = *FORGET_HANDLE.lock();
         for stream in gone {

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::text::Text;
+use crate::waiting;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -246,6 +247,7 @@ impl<'a> Writer<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
+        let _waiting = waiting::begin();
         let mut rest = &self.chunk[..];
         while !rest.is_empty() {
             // SAFETY: an open file, and so many readable bytes.

@@ -12,7 +12,7 @@ use crate::external::Holders;
 use crate::lifetime::Lifetime;
 use crate::once::Once;
 use crate::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
-use crate::thread::try_box;
+use crate::{thread, waiting};
 use std::sync::atomic::Ordering;
 
 /// Stands for the number of a stream that was first seen in a capture: no stream has it.
@@ -108,6 +108,7 @@ impl Streams {
     /// The newest stream of this address: with this number, else one that a handle keeps alive, or, with
     /// `any`, whichever it is.
     fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
+        waiting::finds();
         let is_it = |stream: &Stream| {
             let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
             is_same && stream.native() == native && stream.may_be_own()
@@ -123,7 +124,7 @@ impl Streams {
         let external = self.external.lock();
         let mut like = external.like(native as usize, driver_id);
         let found = like.find(|stream| is_it(stream) && is_alive(stream))?;
-        found.left_since.store(0, Ordering::Relaxed);
+        found.was_left.store(false, Ordering::Relaxed);
         Some(self.lend(found))
     }
 
@@ -139,7 +140,7 @@ impl Streams {
         if stream.is_per_thread() {
             stream.thread = Some(Lifetime::own()?);
         }
-        let stream = try_box(stream, "a stream")?;
+        let stream = thread::reclaimable(stream, "a stream")?;
         let mut external = self.external.lock();
         // Another thread may have come first.
         let is_it = |known: &Stream| {
@@ -147,7 +148,7 @@ impl Streams {
         };
         let mut like = external.like(native as usize, Some(driver_id));
         if let Some(known) = like.find(|known| is_it(known)) {
-            known.left_since.store(0, Ordering::Relaxed);
+            known.was_left.store(false, Ordering::Relaxed);
             return Ok(self.lend(known));
         }
         drop(like);
@@ -155,9 +156,9 @@ impl Streams {
         Ok(self.lend(stream))
     }
 
-    /// A reference that outlives the lock of the list: a stream goes only once all have left who are inside.
+    /// A reference that outlives the lock of the list: a stream is dropped once no call may have found it.
     pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
-        // SAFETY: boxed, and there as long as this thread is inside.
+        // SAFETY: boxed, and there as long as this call.
         unsafe { &*std::ptr::from_ref(stream) }
     }
 

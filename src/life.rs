@@ -55,6 +55,7 @@ impl<R, D> Life<R, D> {
     pub fn hold(&self) -> Result<Holder<'_>> {
         // Its own rank is left out: a line of log under it may come back here, and is turned away.
         Rank::ONCE.before();
+        let _waiting = sync::waiting();
         loop {
             match self.lock.try_guard() {
                 Some(held) => return Ok(held),
@@ -108,14 +109,16 @@ impl<R, D> Life<R, D> {
     }
 
     /// Ends the runtime, and then the driver. `others` waits until all other threads have left that
-    /// are inside at the time, `destroy` takes all handles out of use and counts them, `drain` drops
-    /// what was taken out of use, `close` ends the runtime, if there is one, and `stop` the driver.
+    /// are inside at the time, `destroy` takes all handles out of use and counts them, `collect`
+    /// drops what was retired and no call can see, `close` ends the runtime, if there is one, and
+    /// `stop` the driver. What others make, destroy and use meanwhile needs neither, and is left
+    /// alone: it may be dropped later. So nothing here goes on for as long as others do.
     pub fn end(
         &self,
         held: &Holder<'_>,
         others: impl Fn(),
         destroy: impl FnOnce() -> usize,
-        drain: impl FnOnce(),
+        collect: impl Fn(),
         close: impl FnOnce(&R),
         stop: impl FnOnce(Box<D>),
     ) -> usize {
@@ -123,12 +126,14 @@ impl<R, D> Life<R, D> {
         let runtime = self.runtime.swap(std::ptr::null_mut(), Ordering::AcqRel);
         others();
         let live = destroy();
-        // Those who came meanwhile may have found a handle; whoever comes now finds none.
+        // Whoever destroys a handle of this life's has retired its object by then.
         others();
-        // Objects wait for the threads that could see them; those have left.
-        drain();
-        // Another thread may have begun to drop some of them; that needs the runtime as well.
+        // Begins another era: who comes from here on finds none of these objects.
+        collect();
         others();
+        // Nobody else drops them: whoever collects beside this keeps them for this very call, which is
+        // inside since before the calls that may see them now.
+        collect();
         if !runtime.is_null() {
             // SAFETY: from Box::into_raw, and nobody is inside any more who could have seen it.
             close(&*unsafe { Box::from_raw(runtime) });

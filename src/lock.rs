@@ -95,6 +95,7 @@ impl Lock {
         }
         // From here on others may sleep too, which the word says until nobody has waited for a
         // while.
+        let _waiting = sync::waiting();
         while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
             sync::sleep_while(&self.word, WAITED_FOR);
             if self.look(WAITED_FOR) {
@@ -185,7 +186,7 @@ impl<T> Mutex<T> {
                 break;
             }
         }
-        self.held(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        self.held(sync::lock(&self.inner).unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes it if it is free.

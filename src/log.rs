@@ -1,7 +1,8 @@
 //! The log: one line at a time to the host's function; before the host has chosen one, to `stderr`.
 
+use crate::retired::Reclaimable;
 use crate::sync::{self, AtomicPtr, Ordering};
-use crate::{stderr, thread};
+use crate::{stderr, thread, waiting};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
@@ -45,18 +46,19 @@ sync::state! {
 static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
 
 /// Sends lines to a listener, which replaces the last; `None`: silence.
-pub fn set_listener(listener: Option<Box<Listener>>) {
+pub fn set_listener(listener: Option<Box<Reclaimable<Listener>>>) {
     IS_CHOSEN.store(true, Ordering::Relaxed);
-    let new = listener.map_or(std::ptr::null_mut(), Box::into_raw);
+    let new = listener.map_or(std::ptr::null_mut(), Reclaimable::into_value);
     let old = LISTENER.swap(new, Ordering::AcqRel);
     if !old.is_null() {
-        // SAFETY: from Box::into_raw, and no longer reachable; threads that use it are waited for.
-        thread::retire(unsafe { Box::from_raw(old) });
+        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
+        thread::retire(unsafe { Reclaimable::from_value(old) });
     }
 }
 
 /// Does anybody get lines of this level? The caller is inside the library.
 pub fn is_heard(level: Level) -> bool {
+    waiting::finds();
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: as in `send`.
     match unsafe { listener.as_ref() } {
@@ -84,6 +86,7 @@ fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
 }
 
 fn send(level: Level, otherwise: i32, line: fmt::Arguments<'_>) {
+    waiting::finds();
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: one that was replaced lives until the threads that were inside have left.
     match unsafe { listener.as_ref() } {

@@ -19,6 +19,7 @@ use crate::stderr;
 use crate::text::Text;
 use crate::thread::{self, Inside, try_box};
 use crate::torch::Pools;
+use crate::waiting;
 use crate::watch::{self, Watcher};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,6 +78,7 @@ pub fn existing_driver(_inside: &Inside) -> Option<&Driver> {
 
 #[cold]
 fn initialise(inside: &Inside) -> Result<&Runtime> {
+    let _uncancelled = waiting::uncancelled();
     let held = LIFE.hold()?;
     if let Some(runtime) = existing(inside) {
         return Ok(runtime);
@@ -332,7 +334,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         destroy_handles(inside)
     };
     let others = thread::wait_for_others;
-    let live = LIFE.end(&held, others, destroy, thread::drain, close, |driver| {
+    let live = LIFE.end(&held, others, destroy, thread::collect, close, |driver| {
         inject::clear();
         stop_driver(driver);
     });

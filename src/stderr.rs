@@ -4,6 +4,7 @@
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::text::{self, Text};
+use crate::waiting;
 use std::fmt;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -62,6 +63,7 @@ pub fn write(line: fmt::Arguments<'_>) {
     text::write(&mut buffer[..LINE - 1], format_args!("tcuda: {line}"));
     let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(LINE - 1);
     buffer[end] = b'\n';
+    let _waiting = waiting::begin();
     // Where there is no stderr the line is lost.
     // SAFETY: so many bytes of the buffer.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, buffer.as_ptr().cast(), end + 1) };

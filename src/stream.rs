@@ -27,7 +27,8 @@ const NON_BLOCKING: u32 = 1;
 pub(crate) const LEGACY: usize = 1;
 pub(crate) const PER_THREAD: usize = 2;
 
-/// A stream. Lives until shutdown, so that threads and blocks may refer to it freely.
+/// A stream. The library's own live until shutdown, others' as long as something names them (`external.rs`),
+/// so that threads and blocks may refer to them freely.
 pub struct Stream {
     device: i32,
     native: usize,
@@ -60,7 +61,7 @@ pub struct Stream {
     pub(crate) driver: Option<&'static Driver>,
     /// How many hold it, and what searches have found (`external.rs`).
     pub(crate) holders: Holders,
-    pub(crate) left_since: AtomicU64,
+    pub(crate) was_left: AtomicBool,
     pub(crate) mark: AtomicU64,
 }
 
@@ -106,7 +107,7 @@ impl Stream {
             served: AtomicU64::new(next_serial()),
             driver: None,
             holders: Holders::NONE,
-            left_since: AtomicU64::new(0),
+            was_left: AtomicBool::new(false),
             mark: AtomicU64::new(0),
         }
     }

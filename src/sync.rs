@@ -7,6 +7,26 @@ pub use crate::turn::{are_kept as turns_are_kept, give_way};
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
 pub use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{LockResult, TryLockError};
+
+pub use crate::waiting::begin as waiting;
+
+/// Locks a mutex; who has to wait for it says so.
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(guard)) => Err(guard),
+        Err(TryLockError::WouldBlock) => wait_for(mutex),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait_for<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
+    let _waiting = waiting();
+    mutex.lock()
+}
 
 /// Lets other threads run.
 pub fn yield_now() {
@@ -76,6 +96,7 @@ pub const FIRST_CHUNK: usize = 256;
 /// Lets some time pass, for what takes long and rarely happens.
 pub fn nap() {
     if !give_way() {
+        let _waiting = waiting();
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }

@@ -8,6 +8,7 @@ use crate::driver::{Call, CudaError, CudaResult, Driver, sys};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::runtime::Runtime;
+use crate::thread;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -133,7 +134,10 @@ pub fn judge_call(call: Call, name: &'static str) -> CudaResult {
     if mode() == ERROR && scope == Scope::Judged && is_refusable(call) {
         return Err(CudaError { call: name, code: CudaError::WOULD_WAIT });
     }
-    say(OTHERS);
+    // A call of its own: the one around it may say that it waits, and would find no log then.
+    if let Ok(_inside) = thread::enter() {
+        say(OTHERS);
+    }
     Ok(())
 }
 

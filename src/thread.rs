@@ -1,15 +1,19 @@
 //! What a thread carries: its current device and streams, and whether it is inside the library (`epoch`).
 
-use crate::epoch::{Fence, Members, Presence, Retired, Visit};
+use crate::epoch::{Fence, Members, Presence, Visit};
 use crate::error::{Error, Result};
+use crate::retired::{List, Reclaimable, Retired};
 use crate::watch::{self, Watcher};
-use crate::{runtime, sync, turn};
+use crate::{runtime, sync, turn, waiting};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 use std::time::{Duration, Instant};
+
+pub(crate) use crate::waiting::observe;
+pub use crate::waiting::{InCallback, is_in_callback, is_observing};
 
 /// The thread block of `thread.c`.
 #[repr(C)]
@@ -35,7 +39,7 @@ pub struct Block {
     /// Native code behind the last failure.
     pub(crate) native: AtomicU32,
     /// Host functions in streams that this thread is in; the top bit: it is in an observer.
-    callbacks: AtomicU16,
+    pub(crate) callbacks: AtomicU16,
     /// How often it has left for good: destructors of the host's may come back.
     departures: AtomicU16,
     /// Ranges of `nvtx` that it has open.
@@ -129,28 +133,6 @@ pub fn is_inside() -> bool {
     block().presence.depth() > 0
 }
 
-/// Is this thread in a host function of a stream, for which others may wait?
-pub fn is_in_callback() -> bool {
-    block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
-}
-
-/// The bit of `callbacks` that says so.
-const OBSERVING: u16 = 1 << 15;
-
-/// Is this thread in an out-of-memory observer?
-pub fn is_observing() -> bool {
-    block().callbacks.load(Ordering::Relaxed) & OBSERVING != 0
-}
-
-/// Says that it is, or no longer is.
-pub(crate) fn observe(observes: bool) {
-    if observes {
-        block().callbacks.fetch_or(OBSERVING, Ordering::Relaxed);
-    } else {
-        block().callbacks.fetch_and(!OBSERVING, Ordering::Relaxed);
-    }
-}
-
 /// A number that no other thread of this process has, or had.
 pub fn number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -164,23 +146,6 @@ pub fn number() -> u64 {
         }
         number.get()
     })
-}
-
-/// Says that this thread is in a host function of a stream, until it is dropped.
-pub struct InCallback;
-
-impl InCallback {
-    /// Now.
-    pub fn begin() -> InCallback {
-        block().callbacks.fetch_add(1, Ordering::Relaxed);
-        InCallback
-    }
-}
-
-impl Drop for InCallback {
-    fn drop(&mut self) {
-        block().callbacks.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Says that this thread is inside the library, until it is dropped.
@@ -214,6 +179,7 @@ fn enter_slowly(block: &'static Block) -> Result<Inside> {
         register(block)?;
     }
     if !is_forked() {
+        let _uncancelled = waiting::uncancelled();
         // Outside still: nobody waits for a thread that waits for its turn.
         turn::call();
     }
@@ -227,8 +193,7 @@ fn enter_slowly(block: &'static Block) -> Result<Inside> {
 /// Enters when no fork waits for all threads to be outside.
 fn enter_beside_forks(block: &'static Block) {
     loop {
-        let is_light = MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER;
-        block.presence.enter(if is_light { Fence::Light } else { Fence::Full });
+        block.presence.enter(present_fence());
         // Read inside: a fork that is not seen here sees that this thread is inside. A call inside a call
         // goes on, since the fork waits for the outer one.
         if FORKS.load(Ordering::Relaxed) == 0 || block.presence.depth() > 1 {
@@ -261,6 +226,11 @@ impl Drop for Return {
         turn::call();
         enter_beside_forks(self.0);
     }
+}
+
+/// How a thread that is a member announces that it enters.
+pub(crate) fn present_fence() -> Fence {
+    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER { Fence::Light } else { Fence::Full }
 }
 
 /// Runs `body`, which may take long, outside the library: nobody who waits for this thread to leave
@@ -378,9 +348,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(1);
 unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
     // The child of a process that started the driver cannot use the library in any case.
-    if !barrier() {
-        do_without_heavy_fences();
-    }
+    barrier();
     let (begin, own) = (Instant::now(), &block().presence);
     while !runtime::is_started()
         && MEMBERS.are_others_inside(own)
@@ -458,10 +426,11 @@ fn choose_share(life: u32, next: &AtomicU32) -> u32 {
 }
 
 /// Makes what this thread did visible to all before it looks at where they are.
-fn barrier() -> bool {
-    let done = MODE.load(Ordering::Relaxed) != MODE_MEMBARRIER || sync::heavy_fence();
+fn barrier() {
+    if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !sync::heavy_fence() {
+        do_without_heavy_fences();
+    }
     fence(Ordering::SeqCst);
-    done
 }
 
 /// Runs `body` on each thread that was ever inside and lives; what it did before is seen.
@@ -473,9 +442,8 @@ pub(crate) fn each(mut body: impl FnMut(&Block)) {
 
 /// Waits until every other thread that is inside the library now has left it.
 pub fn wait_for_others() {
-    if !barrier() {
-        do_without_heavy_fences();
-    }
+    barrier();
+    let _waiting = waiting::begin();
     MEMBERS.wait_for_others(&block().presence);
 }
 
@@ -529,24 +497,36 @@ pub fn try_box<T>(value: T, what: &'static str) -> Result<Box<T>> {
 
 const BATCH: usize = 64;
 
+/// The present era of what is retired.
+pub(crate) fn era() -> u64 {
+    RETIRED.era()
+}
+
+/// A box for a value that will be retired, made before anybody else can see it.
+pub fn reclaimable<T>(value: T, what: &'static str) -> Result<Box<Reclaimable<T>>> {
+    try_box(Reclaimable::new(value, RETIRED.era()), what)
+}
+
 /// Drops an object once no thread that is inside now can still see it. Never blocks on them.
-pub fn retire(object: Box<dyn Send>) {
+pub fn retire<T: Send + 'static>(object: Box<Reclaimable<T>>) {
     if RETIRED.add(object) >= BATCH {
         collect();
     }
 }
 
-/// Moves retired objects one step on, dropping those that nobody can see.
+/// The same for a list; they are dropped by a later collection.
+pub fn retire_all(mut objects: List) {
+    while let Some(object) = objects.pop() {
+        RETIRED.add(object);
+    }
+}
+
+/// Drops retired objects that nobody can see.
 pub fn collect() {
     // A callback may destroy what the call around it still uses: then this thread counts too.
     let presence = &block().presence;
     let own = (presence.depth() <= 1).then_some(presence);
     RETIRED.collect(&MEMBERS, own, barrier);
-}
-
-/// Drops all retired objects; the caller has waited for everyone who could see them.
-pub fn drain() {
-    RETIRED.drain();
 }
 
 /// A value that lives for ever, in tests: on a list, so that leak checkers know that it is meant.

@@ -17,11 +17,14 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod rank;
+#[path = "../../src/retired.rs"]
+pub mod retired;
 pub mod sim;
 pub mod stderr;
 pub mod sync;
 pub mod thread;
 pub mod twin;
+pub mod waiting;
 
 /// Tries a model in every interleaving in which threads are interrupted where they could go on at most
 /// so often: `few` times as a part of the tests, `many` times with TCUDA_MODELS_FULL set.

@@ -29,6 +29,8 @@ pub enum Bug {
     NoWait,
     /// Calls count as over while threads are in them.
     NoVisit,
+    /// What was retired is dropped although somebody sees it, as at a shutdown that thinks itself alone.
+    NoSight,
 }
 
 const MOST_YIELDS: usize = 8;
@@ -198,6 +200,13 @@ macro_rules! repeat {
     };
 }
 pub(crate) use repeat;
+
+pub use crate::waiting::begin as waiting;
+
+/// Locks a mutex.
+pub fn lock<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
+    mutex.lock()
+}
 
 /// Lets nobody else go first: a model would then never see a lock held at the second look.
 pub fn spin_loop() {}

@@ -10,6 +10,7 @@ use tcuda_models::memory::books::{GuardedBooks, Member};
 use tcuda_models::memory::stats::{
     ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, change_of, only,
 };
+use tcuda_models::retired::Reclaimable;
 use tcuda_models::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
@@ -98,15 +99,18 @@ impl Device {
         let books = GuardedBooks::new();
         let mut arenas = Vec::new();
         for kind in kinds {
-            let arena = Box::new(Arena {
-                lock: ArenaLock::new(),
-                kind: *kind,
-                account: UnsafeCell::new(Account::new(kind.0)),
-                state: UnsafeCell::new(0),
-                partner: AtomicPtr::default(),
-                truth: std::sync::Arc::clone(&truth),
-            });
-            arenas.push(&raw const *arena);
+            let arena = Box::new(Reclaimable::new(
+                Arena {
+                    lock: ArenaLock::new(),
+                    kind: *kind,
+                    account: UnsafeCell::new(Account::new(kind.0)),
+                    state: UnsafeCell::new(0),
+                    partner: AtomicPtr::default(),
+                    truth: std::sync::Arc::clone(&truth),
+                },
+                0,
+            ));
+            arenas.push(&raw const **arena);
             books.with_members(|members| members.push(arena));
         }
         let device = Device { books, arenas, truth };

@@ -3,8 +3,9 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::epoch::{Fence, Members, Presence};
 use tcuda_models::explore;
+use tcuda_models::retired::{Reclaimable, Retired};
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering};
 use tcuda_models::twin::fails;
 
@@ -54,6 +55,16 @@ impl World {
         world
     }
 
+    /// Retires the thing, which was made in an era.
+    fn retire(&self, born: u64) {
+        self.retired.add(Box::new(Reclaimable::new(Ends(Arc::clone(&self.thing)), born)));
+    }
+
+    /// Drops what nobody sees.
+    fn collect(&self) {
+        self.retired.collect(&self.members, Some(&self.owner), barrier);
+    }
+
     /// A call of the library: enters, looks for the thing, looks at it.
     fn reads(&self, reader: usize, how: Fence) {
         let presence = &self.readers[reader];
@@ -78,10 +89,9 @@ impl World {
     }
 }
 
-fn barrier() -> bool {
+fn barrier() {
     sync::heavy_fence();
     sync::fence(Ordering::SeqCst);
-    true
 }
 
 /// As shutdown does: takes away, waits for all, ends it.
@@ -113,13 +123,13 @@ fn retires(how: Fence, readers: usize, collections: usize) {
             .collect();
         world.owner.enter(how);
         world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        world.retired.add(Box::new(Ends(Arc::clone(&world.thing))));
+        world.retire(1);
         for _ in 0..collections {
-            world.retired.collect(&world.members, Some(&world.owner), barrier);
+            world.collect();
         }
         world.owner.leave();
         others.into_iter().for_each(|other| other.join().unwrap());
-        world.retired.drain();
+        world.collect();
         // SAFETY: all others are gone.
         assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "retired for ever");
     });
@@ -138,17 +148,17 @@ fn two_collect() {
         });
         world.owner.enter(Fence::Light);
         world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        world.retired.add(Box::new(Ends(Arc::clone(&world.thing))));
-        world.retired.collect(&world.members, Some(&world.owner), barrier);
+        world.retire(1);
+        world.collect();
         world.owner.leave();
         collector.join().unwrap();
-        world.retired.drain();
+        world.collect();
     });
 }
 
-/// A shutdown drains while another thread collects: what was retired is gone then, or in the hands of
-/// that thread, which is waited for.
-fn drains_beside_a_collection() {
+/// A shutdown collects, waits and collects beside another thread's collection: what was retired before
+/// is gone then, whoever had it in hands or kept it for whom.
+fn empties_beside_a_collection() {
     explore(3, 4, || {
         let world = World::new();
         let other = Arc::clone(&world);
@@ -159,10 +169,11 @@ fn drains_beside_a_collection() {
         });
         world.owner.enter(Fence::Light);
         world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        world.retired.add(Box::new(Ends(Arc::clone(&world.thing))));
+        world.retire(1);
+        world.collect();
         barrier();
         world.members.wait_for_others(&world.owner);
-        world.retired.drain();
+        world.collect();
         barrier();
         world.members.wait_for_others(&world.owner);
         // SAFETY: it was ended, and by nobody later.
@@ -173,8 +184,64 @@ fn drains_beside_a_collection() {
 }
 
 #[test]
-fn draining_leaves_nothing_to_a_collection() {
-    drains_beside_a_collection();
+fn a_shutdown_leaves_nothing_to_a_collection() {
+    empties_beside_a_collection();
+}
+
+/// A call waits; it looks at what it found before, or (`finds_later`) at what it finds after. In the
+/// middle of the wait a callback may find it (`in_callback`). `born`: the era of the thing, which a call
+/// that waits does not keep if it is later than its own.
+fn waits(finds_later: bool, in_callback: bool, born: u64) {
+    explore(3, 4, move || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let reader = thread::spawn(move || {
+            let presence = &other.readers[0];
+            let look = || {
+                // SAFETY: it lives as long as the world; loom checks its cell.
+                let thing = unsafe { other.shown.load(Ordering::Acquire).as_ref() };
+                move || {
+                    // SAFETY: nobody ends it before this call is over, which is what the model checks.
+                    thing.map(|thing| thing.0.with(|value| assert_eq!(unsafe { *value }, 7)))
+                }
+            };
+            presence.enter(Fence::Light);
+            let early = (!finds_later && !in_callback).then(look);
+            let wait = presence.wait(other.retired.era()).unwrap();
+            if in_callback {
+                presence.enter(Fence::Light);
+                look()();
+                presence.leave();
+            }
+            presence.go_on(wait, Fence::Light);
+            early.map_or_else(|| finds_later.then(|| look()()), |early| Some(early()));
+            presence.leave();
+        });
+        world.owner.enter(Fence::Light);
+        world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        world.retire(born);
+        world.collect();
+        world.owner.leave();
+        reader.join().unwrap();
+        world.collect();
+        // SAFETY: all others are gone.
+        assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "retired for ever");
+    });
+}
+
+#[test]
+fn a_call_that_waits_keeps_what_it_found() {
+    waits(false, false, 1);
+}
+
+#[test]
+fn a_call_that_has_waited_finds_what_is_there() {
+    waits(true, false, u64::MAX);
+}
+
+#[test]
+fn a_callback_of_a_call_that_waits_finds_what_is_there() {
+    waits(false, true, u64::MAX);
 }
 
 #[test]
@@ -236,5 +303,28 @@ fn retiring_without_fence_of_those_who_enter() {
 fn retiring_without_a_fence_of_its_own() {
     fails("retiring_without_a_fence_of_its_own", Bug::NoHeavyFence, FOUND, || {
         retires(Fence::Light, 1, 1);
+    });
+}
+
+/// Said to be younger than it is, so that the wait seems to have begun before it was made.
+#[test]
+fn a_wrong_era_of_birth() {
+    fails("a_wrong_era_of_birth", Bug::None, FOUND, || waits(false, false, u64::MAX));
+}
+
+#[test]
+fn going_on_without_a_fence() {
+    fails("going_on_without_a_fence", Bug::NoLightFence, FOUND, || waits(true, false, u64::MAX));
+}
+
+#[test]
+fn a_callback_without_a_fence() {
+    fails("a_callback_without_a_fence", Bug::NoLightFence, FOUND, || waits(false, true, u64::MAX));
+}
+
+#[test]
+fn a_callback_that_ends_without_release() {
+    fails("a_callback_that_ends_without_release", Bug::NoRelease, FOUND, || {
+        waits(false, true, u64::MAX);
     });
 }

@@ -66,7 +66,7 @@ fn finish(world: &World) {
         let _call = Call::begin();
         world.table.remove_all(|_| true);
     }
-    thread::drain();
+    thread::collect();
     thread::leave();
 }
 

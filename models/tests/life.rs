@@ -8,7 +8,7 @@ use tcuda_models::explore;
 use tcuda_models::ffi::boundary::Call;
 use tcuda_models::ffi::handle::Table;
 use tcuda_models::life::Life;
-use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::sync::{self, Bug, UnsafeCell};
 use tcuda_models::thread;
 use tcuda_models::twin::fails;
 
@@ -56,6 +56,10 @@ impl Drop for Object {
 struct World {
     life: Life<Thing, Thing>,
     table: Table<Object>,
+    /// Objects that need no runtime: they come and go beside a shutdown.
+    free: Table<Box<Thing>>,
+    /// The handle of one; 0: there is none yet.
+    shown: sync::AtomicUsize,
     /// Not waited for in a shutdown: 1 to 3, or 4 for the driver's end; 0: all are waited for.
     missing: usize,
     begun: AtomicUsize,
@@ -112,7 +116,7 @@ impl World {
     fn leaves_one_to_drop(&self) {
         let _call = Call::begin();
         if let Some(runtime) = self.get() {
-            thread::retire(Box::new(Object(runtime)));
+            thread::retire(thread::reclaimable(Object(runtime), "an object").unwrap());
             thread::collect_in_callback();
         }
     }
@@ -128,13 +132,13 @@ impl World {
                 thread::wait_for_others();
             }
         };
-        let destroy = || self.table.remove_all(|_| true);
+        let destroy = || self.table.remove_all(|_| true) + self.free.remove_all(|_| true);
         let close = |runtime: &Thing| {
             runtime.look();
             self.ended.fetch_add(1, Ordering::Relaxed);
         };
         let stop = |driver: Box<Thing>| driver.look();
-        self.life.end(&held, others, destroy, thread::drain, close, stop);
+        self.life.end(&held, others, destroy, thread::collect, close, stop);
         true
     }
 }
@@ -149,6 +153,8 @@ fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
         let world = Arc::new(World {
             life: Life::new(),
             table: Table::new(1, "object"),
+            free: Table::new(2, "free object"),
+            shown: sync::AtomicUsize::new(0),
             missing,
             begun: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
@@ -211,6 +217,38 @@ fn makes(world: &World, _handle: usize) {
     world.makes();
 }
 
+/// Makes an object that needs no runtime, shows it, and destroys it.
+fn makes_and_destroys_free(world: &World, _handle: usize) {
+    let made = {
+        let _call = Call::begin();
+        world.free.insert(Thing::new()).unwrap()
+    };
+    world.shown.store(made, sync::Ordering::Release);
+    let _call = Call::begin();
+    let _ = world.free.remove(made, "free object");
+}
+
+/// Looks at it.
+fn looks_at_free(world: &World, _handle: usize) {
+    let call = Call::begin();
+    let handle = world.shown.load(sync::Ordering::Acquire);
+    if let Ok(thing) = world.free.get(handle, "free object", &call) {
+        thing.look();
+    }
+}
+
+#[test]
+fn objects_without_a_runtime_beside_a_shutdown() {
+    beside_a_shutdown(0, &[makes_and_destroys_free, looks_at_free]);
+}
+
+#[test]
+fn a_shutdown_that_thinks_itself_alone() {
+    fails("a_shutdown_that_thinks_itself_alone", Bug::NoSight, FOUND, || {
+        beside_a_shutdown(0, &[makes_and_destroys_free, looks_at_free]);
+    });
+}
+
 #[test]
 fn a_call_beside_a_shutdown() {
     beside_a_shutdown(0, &[calls_twice]);
@@ -261,16 +299,9 @@ fn not_waiting_for_who_saw_the_runtime() {
 }
 
 #[test]
-fn not_waiting_for_who_found_a_handle() {
-    fails("not_waiting_for_who_found_a_handle", Bug::None, FOUND, || {
-        beside_a_shutdown(2, &[destroys]);
-    });
-}
-
-#[test]
-fn not_waiting_for_who_drops() {
-    fails("not_waiting_for_who_drops", Bug::None, FOUND, || {
-        beside_a_shutdown(3, &[collects]);
+fn not_waiting_for_who_may_see_an_object() {
+    fails("not_waiting_for_who_may_see_an_object", Bug::None, FOUND, || {
+        beside_a_shutdown(3, &[calls_twice]);
     });
 }
 

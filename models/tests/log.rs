@@ -4,6 +4,7 @@ use loom::sync::Arc;
 use std::fmt;
 use tcuda_models::explore;
 use tcuda_models::log::{self, Level, Listener, TakesLines};
+use tcuda_models::retired::Reclaimable;
 use tcuda_models::sync::{Bug, UnsafeCell};
 use tcuda_models::thread;
 use tcuda_models::twin::fails;
@@ -34,9 +35,9 @@ impl Drop for Host {
     }
 }
 
-fn listener(level: i32) -> Option<Box<Listener>> {
+fn listener(level: i32) -> Option<Box<Reclaimable<Listener>>> {
     let sink = Box::new(Host { level, data: Arc::new(UnsafeCell::new(true)) });
-    Some(Box::new(Listener { level, sink }))
+    Some(thread::reclaimable(Listener { level, sink }, "a listener").unwrap())
 }
 
 /// As tcuda_set_log_callback does.
@@ -73,9 +74,9 @@ fn replaced(levels: &'static [i32]) {
         // Whoever was last, level and sink are of one call.
         writes(Level::Warning);
         thread::wait_for_others();
-        thread::drain();
+        thread::collect();
         log::set_listener(None);
-        thread::drain();
+        thread::collect();
         thread::leave();
     });
 }

@@ -2,8 +2,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::epoch::{Fence, Members, Presence, Retired};
+use tcuda_models::epoch::{Fence, Members, Presence};
 use tcuda_models::explore;
+use tcuda_models::retired::{Reclaimable, Retired};
 use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
 
@@ -59,10 +60,9 @@ impl World {
     }
 }
 
-fn barrier() -> bool {
+fn barrier() {
     sync::heavy_fence();
     sync::fence(Ordering::SeqCst);
-    true
 }
 
 /// A shutdown while a thread begins, calls and ends.
@@ -89,12 +89,12 @@ fn destruction(leaves: bool) {
         world.owner.enter(Fence::Light);
         world.take_away();
         let ends = Ends(Arc::clone(&world));
-        world.retired.add(Box::new(ends));
+        world.retired.add(Box::new(Reclaimable::new(ends, 1)));
         world.retired.collect(&world.members, Some(&world.owner), barrier);
         world.retired.collect(&world.members, Some(&world.owner), barrier);
         world.owner.leave();
         thread.join().unwrap();
-        world.retired.drain();
+        world.retired.collect(&world.members, None, barrier);
     });
 }
 

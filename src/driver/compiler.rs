@@ -3,6 +3,7 @@
 
 use super::library::LoadError;
 use super::{Driver, nvrtc, sim};
+use crate::waiting;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -128,6 +129,7 @@ pub enum Failure {
 impl Driver {
     /// Compiles a program.
     pub fn compile(&self, program: &Program<'_>) -> Result<Image, Failure> {
+        let _waiting = waiting::begin();
         if !self.is_simulated() {
             return nvrtc::compile(program);
         }

@@ -117,6 +117,7 @@ impl Library {
     fn load(name: &CStr, flags: c_int) -> Option<Library> {
         // Local: our choice of library must not decide how other libraries' symbols are bound.
         let flags = flags | libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+        let _waiting = crate::waiting::begin();
         // SAFETY: `name` is NUL-terminated; the library's constructors are trusted, as a driver is.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
         NonNull::new(handle).map(|handle| Library { handle })

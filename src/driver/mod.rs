@@ -206,6 +206,42 @@ const fn tells(call: Call) -> bool {
     )
 }
 
+/// May a call wait, for the device or for the system? The others only ask, or add to what is
+/// queued.
+const fn waits(call: Call) -> bool {
+    use Call::*;
+    !matches!(
+        call,
+        cuCtxGetCurrent
+            | cuCtxSetCurrent
+            | cuCtxPushCurrent
+            | cuCtxPopCurrent
+            | cuCtxGetDevice
+            | cuStreamQuery
+            | cuStreamWaitEvent
+            | cuStreamGetPriority
+            | cuStreamGetFlags
+            | cuStreamGetCtx
+            | cuStreamGetId
+            | cuStreamIsCapturing
+            | cuStreamGetCaptureInfo
+            | cuThreadExchangeStreamCaptureMode
+            | cuEventRecord
+            | cuEventRecordWithFlags
+            | cuEventQuery
+            | cuPointerGetAttribute
+            | cuFuncGetAttribute
+            | cuFuncGetParamInfo
+            // Where they may wait for memory of the host's, the caller says so.
+            | cuMemcpyAsync
+            | cuMemcpyPeerAsync
+            | cuMemsetD8Async
+            | cuMemsetD16Async
+            | cuMemsetD32Async
+            | cuLaunchKernel
+    )
+}
+
 /// The bits of an argument of a driver call: an integer, an enum, a pointer or a handle.
 fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = [0u8; size_of::<u64>()];

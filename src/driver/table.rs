@@ -5,8 +5,7 @@
 //! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
 
 use super::{CudaResult, Driver, inject};
-use crate::progress;
-use crate::sync_debug;
+use crate::{progress, sync_debug, waiting};
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -92,6 +91,7 @@ macro_rules! driver_calls {
                 if const { sync_debug::waits(Call::$name) } && sync_debug::is_on() {
                     sync_debug::judge_call(Call::$name, stringify!($name))?;
                 }
+                let _waiting = const { super::waits(Call::$name) }.then(waiting::begin);
                 if inject::armed() {
                     let arguments = [$((stringify!($arg), super::word(&$arg))),*];
                     if let Some(code) = inject::take(self, Call::$name, &arguments) {

@@ -1,6 +1,7 @@
 //! What NVML measures. Values that only a whole board has are those of the board, also for a part of it.
 
 use super::nvml::{Failure, Handle, Place, Read, ReadOf, check, functions};
+use crate::waiting;
 use std::ffi::c_uint;
 
 /// nvmlUtilization_t
@@ -34,6 +35,7 @@ fn read<T: Default>(
 ) -> Result<T, Failure> {
     let function = function.ok_or(Failure::Missing(call))?;
     let mut value = T::default();
+    let _waiting = waiting::begin();
     // SAFETY: the handle is NVML's; `value` is writable.
     check(call, unsafe { function(handle, &mut value) })?;
     Ok(value)
@@ -47,6 +49,7 @@ fn read_of(
 ) -> Result<u32, Failure> {
     let function = function.ok_or(Failure::Missing(call))?;
     let mut value = 0;
+    let _waiting = waiting::begin();
     // SAFETY: the handle is NVML's; `value` is writable.
     check(call, unsafe { function(handle, which, &mut value) })?;
     Ok(value)

@@ -8,6 +8,7 @@ use crate::nvtx::own;
 use crate::runtime::{self, Runtime};
 use crate::text::Text;
 use crate::thread::{self, Inside};
+use crate::waiting;
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::{self, Write};
@@ -41,9 +42,18 @@ impl Call {
     }
 }
 
-/// The only door: runs `body` inside the library and gives its status.
+/// The only door: runs `body` inside the library and gives its status. The thread is not cancelled
+/// meanwhile: nearly everything may come to a point where it could be, in a driver, a file or a
+/// function of the host's.
 #[inline]
 pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
+    let _uncancelled = waiting::uncancelled();
+    boundary_outside(|| run(body))
+}
+
+/// The same for calls that come to no such point, or say so where they wait (`waiting::begin`).
+#[inline]
+pub fn boundary_of_quick(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
     boundary_outside(|| run(body))
 }
 

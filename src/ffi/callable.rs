@@ -11,11 +11,12 @@ use super::tensor::{EMPTY, lent, tcuda_tensor, view};
 use crate::error::{Error, Result};
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
 use crate::graph::statics::Static;
-use crate::rank::before_host_function;
 use crate::runtime;
 use crate::stream::Stream;
 use crate::sync_debug;
 use crate::tensor::{Place, Tensor};
+use crate::thread;
+use crate::waiting;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -137,12 +138,13 @@ impl Function for HostFunction {
             (Pass::Backward, Some(backward)) => ("backward", backward),
             _ => ("forward", self.forward),
         };
-        before_host_function();
+        let waiting = waiting::in_host_function();
         let inputs = (from.as_ptr(), from.len());
         // SAFETY: the host's own function with its own data; the lists are as long as it is told.
         let code = unsafe {
             function(self.user_data, inputs.0, inputs.1, stream, to.as_mut_ptr(), to.len())
         };
+        drop(waiting);
         if code != 0 {
             return Err(Error::Callback { name, code });
         }
@@ -167,7 +169,7 @@ impl Drop for HostFunction {
         if let Some(destroy) = self.destroy
             && self.registered.load(Ordering::Relaxed)
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -233,7 +235,7 @@ fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
         destroy: raw.destroy,
         registered: AtomicBool::new(false),
     };
-    let function = crate::thread::try_box(function, "a graphed callable")?;
+    let function = thread::try_box(function, "a graphed callable")?;
     Ok(Plan { function, samples, num_outputs: raw.num_outputs })
 }
 

@@ -1,6 +1,6 @@
 //! Section "Streams and events" of the header: events.
 
-use super::boundary::{Out, boundary, given, out};
+use super::boundary::{Out, boundary, boundary_of_quick, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream, wait_event};
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn tcuda_event_query(
     event: *mut tcuda_event,
     done: *mut bool,
 ) -> tcuda_status {
-    boundary(|call| {
+    boundary_of_quick(|call| {
         let done = out(done, "done")?;
         let event = EVENTS.get(event as usize, "event", call)?;
         let runtime = match call.runtime() {

@@ -177,7 +177,7 @@ pub unsafe extern "C" fn tcuda_graph_begin(
         let keep = |displaced: &Stream| Ok((borrow(displaced)?, std::ptr::from_ref(displaced)));
         let ((handle, displaced), before) = make_current(call, stream, keep)?;
         if let Err(error) = graph.capture_begin(runtime, stream, pool, error_mode) {
-            // SAFETY: streams live until shutdown, which waits for this call.
+            // SAFETY: found by this call, which is not over.
             make_current(call, unsafe { &*displaced }, |_| Ok(()))?;
             runtime.set_current_device(before)?;
             return Err(error);

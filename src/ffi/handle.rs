@@ -7,8 +7,10 @@ use super::slot::Slot;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
-use crate::thread::{self, Inside, try_box};
+use crate::thread::{self, Inside};
+use crate::waiting;
 
 /// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
 const INDEX_BITS: u32 = 24;
@@ -51,7 +53,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     /// A handle for an object.
     pub fn insert(&self, object: T) -> Result<usize> {
-        let object = Box::into_raw(try_box(object, "a handle")?);
+        let object = Reclaimable::into_value(thread::reclaimable(object, "a handle")?);
         match self.vacant_slot() {
             Ok((index, slot)) => {
                 let generation = slot.fill(object) as usize;
@@ -59,8 +61,8 @@ impl<T: Send + Sync + 'static> Table<T> {
                 Ok(self.tag << TAG_SHIFT | generation << INDEX_BITS | index)
             }
             Err(error) => {
-                // SAFETY: from Box::into_raw, and nobody else has it.
-                drop(unsafe { Box::from_raw(object) });
+                // SAFETY: from `into_value`, and nobody else has it.
+                drop(unsafe { Reclaimable::from_value(object) });
                 Err(error)
             }
         }
@@ -131,6 +133,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     #[inline]
     fn find(&self, handle: usize) -> Option<*const T> {
+        waiting::finds();
         let index = handle & ((1 << INDEX_BITS) - 1);
         if index >= FIRST_CHUNK {
             return self.find_far(handle);
@@ -183,8 +186,8 @@ impl<T: Send + Sync + 'static> Table<T> {
             let index = handle & ((1 << INDEX_BITS) - 1);
             self.vacant.lock().0.push(index as u32);
         }
-        // SAFETY: from Box::into_raw in `insert`, and now unreachable.
-        thread::retire(unsafe { Box::from_raw(object) });
+        // SAFETY: from `into_value` in `insert`, and now unreachable.
+        thread::retire(unsafe { Reclaimable::from_value(object) });
         Ok(())
     }
 

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::memory::frames::{DEEPEST, Named};
 use crate::memory::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source};
 use crate::memory::ring::Action;
-use crate::rank::before_host_function;
 use crate::text::Text;
 use crate::thread::try_box;
+use crate::waiting;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -143,7 +143,7 @@ impl Drop for HostSource {
         if let Some(destroy) = self.destroy
             && self.is_taken.load(Ordering::Relaxed)
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }

@@ -1,6 +1,6 @@
 //! Section "Jiterator and kernels" of the header: functions of elements.
 
-use super::boundary::{Call, Sized_, boundary, out, struct_in, text};
+use super::boundary::{Call, Sized_, boundary, boundary_of_quick, out, struct_in, text};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
@@ -13,6 +13,7 @@ use crate::jit::text::MOST_TENSORS;
 use crate::jit::{Jit, Scalar, call};
 use crate::stream::Stream;
 use crate::tensor::{Parts, Tensor, owned};
+use crate::waiting;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
     num_outputs: usize,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    boundary(|call| {
+    boundary_of_quick(|call| {
         let jit = JITS.get(jit as usize, "jit", call)?;
         let mut values = Scalars::new();
         jit.read_scalars(self::scalars(scalars, num_scalars)?, &mut values)?;
@@ -287,6 +288,7 @@ fn call_anew(
     scalars: &Scalars,
     stream: Option<&Stream>,
 ) -> Result<()> {
+    let _uncancelled = waiting::uncancelled();
     let mut views = Few::new();
     read_views(&mut views, inputs, "inputs", view)?;
     read_views(&mut views, outputs, "outputs", writable)?;

@@ -18,10 +18,10 @@ use super::stream::STREAMS;
 use crate::driver::inject;
 use crate::error::{Error, Result};
 use crate::log::{self, Level};
-use crate::rank::before_host_function;
 use crate::sync_debug;
 use crate::text::Text;
 use crate::thread::try_box;
+use crate::waiting;
 use crate::{runtime, selection, text, thread};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -132,7 +132,7 @@ impl log::TakesLines for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
         let mut buffer = [0u8; LINE];
         text::write(&mut buffer, line);
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function with its own data.
         unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
     }
@@ -143,7 +143,7 @@ impl Drop for HostSink {
         if let Some(destroy) = self.destroy
             && self.registered.load(Ordering::Relaxed)
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 let host = try_box(host, "the log callback")?;
                 let address: *const HostSink = &*host;
                 let listener = log::Listener { level, sink: host };
-                let listener = try_box(listener, "the log callback")?;
+                let listener = thread::reclaimable(listener, "the log callback")?;
                 // SAFETY: boxed, so it stayed where it was.
                 unsafe { &*address }.registered.store(true, Ordering::Relaxed);
                 Some(listener)
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
         if callback.is_none()
             && let Some(destroy) = destroy
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function: nothing keeps its data.
             unsafe { destroy(user_data) };
         }

@@ -8,9 +8,9 @@ use crate::error::Error;
 use crate::memory::backend;
 use crate::memory::observers::{self, Observes, Shortage};
 use crate::memory::settings;
-use crate::rank::before_host_function;
 use crate::runtime;
 use crate::thread::try_box;
+use crate::waiting;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -69,7 +69,7 @@ impl Drop for HostObserver {
         if let Some(destroy) = self.destroy
             && self.registered.load(Ordering::Relaxed)
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }

@@ -1,12 +1,13 @@
 //! Section "Memory" of the header: blocks and the cache.
 
-use super::boundary::{Call, boundary, boundary_with_short_way, known_out, out};
+use super::boundary::{Call, boundary, boundary_of_quick, boundary_with_short_way, known_out, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{borrow, known, optional, tcuda_stream};
 use crate::copy;
 use crate::device::{CURRENT, Device};
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::memory::{self, Kind, fast::OTHER, fast::OWNER};
 use crate::runtime::Runtime;
 use crate::stream::Stream;
@@ -23,19 +24,7 @@ pub struct tcuda_allocation {
 pub struct Allocation {
     address: u64,
     bytes: usize,
-    stream: *const Stream,
-}
-
-// SAFETY: streams are shared by all threads and outlive the handles.
-unsafe impl Send for Allocation {}
-// SAFETY: as above.
-unsafe impl Sync for Allocation {}
-
-impl Allocation {
-    fn stream(&self) -> &Stream {
-        // SAFETY: streams live until shutdown, which destroys the handles before.
-        unsafe { &*self.stream }
-    }
+    stream: HeldStream,
 }
 
 pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
@@ -119,7 +108,7 @@ pub unsafe extern "C" fn tcuda_malloc(
         stream: *mut tcuda_stream,
         ptr: *mut *mut c_void,
     ) -> tcuda_status {
-        boundary(|call| {
+        boundary_of_quick(|call| {
             let ptr = out(ptr, "ptr")?;
             let (runtime, device, stream) = place_of(call, device, stream)?;
             ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
@@ -139,7 +128,7 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
     #[cold]
     #[inline(never)]
     fn long(ptr: *mut c_void) -> tcuda_status {
-        boundary(|call| {
+        boundary_of_quick(|call| {
             if ptr.is_null() {
                 return Ok(());
             }
@@ -172,7 +161,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
     #[cold]
     #[inline(never)]
     fn long(ptr: *mut c_void, stream: *mut tcuda_stream) -> tcuda_status {
-        boundary(|call| {
+        boundary_of_quick(|call| {
             let stream = optional(stream, call)?;
             if ptr.is_null() {
                 return Ok(());
@@ -204,6 +193,7 @@ pub unsafe extern "C" fn tcuda_allocation_create(
         let allocation = out(allocation, "allocation")?;
         let (runtime, device, stream) = place_of(call, device, stream)?;
         let address = device.memory.allocate(runtime, device, stream, bytes as u64)?;
+        let stream = HeldStream::new(stream);
         match ALLOCATIONS.insert(Allocation { address, bytes, stream }) {
             Ok(handle) => {
                 allocation.set(handle as *mut tcuda_allocation);
@@ -274,7 +264,7 @@ pub unsafe extern "C" fn tcuda_allocation_device(
 ) -> tcuda_status {
     boundary(|call| {
         let device = out(device, "device")?;
-        device.set(ALLOCATIONS.get(allocation as usize, "allocation", call)?.stream().device());
+        device.set(ALLOCATIONS.get(allocation as usize, "allocation", call)?.stream.device());
         Ok(())
     })
 }
@@ -291,7 +281,7 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
         let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
         // Refused while another thread shuts down, which would not see the new handle.
         call.runtime()?;
-        stream.set(borrow(allocation.stream())?);
+        stream.set(borrow(&allocation.stream)?);
         Ok(())
     })
 }

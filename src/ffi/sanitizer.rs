@@ -9,9 +9,9 @@ use super::stream::{or_current, tcuda_stream};
 use crate::error::{Error, Result};
 use crate::memory::frames::Named;
 use crate::memory::history::Source;
-use crate::rank::before_host_function;
 use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
 use crate::thread::try_box;
+use crate::waiting;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -133,7 +133,7 @@ impl Drop for Host {
         if let Some(destroy) = self.destroy
             && self.is_taken.load(Ordering::Relaxed)
         {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, called once.
             unsafe { destroy(self.user_data) };
         }

@@ -1,6 +1,8 @@
 //! Section "Memory" of the header: statistics.
 
-use super::boundary::{Call, Sized_, boundary, flag, out, struct_out, text, text_out};
+use super::boundary::{
+    Call, Sized_, boundary, boundary_of_quick, flag, out, struct_out, text, text_out,
+};
 use super::status::tcuda_status;
 use crate::error::{Error, Result};
 use crate::memory::stats::{
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn tcuda_memory_stats(
     device: i32,
     stats: *mut tcuda_memory_statistics,
 ) -> tcuda_status {
-    boundary(|call| {
+    boundary_of_quick(|call| {
         let stats = struct_out(stats, "stats")?;
         stats.set(&in_c(&statistics(call, device)?));
         Ok(())

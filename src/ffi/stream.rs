@@ -1,6 +1,6 @@
 //! Section "Streams and events" of the header: streams.
 
-use super::boundary::{Call, boundary, out};
+use super::boundary::{Call, boundary, boundary_of_quick, out};
 use super::event::{EVENTS, tcuda_event};
 use super::handle::Table;
 use super::library::tcuda_destroy_fn;
@@ -43,7 +43,7 @@ impl StreamRef {
 
     #[inline]
     fn stream(&self) -> &Stream {
-        // SAFETY: streams live until shutdown, which destroys the handles before.
+        // SAFETY: streams live as long as they have handles, and as a call may have found one.
         unsafe { &*self.stream }
     }
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         // What the handle stood for goes with it; the stream itself lives on.
         let wrapped = handle.stream;
         STREAMS.remove(stream as usize, "stream")?;
-        // SAFETY: streams live until shutdown, which waits for this call.
+        // SAFETY: found by this call, which is not over.
         unsafe { &*wrapped }.remove_handle(call.runtime()?)
     })
 }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
     previous: *mut *mut tcuda_stream,
     previous_device: *mut i32,
 ) -> tcuda_status {
-    boundary(|call| {
+    boundary_of_quick(|call| {
         let previous = out(previous, "previous")?;
         let previous_device = out(previous_device, "previous_device")?;
         let stream = match optional(stream, call)? {

@@ -343,7 +343,7 @@ impl Current<'_> {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        // SAFETY: streams live until shutdown.
+        // SAFETY: found by this call, which is not over.
         let displaced = unsafe { &*self.displaced };
         if let Ok(device) = self.runtime.device(displaced.device()) {
             let _ = device.streams.replace_current(displaced, |_| Ok(()));

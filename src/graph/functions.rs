@@ -13,6 +13,7 @@ use crate::rank::{Rank, before_captured_function};
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use crate::thread;
+use crate::waiting;
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 
@@ -223,8 +224,10 @@ unsafe extern "C" fn call(number: *mut c_void) {
     sanitizer::reached(before);
     progress::told();
     let _in_callback = thread::InCallback::begin();
+    let waiting = waiting::begin();
     // SAFETY: the host's own function with its own data, which stay while it runs.
     unsafe { function(user_data) };
+    drop(waiting);
     let over = TABLE.lock().settle(number, |captured| {
         captured.running = captured.running.saturating_sub(1);
         captured.owed = captured.owed.saturating_sub(1);

@@ -5,6 +5,7 @@
 use super::descriptor::{Descriptor, errno, failure};
 use super::handle::{BYTES, Handle};
 use crate::error::{Error, Result};
+use crate::waiting;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,7 @@ pub fn connect(name: &[u8; 16]) -> Result<Descriptor> {
 /// Waits until a socket can be read or written; false: it cannot.
 fn wait(socket: &Descriptor, events: i16, patience: Duration) -> bool {
     let end = Instant::now() + patience;
+    let _waiting = waiting::begin();
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let mut asked = libc::pollfd { fd: socket.number(), events, revents: 0 };

@@ -8,6 +8,7 @@ use crate::driver::compiler::{Image, Program};
 use crate::environment;
 use crate::error::Result;
 use crate::file;
+use crate::waiting;
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -230,6 +231,7 @@ fn image_of(mut bytes: Vec<u8>, key: &Key) -> Option<Image> {
 /// (0: of any), it is compiled anew.
 pub fn load(key: &Key, version: u32) -> Option<Image> {
     let path = path(key)?;
+    let _waiting = waiting::begin();
     let (file, length) = open(c_text(&path)?)?;
     let image = image_of(read(&file, length)?, key)?;
     (version == 0 || image.version == version).then_some(image)

@@ -25,7 +25,9 @@ use super::stats::{Account, Class, Split};
 use super::uses::Uses;
 use crate::error::{Error, Result};
 use crate::place::{try_box_at, write_fields};
+use crate::retired::Reclaimable;
 use crate::stream::Stream;
+use crate::{thread, waiting};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -154,7 +156,7 @@ impl Arena {
         memory: u64,
         class: Class,
         segments: Option<Box<Segments>>,
-    ) -> Result<Box<Arena>> {
+    ) -> Result<Box<Reclaimable<Arena>>> {
         // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
         let smallest = match class {
             Class::Small => UNIT,
@@ -208,7 +210,10 @@ impl Arena {
             });
             Ok(())
         };
-        // SAFETY: both write all fields.
+        let born = thread::era();
+        // SAFETY: the place has room.
+        let write = |place| unsafe { Reclaimable::write(place, born, write) };
+        // SAFETY: all of them write all fields.
         unsafe { try_box_at("an arena", write) }
     }
 
@@ -321,7 +326,8 @@ impl Arena {
     /// Its stream.
     #[inline]
     pub fn stream(&self) -> Option<&Stream> {
-        // SAFETY: NULL or a stream of the runtime to which the arena belongs.
+        waiting::finds();
+        // SAFETY: NULL or a stream that stays as long as its arenas name it and a call may have found it.
         unsafe { self.stream.load(Ordering::Acquire).as_ref() }
     }
 }

@@ -281,6 +281,7 @@ impl ArenaLock {
 /// Looks at what another thread changes: soon, or once it has waited for the device.
 fn wait_while(mut is_so: impl FnMut() -> bool) {
     let mut looks = 0u32;
+    let mut waiting = None;
     while is_so() {
         looks = looks.saturating_add(1);
         if looks < sync::LOOKS {
@@ -288,6 +289,7 @@ fn wait_while(mut is_so: impl FnMut() -> bool) {
         } else if looks < YIELDS {
             sync::yield_now();
         } else {
+            waiting.get_or_insert_with(sync::waiting);
             sync::nap();
         }
     }

@@ -6,8 +6,9 @@ use super::stats::{
 };
 use crate::lock::Lock;
 use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::sync::{self, AtomicBool, Ordering, UnsafeCell};
-use crate::thread;
+use crate::{thread, waiting};
 
 /// What has an account in the books: an arena.
 pub trait Member {
@@ -30,7 +31,7 @@ pub struct Books<M> {
     /// The peaks, and what the device itself counts.
     pub ledger: Ledger,
     /// All members.
-    pub members: Vec<Box<M>>,
+    pub members: Vec<Box<Reclaimable<M>>>,
 }
 
 /// The books with their lock.
@@ -55,7 +56,8 @@ impl<M: Member> GuardedBooks<M> {
     }
 
     /// Runs `body` with the lock alone: accounts change meanwhile.
-    pub fn with_members<R>(&self, body: impl FnOnce(&mut Vec<Box<M>>) -> R) -> R {
+    pub fn with_members<R>(&self, body: impl FnOnce(&mut Vec<Box<Reclaimable<M>>>) -> R) -> R {
+        waiting::finds();
         let _guard = self.lock.guard();
         self.books.with_mut(|books| {
             // SAFETY: the lock is held.
@@ -89,7 +91,7 @@ impl<M: Member> GuardedBooks<M> {
             // SAFETY: the lock is held.
             let members = unsafe { &(*books).members };
             let is_other = |member: &&M| own.is_none_or(|own| !std::ptr::eq(own, *member));
-            let others = members.iter().map(|member| &**member).filter(is_other);
+            let others = members.iter().map(|member| &***member).filter(is_other);
             ArenaLock::hold_all_still(others.map(|member| member.lock()));
             let _still = Still(books);
             // SAFETY: the lock is held.
@@ -229,8 +231,8 @@ impl<M: Member> Books<M> {
 
     /// Takes a member out whose blocks are gone, and keeps what it has counted; none: it is no member. The
     /// caller holds its lock.
-    pub fn remove(&mut self, member: &M) -> Option<Box<M>> {
-        let index = self.members.iter().position(|known| std::ptr::eq(&**known, member))?;
+    pub fn remove(&mut self, member: &M) -> Option<Box<Reclaimable<M>>> {
+        let index = self.members.iter().position(|known| std::ptr::eq(&***known, member))?;
         // SAFETY: the caller holds the lock and is not parked.
         unsafe { member.with_account(|account| self.ledger.keep_counts(account)) };
         Some(self.members.remove(index))
@@ -282,7 +284,7 @@ impl<M: Member> Books<M> {
             }
         });
         for member in &self.members {
-            let asked = asked.filter(|(asked, _)| std::ptr::eq(*asked, &**member));
+            let asked = asked.filter(|(asked, _)| std::ptr::eq(*asked, &***member));
             let set = |account: &mut Account| {
                 // What the others' parts leave is for the one that asked.
                 let all = match account.has_asked(None, since) {

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::external::Marker;
 use crate::lock::Mutex;
 use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::runtime::Runtime;
 use crate::stream::{Stream, next_serial};
 use crate::thread;
@@ -140,7 +141,7 @@ impl DeviceMemory {
                 let hand = self.ended.hand.load(Ordering::Relaxed) % arenas.len();
                 self.ended.hand.store(hand + 1, Ordering::Relaxed);
                 if arenas[hand].has_ended() {
-                    *place = &raw const *arenas[hand];
+                    *place = &raw const **arenas[hand];
                 }
             }
         });
@@ -176,7 +177,7 @@ impl DeviceMemory {
             let found = self.books.with_members(|arenas| {
                 let at = arenas.get(index..)?.iter().position(|arena| arena.has_ended())?;
                 index += at + 1;
-                Some(&raw const *arenas[index - 1])
+                Some(&raw const **arenas[index - 1])
             });
             let Some(arena) = found else { return };
             // SAFETY: a member, which lives as long as this thread is inside.
@@ -275,7 +276,7 @@ impl DeviceMemory {
 
     /// Takes an arena without blocks and memory out of everything that leads to it; none: not now. The
     /// caller holds its lock.
-    fn take_out(&self, arena: &Arena) -> Option<Box<Arena>> {
+    fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
         self.books.with_own(arena, |books| {
             if self.ended.walks.load(Ordering::Acquire) != 0 {
                 return None;
@@ -305,7 +306,7 @@ impl DeviceMemory {
                 let all = arenas.get(index..)?.iter();
                 let at = all.map(|arena| arena.is_nobodys()).position(|is_it| is_it)?;
                 index += at + 1;
-                Some(&raw const *arenas[index - 1])
+                Some(&raw const **arenas[index - 1])
             });
             let Some(arena) = found else { return };
             // SAFETY: a member, which lives as long as this thread is inside.

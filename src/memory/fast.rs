@@ -21,6 +21,7 @@ use crate::runtime;
 use crate::sanitizer;
 use crate::stream::Stream;
 use crate::thread::Inside;
+use crate::waiting;
 use std::sync::atomic::Ordering;
 
 /// The thread to which the arena is biased.
@@ -60,8 +61,8 @@ fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64)
     let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
-    // A shutdown waits for who is inside before it takes arenas away, so that nobody need ask for the runtime.
-    // SAFETY: NULL or an arena of the stream's device, which lives until shutdown.
+    waiting::finds();
+    // SAFETY: NULL or an arena of the stream's device, which lives as long as a call may have found it.
     let arena = unsafe { arena.as_ref() }?;
     // Of nothing there is no block either.
     let is_plain = bytes.wrapping_sub(1) < arena.policy().plain();

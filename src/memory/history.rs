@@ -20,10 +20,12 @@ use super::virtual_memory::arena_of;
 use crate::device::MAX_DEVICES;
 use crate::error::Result;
 use crate::lock::{Held, Mutex};
-use crate::rank::{Rank, before_host_function};
+use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::runtime;
 use crate::stream::Stream;
-use crate::thread::{self, try_box};
+use crate::thread;
+use crate::waiting;
 use crate::watch::{self, Watcher};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -109,6 +111,7 @@ pub fn is_on() -> bool {
 }
 
 fn recorder<'a>() -> Option<&'a Recorder> {
+    waiting::finds();
     // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
     unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
 }
@@ -153,7 +156,7 @@ fn gather(needed: FramesFor, stream: u64) {
     match &recorder.source {
         None => pin = stacks::keep(&mut std::iter::empty(), native),
         Some(source) => {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             IS_ASKING.set(true);
             source.capture(&mut |named| pin = stacks::keep(named, native));
             IS_ASKING.set(false);
@@ -411,7 +414,7 @@ pub(super) fn hold_records() -> Held<'static, ()> {
 pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     let new = match recorder {
         None => std::ptr::null_mut(),
-        Some(recorder) => Box::into_raw(try_box(recorder, "the recording")?),
+        Some(recorder) => Reclaimable::into_value(thread::reclaimable(recorder, "the recording")?),
     };
     // SAFETY: NULL, or just made.
     if let Some(source) = unsafe { new.as_ref() }.and_then(|recorder| recorder.source.as_ref()) {
@@ -449,8 +452,8 @@ fn clear_rings() {
 
 fn retire(old: *mut Recorder) {
     if !old.is_null() {
-        // SAFETY: from Box::into_raw, and no longer reachable; threads that use it are waited for.
-        thread::retire(unsafe { Box::from_raw(old) });
+        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
+        thread::retire(unsafe { Reclaimable::from_value(old) });
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Batch {
 impl Batch {
     /// Is it known that they wait no more?
     pub(super) fn is_known_to_be_over(&self, device: &Device) -> bool {
-        // SAFETY: streams live until shutdown.
+        // SAFETY: streams that batches name stay (`mark_streams`).
         let stream = unsafe { &*self.stream };
         // One of the host's may be of another context, or be gone; one of each thread is not one stream.
         !stream.is_external()

@@ -3,9 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
-use crate::rank::{Rank, before_host_function};
+use crate::rank::Rank;
 use crate::shared::Shared;
 use crate::thread;
+use crate::waiting;
 use crate::watch::{self, Watcher};
 
 /// An allocation that is about to fail.
@@ -108,8 +109,9 @@ pub(super) fn ask(shortage: impl FnOnce() -> Shortage) -> bool {
     let _asking = Asking::begin();
     let mut freed = false;
     loop {
-        before_host_function();
+        let waiting = waiting::in_host_function();
         freed |= observer.0.freed_memory(&shortage);
+        drop(waiting);
         let older = before(number);
         // One that was taken out meanwhile ends here.
         drop(observer);

@@ -10,10 +10,11 @@ use crate::driver::library;
 use crate::driver::sys::CUstream;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
-use crate::rank::{Rank, before_host_function};
+use crate::rank::Rank;
 use crate::stream::Stream;
 use crate::text::Text;
 use crate::thread::try_box;
+use crate::waiting;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -50,7 +51,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     fn open(path: &CStr) -> Result<Shared> {
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // Local, as PyTorch opens it: its symbols bind nobody else's.
         // SAFETY: NUL-terminated; what the library does when it is opened is the host's choice.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -72,7 +73,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: opened by `open`, closed once.
         unsafe { libc::dlclose(self.0.as_ptr()) };
     }
@@ -172,7 +173,7 @@ impl Pluggable {
     /// Tells it how many devices there are.
     pub fn init(&self, devices: usize) {
         if let Some(init) = self.hooks().init {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function.
             unsafe { init(devices as i32) };
         }
@@ -181,7 +182,7 @@ impl Pluggable {
     /// Has it give back what it does not need; false: it has no function for that.
     pub fn reset(&self) -> bool {
         let Some(reset) = self.hooks().reset else { return false };
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function.
         unsafe { reset() };
         true
@@ -190,7 +191,7 @@ impl Pluggable {
     /// Tells it the share of a device's memory that it may use.
     pub fn set_fraction(&self, fraction: f64, device: i32) {
         if let Some(memory_fraction) = self.hooks().memory_fraction {
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function.
             unsafe { memory_fraction(fraction, device) };
         }
@@ -200,7 +201,7 @@ impl Pluggable {
     pub fn base_of(&self, address: u64) -> Option<(u64, u64)> {
         let base_alloc = self.hooks().base_alloc?;
         let mut bytes = 0;
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function; `bytes` is writable.
         let base = unsafe { base_alloc(address as *mut c_void, &mut bytes) };
         (!base.is_null()).then_some((base as u64, bytes as u64))
@@ -210,7 +211,7 @@ impl Pluggable {
     pub fn record_stream(&self, address: u64, stream: &Stream) {
         if let Some(record_stream) = self.hooks().record_stream {
             let stream = stream.native();
-            before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the host's own function, told of a block that it gave.
             unsafe { record_stream(address as *mut c_void, stream) };
         }
@@ -234,7 +235,7 @@ impl Source for Pluggable {
             self.begin_use();
         }
         let (bytes, device, stream) = (bytes as isize, device.ordinal(), stream.native());
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function.
         let block = unsafe { (self.allocator().malloc)(bytes, device, stream) };
         if block.is_null() {
@@ -247,7 +248,7 @@ impl Source for Pluggable {
         let _context = device.enter()?;
         let (block, bytes) = (address as *mut c_void, bytes as isize);
         let (device, stream) = (device.ordinal(), stream.native());
-        before_host_function();
+        let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function, given what it gave.
         unsafe { (self.allocator().free)(block, bytes, device, stream) };
         Ok(())

@@ -270,7 +270,7 @@ impl DeviceMemory {
                 continue;
             }
             let event = batch.event;
-            // SAFETY: streams live until shutdown.
+            // SAFETY: streams that batches name stay (`mark_streams`).
             let stream = unsafe { &*batch.stream };
             let passed = match batch.is_known_to_be_over(runtime.device(stream.device())?) {
                 true => Some(true),

@@ -12,6 +12,7 @@ use super::{DeviceMemory, Relaxed, segmented};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::graph::underway::{Source, next_number};
+use crate::retired::Reclaimable;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::thread::{self, Block, try_box};
@@ -252,7 +253,7 @@ impl DeviceMemory {
     #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
     fn add_arena(
         &self,
-        arenas: &mut Vec<Box<Arena>>,
+        arenas: &mut Vec<Box<Reclaimable<Arena>>>,
         (class, segmented): (Class, bool),
     ) -> Result<*const Arena> {
         arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
@@ -272,7 +273,7 @@ impl DeviceMemory {
                 return Err(error);
             }
         };
-        let address = &raw const *arena;
+        let address: *const Arena = &**arena;
         if let Some(slot) = slot {
             // SAFETY: nobody else knows it yet.
             unsafe { arena.state() }.slots.push(slot)?;
@@ -338,10 +339,10 @@ impl DeviceMemory {
         let id = source.pool.id();
         id.require_awake()?;
         if let Some(arena) = source.arena {
-            // SAFETY: arenas live as long as the runtime.
+            // SAFETY: an arena of the capture's pool, which the capture holds.
             return Ok(unsafe { &*arena });
         }
-        // SAFETY: streams live until shutdown.
+        // SAFETY: the capture holds its streams.
         let stream = unsafe { &*source.stream };
         let arena = self.arena_of_pool(runtime, device, stream, kind, id)?;
         runtime.captures.remember(source.number, stream, arena);
@@ -364,7 +365,7 @@ impl DeviceMemory {
         self.books.with_members(|arenas| {
             self.by_pool.lock().know(pool)?;
             let of_kind =
-                || arenas.iter().map(|arena| &**arena).filter(|arena| arena.kind() == kind);
+                || arenas.iter().map(|arena| &***arena).filter(|arena| arena.kind() == kind);
             let is_idle = |arena: &Arena| arena.role() == Role::Idle && arena.is_unused();
             let serves = |arena: &&Arena| {
                 let is_its = arena.pool() == pool;

@@ -49,7 +49,7 @@ impl DeviceMemory {
     /// served last: no driver call is made.
     #[inline]
     pub(super) fn share_again(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
         let Some(lender) = (unsafe { arena.lender.load(Ordering::Acquire).as_ref() }) else {
             return Ok(None);
         };
@@ -126,7 +126,7 @@ impl DeviceMemory {
             return false;
         }
         let theirs = self.books.with_members(|arenas| {
-            let others = arenas.iter().map(|other| &**other);
+            let others = arenas.iter().map(|other| &***other);
             let others = others.filter(|other| !std::ptr::eq(*other, arena) && is_shared(other));
             let of_kind = others.filter(|other| other.kind() == arena.kind());
             of_kind.map(Arena::counted).sum::<i64>() as u64
@@ -193,7 +193,7 @@ impl DeviceMemory {
                 })
             });
             let Some((place, other)) = found else { return Ok(None) };
-            // SAFETY: boxed, and kept until shutdown.
+            // SAFETY: boxed, and there as long as this call.
             let other = unsafe { &*other };
             let _guard = other.lock.guard();
             let found = body(other)?;
@@ -247,7 +247,7 @@ impl DeviceMemory {
             Ok(None)
         })?;
         let Some((_, other, before)) = best else { return Ok(None) };
-        // SAFETY: an arena of this device, which lives until shutdown.
+        // SAFETY: found by this call, which is not over.
         let other = unsafe { &*other };
         let _guard = other.lock.guard();
         let Some(to) = self.order_in(asking, other) else { return Ok(None) };
@@ -324,7 +324,7 @@ impl DeviceMemory {
             }
             Ok(None::<()>)
         })?;
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        // SAFETY: NULL or found by this call, which is not over.
         let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
         let _guard = other.lock.guard();
         let Some(to) = self.order_in(asking, other) else { return Ok(None) };

@@ -34,7 +34,7 @@ impl Member for Arena {
         };
         let place = class as usize + if self.segmented { 2 } else { 0 };
         let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
-        // SAFETY: NULL or an arena of this device, which lives until shutdown.
+        // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
         unsafe { arena.as_ref() }
     }
 

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::once::Once;
 use crate::rank::Rank;
+use crate::waiting;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The most slots of one reservation.
@@ -38,8 +39,9 @@ static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 /// The arena whose slot holds an address, and the offset in it.
 #[inline]
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
+    waiting::finds();
     let (arena, _) = REGISTRY.arena_of(address)?;
-    // SAFETY: an arena that ends leaves the table, and lives until nobody is inside who was then.
+    // SAFETY: an arena that ends leaves the table, and lives as long as a call may have found it.
     let arena = unsafe { &*arena };
     // Its units are counted from where its first slot begins.
     Some((arena, address - arena.base))

@@ -9,9 +9,11 @@ use crate::error::{Error, Result};
 use crate::lock::{Held, Mutex};
 use crate::log;
 use crate::memory::history::Source;
-use crate::rank::{Rank, before_host_function};
+use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::text::Text;
-use crate::thread::{self, try_box};
+use crate::thread;
+use crate::waiting;
 use crate::watch::{self, Watcher};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -31,14 +33,15 @@ pub trait Listener: Source {
 }
 
 fn listener<'a>() -> Option<&'a dyn Listener> {
+    waiting::finds();
     // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
     unsafe { LISTENER.load(Ordering::Acquire).as_ref() }.map(|listener| &**listener)
 }
 
 fn retire(old: *mut Box<dyn Listener>) {
     if !old.is_null() {
-        // SAFETY: from Box::into_raw, and no longer reachable; threads that use it are waited for.
-        thread::retire(unsafe { Box::from_raw(old) });
+        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
+        thread::retire(unsafe { Reclaimable::from_value(old) });
     }
 }
 
@@ -70,9 +73,9 @@ pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
     let new = match listener {
         None => std::ptr::null_mut(),
         Some(listener) => {
-            let boxed = try_box(listener, "the stream sanitizer")?;
+            let boxed = thread::reclaimable(listener, "the stream sanitizer")?;
             boxed.is_taken();
-            Box::into_raw(boxed)
+            Reclaimable::into_value(boxed)
         }
     };
     IS_CHOSEN.store(true, Ordering::Relaxed);
@@ -169,7 +172,7 @@ pub(super) fn has_frames() -> bool {
 pub(super) fn frames() -> (u32, u64) {
     let Some(source) = listener().filter(|listener| listener.has_frames()) else { return (0, 0) };
     let mut pinned = (0, 0);
-    before_host_function();
+    let _waiting = waiting::in_host_function();
     source.capture(&mut |named| {
         let mut state = STATE.lock();
         pinned = (state.keep_frames(named), state.life);
@@ -198,7 +201,7 @@ pub(super) fn deliver() {
         match (taken, takes) {
             (None, _) => return tell_once(),
             (Some((report, _)), Some(takes)) => {
-                before_host_function();
+                let _waiting = waiting::in_host_function();
                 takes.take(&report);
             }
             (Some((_, Line(text))), None) => {

@@ -12,11 +12,12 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::memory;
-use crate::rank::{self, Rank};
+use crate::rank::Rank;
 use crate::runtime::{self, Runtime};
 use crate::stream::Stream;
 use crate::tensor::Dtype;
 use crate::thread::Inside;
+use crate::waiting;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -38,7 +39,7 @@ impl Loan {
     /// Gives it back.
     fn end(self) {
         if let Some(deleter) = self.deleter {
-            rank::before_host_function();
+            let _waiting = waiting::in_host_function();
             // SAFETY: the lender's promise, kept once: the table had it once.
             unsafe { deleter(self.object) };
         }

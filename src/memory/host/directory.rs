@@ -4,8 +4,10 @@
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
+use crate::retired::Reclaimable;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering};
 use crate::thread;
+use crate::waiting;
 
 /// Where a segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +44,7 @@ impl Directory {
     }
 
     fn list(&self) -> &[Entry] {
+        waiting::finds();
         // SAFETY: NULL or a list, dropped once all are gone who were inside the library when it was
         // replaced, as this thread is.
         let list = unsafe { self.list.load(Ordering::Acquire).as_ref() };
@@ -73,7 +76,7 @@ impl Directory {
         }
         let index = new.partition_point(|entry| entry.place.base < place.base);
         new.insert(index, Entry { place, is_gone: AtomicBool::new(false) });
-        let new = Box::into_raw(thread::try_box(new, "the list of pinned memory")?);
+        let new = Reclaimable::into_value(thread::reclaimable(new, "the list of pinned memory")?);
         Ok(Replaced(self.list.swap(new, Ordering::AcqRel)))
     }
 
@@ -99,9 +102,9 @@ impl Drop for Directory {
 pub struct Replaced(*mut List);
 
 impl Replaced {
-    fn take(self) -> Option<Box<List>> {
-        // SAFETY: made by `add` with Box::into_raw, and taken out of the directory by this one.
-        (!self.0.is_null()).then(|| unsafe { Box::from_raw(self.0) })
+    fn take(self) -> Option<Box<Reclaimable<List>>> {
+        // SAFETY: made by `add` with `into_value`, and taken out of the directory by this one.
+        (!self.0.is_null()).then(|| unsafe { Reclaimable::from_value(self.0) })
     }
 
     /// Drops it once nobody can read it.

@@ -46,7 +46,7 @@ impl HostMemory {
     /// A batch's stream is done with its blocks.
     fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
         let mut batch = heap.limbo.batches.remove(index);
-        // SAFETY: streams live until shutdown.
+        // SAFETY: streams that batches name stay (`mark_streams`).
         let device = unsafe { &*batch.stream }.device();
         if !batch.event.is_null()
             && let Ok(device) = runtime.device(device)
@@ -65,7 +65,7 @@ impl HostMemory {
 
     /// Has a batch's stream got past it? Records its event first if that was not done.
     fn has_passed(&self, runtime: &Runtime, batch: &mut Batch) -> Result<bool> {
-        // SAFETY: streams live until shutdown.
+        // SAFETY: streams that batches name stay (`mark_streams`).
         let stream = unsafe { &*batch.stream };
         let device = runtime.device(stream.device())?;
         let _context = device.enter()?;

@@ -45,7 +45,7 @@ struct Gone {
     heap: Option<Heap>,
 }
 
-// SAFETY: streams are shared by all threads and live until shutdown, as what is stranded does.
+// SAFETY: streams are shared by all threads, and those that are named here stay (`mark_streams_of_stranded`).
 unsafe impl Send for Gone {}
 
 impl Gone {
@@ -57,7 +57,7 @@ impl Gone {
 
     /// Gives it back. No lock is held.
     fn give(&mut self, device: &Device) -> Result<()> {
-        // SAFETY: NULL, or a stream that lives until shutdown.
+        // SAFETY: NULL, or a stream that stays as long as it is named here.
         let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
         suballocations::segment_goes(device, self.heap.take());
         source_of(&self.source).free(device, stream, self.address, self.bytes)

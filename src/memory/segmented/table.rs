@@ -5,6 +5,7 @@ use super::super::block::UNIT;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::rank::Rank;
+use crate::waiting;
 
 /// A segment.
 #[derive(Clone, Copy)]
@@ -59,8 +60,9 @@ fn find(address: u64) -> Option<Entry> {
 
 /// The arena whose segment holds an address, and the offset in its units.
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
+    waiting::finds();
     let Entry { arena, start, address: first, .. } = find(address)?;
-    // SAFETY: an arena lives until shutdown, when nobody is inside.
+    // SAFETY: an arena that ends has no segments left, and lives as long as a call may have found it.
     Some((unsafe { &*arena }, u64::from(start) * UNIT + (address - first)))
 }
 

@@ -208,6 +208,8 @@ impl Observes for Frees {
         assert_eq!(self.asked.fetch_add(1, Ordering::Relaxed) % 2, self.order, "newest first");
         assert_eq!((shortage.device, shortage.limit), (0, 64 * MIB));
         let bench = Bench { runtime, device };
+        // As the functions of the header do.
+        let _inside = crate::thread::enter().unwrap();
         match bench.try_malloc(device.streams.default(), 512) {
             Err(Error::InvalidState(why)) => assert!(why.contains("observer"), "{why}"),
             other => panic!("{other:?}"),
