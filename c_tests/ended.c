@@ -136,6 +136,34 @@ static void external_round(void)
         CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* What names streams is searched for those that ended: blocks that other processes may have, and handles of
+ * allocations, are no exception. */
+static void streams_beside_exports(void)
+{
+    void *const exported = allocate(1000, 0, NULL);
+    tcuda_ipc_handle handle;
+    CHECK_OK(tcuda_ipc_export(exported, NULL, &handle));
+    struct CUstream_st *native = NULL;
+    tcuda_stream *stream = NULL, *of_allocation = NULL;
+    CHECK_EQ(driver_create(&native, 1, 0), 0);
+    CHECK_OK(tcuda_stream_from_external(0, native, &stream));
+    tcuda_allocation *allocation = NULL;
+    void *block = NULL;
+    CHECK_OK(tcuda_allocation_create(1000, 0, stream, &allocation));
+    CHECK_OK(tcuda_allocation_pointer(allocation, &block));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_stream_destroy(stream));
+    CHECK_EQ(driver_destroy(native), 0);
+    allocates = true;
+    for (int i = 0; i < 200; i++)
+        external_round();
+    allocates = false;
+    CHECK_OK(tcuda_allocation_stream(allocation, &of_allocation));
+    CHECK(of_allocation != NULL);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_allocation_destroy(allocation));
+    CHECK_OK(tcuda_free(exported));
+}
+
 /* One that was a thread's current stream, and used another's block. */
 static void current_round(void)
 {
@@ -274,6 +302,8 @@ int main(int count, char **arguments)
             run_rounds(empties ? "streams, emptied" : "streams", external_round);
     }
     empties = allocates = false;
+    if (runs("exports"))
+        streams_beside_exports();
     if (runs("handles"))
         run_rounds("handles", external_round);
     if (runs("current"))

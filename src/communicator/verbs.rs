@@ -5,6 +5,7 @@ use super::Communicator;
 use super::group;
 use crate::driver::nccl::{Buffer, data};
 use crate::error::{Error, Result};
+use crate::external::HeldStream;
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, Touch};
@@ -86,13 +87,10 @@ pub(super) struct Operation {
     pub(super) data: i32,
     pub(super) op: i32,
     pub(super) native: usize,
-    pub(super) stream: *const Stream,
+    pub(super) stream: HeldStream,
     /// First byte and length of what is read, and of what is written.
     touched: [(u64, u64); 2],
 }
-
-// SAFETY: the stream is not followed but by who is inside, as long as the runtime lives.
-unsafe impl Send for Operation {}
 
 const NO_ARITHMETIC: Error = Error::Invalid(
     "NCCL calculates with floats of 16, 32 and 64 bits, bfloat16, complex sums of those, integers of 8, 32 \
@@ -274,7 +272,7 @@ impl Communicator {
             data,
             op: op as i32,
             native: stream.native() as usize,
-            stream: std::ptr::from_ref(stream),
+            stream: HeldStream::new(stream),
             touched,
         })
     }
@@ -368,8 +366,7 @@ fn note_use(tensor: &Tensor, stream: &Stream) -> Result<()> {
 impl Operation {
     /// The stream is the last one that the communicator's work is on.
     pub(super) fn note_stream(&self) {
-        // SAFETY: streams live as long as the runtime, in which the operation began.
-        self.communicator.note_last(unsafe { &*self.stream });
+        self.communicator.note_last(&self.stream);
     }
 
     /// Tells the sanitizer, before NCCL is called: the runtime may be gone when that comes back. Gives
@@ -378,8 +375,7 @@ impl Operation {
         if !sanitizer::is_on() {
             return None;
         }
-        // SAFETY: streams live as long as the runtime.
-        let stream = unsafe { &*self.stream };
+        let stream = &*self.stream;
         let [(input, read), (output, written)] = self.touched;
         let touches = [Touch::read(input, read), Touch::write(output, written)];
         // NCCL has the kernels of a communicator come one after the other, on whatever streams.
@@ -395,8 +391,7 @@ impl Operation {
         if !sanitizer::is_on() {
             return;
         }
-        // SAFETY: streams live as long as the runtime.
-        let stream = unsafe { &*self.stream };
+        let stream = &*self.stream;
         if let Ok(key) = self.communicator.key(runtime, stream) {
             sanitizer::event_waited(runtime, key, stream);
         }

@@ -28,6 +28,11 @@ fn borrower() -> *const Stream {
     std::ptr::from_ref(&BORROWER).cast()
 }
 
+/// Is it a stream, and none of these?
+pub(super) fn is_stream(stream: *const Stream) -> bool {
+    ![processes(), borrower()].contains(&stream)
+}
+
 /// What is behind a block.
 pub struct Exported {
     /// The block.

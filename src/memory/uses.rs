@@ -1,5 +1,6 @@
 //! Who uses live blocks, and in which batch of `limbo.rs` freed ones stand: lists in one array.
 
+use super::exported;
 use super::limbo::{Batch, Limbo};
 use crate::error::{Error, Result};
 use crate::external::Marker;
@@ -205,7 +206,10 @@ impl Uses {
             node.stream = std::ptr::null();
             next = node.next;
         }
-        self.nodes.iter().for_each(|node| marker.mark(node.stream));
+        let streams = self.nodes.iter().map(|node| node.stream);
+        streams
+            .filter(|stream| exported::is_stream(*stream))
+            .for_each(|stream| marker.mark(stream));
     }
 
     /// What a list ends with.
