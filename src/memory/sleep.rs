@@ -9,6 +9,7 @@ use super::{DeviceMemory, Relaxed, virtual_memory};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::waiting;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -169,21 +170,27 @@ impl DeviceMemory {
             Ok(())
         })?;
         let default = device.streams.default();
-        for block in contents.iter_mut().flat_map(|contents| &mut contents.blocks) {
-            let to = block.bytes.as_mut_ptr() as u64;
+        let mut blocks = contents.iter_mut().flat_map(|contents| &mut contents.blocks);
+        let copied = blocks.try_for_each(|block| {
+            let (to, bytes) = (block.bytes.as_mut_ptr() as u64, block.bytes.len());
+            let _waiting = waiting::begin();
             // SAFETY: from a block of ours that stays mapped, to as many bytes of our own.
-            unsafe {
-                self.driver.cuMemcpyAsync(to, block.address, block.bytes.len(), default.native())
-            }?;
+            unsafe { self.driver.cuMemcpyAsync(to, block.address, bytes, default.native()) }
+                .map_err(Error::from)
+        });
+        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
+        if waited.is_err() {
+            // Copies that were queued may still write there.
+            contents.drain(..).for_each(std::mem::forget);
         }
-        default.synchronize(runtime)?;
+        copied.and(waited)?;
         Ok(contents)
     }
 
     /// The contents belong to their arenas from now on.
     fn keep(&self, contents: Vec<Contents>) {
         for Contents { arena, blocks } in contents {
-            // SAFETY: arenas live as long as the runtime.
+            // SAFETY: found by this call, which is not over.
             let arena = unsafe { &*arena };
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held.
@@ -194,6 +201,8 @@ impl DeviceMemory {
     fn give_up(&self, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
+        // Copies of a wake that failed may still write there.
+        device.synchronize_for_host()?;
         let mut outcome = Ok(());
         self.each_arena(|arena| {
             if arena.pool() == pool {
@@ -250,6 +259,7 @@ impl DeviceMemory {
             if arena.pool() != pool {
                 return Ok(());
             }
+            let _waiting = waiting::begin();
             // SAFETY: `each_arena` holds the lock.
             for block in &unsafe { arena.state() }.backups {
                 let from = block.bytes.as_ptr().cast::<c_void>() as u64;
@@ -259,8 +269,8 @@ impl DeviceMemory {
             }
             Ok(())
         });
-        // Copies that were queued read the host's memory, and write what may be unmapped.
-        let waited = default.synchronize(runtime);
+        // Copies that were queued read the host's memory.
+        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
         copied.and(waited)
     }
 
