@@ -1,20 +1,14 @@
 /* Runs the kinds and prints what each left behind.
  *
- *   soak [--rounds N] [--equal] [--seconds S] [--json FILE] [--list] [KIND...]
+ *   soak [--rounds N] [--equal] [--seconds S] [--json FILE] [--details] [--list] [KIND...]
  *
  * N rounds of each kind (1000), less of those whose rounds take long unless --equal is given, for at most
  * S seconds each (600). What the process holds after half of them is compared with what it holds at the
- * end: by then what is cached for good is there. */
-#include <dirent.h>
+ * end: by then what is cached for good is there. Of what grew the names are printed, and the times of the
+ * steps of a round where they are known; with --details also where nothing grew. */
 #include <malloc.h>
-#include <signal.h>
 
 #include "soak.h"
-
-/* What the process holds. */
-typedef struct holdings {
-    int64_t resident_kib, heap_bytes, maps, descriptors, objects;
-} holdings;
 
 typedef struct result {
     int64_t rounds;
@@ -27,7 +21,7 @@ typedef struct options {
     int64_t rounds;
     double seconds;
     FILE *json;
-    bool is_equal;
+    bool is_equal, has_details;
     int chosen;
     char **names;
 } options;
@@ -37,82 +31,6 @@ typedef struct options {
 static const holdings allowed = { 1024, 64 * KIB, 16, 8, 64 };
 
 static int result_pipe = -1;
-static const char *const count_of[][4] = {
-    { "cuStreamCreateWithPriority", NULL, NULL, "cuStreamDestroy" },
-    { "cuEventCreate", "cuIpcOpenEventHandle", NULL, "cuEventDestroy" },
-    { "cuMemCreate", "cuMemImportFromShareableHandle", NULL, "cuMemRelease" },
-    { "cuMemAddressReserve", NULL, NULL, "cuMemAddressFree" },
-    { "cuMemAlloc", NULL, NULL, "cuMemFree" },
-    { "cuMemHostAlloc", NULL, NULL, "cuMemFreeHost" },
-    { "cuMemHostRegister", NULL, NULL, "cuMemHostUnregister" },
-    { "cuMemPoolCreate", NULL, NULL, "cuMemPoolDestroy" },
-    { "cuStreamEndCapture", NULL, NULL, "cuGraphDestroy" },
-    { "cuGraphInstantiateWithFlags", NULL, NULL, "cuGraphExecDestroy" },
-    { "cuModuleLoadData", NULL, NULL, "cuModuleUnload" },
-};
-
-/* Objects of the driver that the library made and has not ended, by its calls. */
-static int64_t live_objects(void)
-{
-    int64_t count = 0;
-    for (size_t row = 0; row < sizeof count_of / sizeof *count_of; row++) {
-        for (int made = 0; made < 3 && count_of[row][made] != NULL; made++)
-            count += (int64_t)calls_of(count_of[row][made]);
-        count -= (int64_t)calls_of(count_of[row][3]);
-    }
-    return count;
-}
-
-static int64_t count_lines(const char *path)
-{
-    FILE *const file = fopen(path, "r");
-    CHECK(file != NULL);
-    int64_t lines = 0;
-    for (int c; (c = getc(file)) != EOF;)
-        lines += c == '\n';
-    fclose(file);
-    return lines;
-}
-
-static int64_t count_descriptors(void)
-{
-    DIR *const folder = opendir("/proc/self/fd");
-    CHECK(folder != NULL);
-    int64_t count = 0;
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static holdings look(void)
-{
-    long total = 0, resident = 0;
-    malloc_trim(0);
-    FILE *const file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL);
-    CHECK_EQ(fscanf(file, "%ld %ld", &total, &resident), 2);
-    fclose(file);
-#if defined __GLIBC_PREREQ && !defined __SANITIZE_ADDRESS__
-#if __GLIBC_PREREQ(2, 33)
-    const int64_t heap = (int64_t)mallinfo2().uordblks;
-#else
-    const int64_t heap = 0;
-#endif
-#else
-    const int64_t heap = 0;
-#endif
-    return (holdings){ (int64_t)resident * sysconf(_SC_PAGESIZE) / KIB, heap,
-        count_lines("/proc/self/maps"), count_descriptors(), live_objects() };
-}
-
-static double time_of(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 static void hand_over(const result *what)
 {
     CHECK_EQ(write(result_pipe, what, sizeof *what), (ssize_t)sizeof *what);
@@ -124,6 +42,26 @@ _Noreturn void leave_out(const char *why)
     snprintf(none.left_out, sizeof none.left_out, "%s", why);
     hand_over(&none);
     exit(EXIT_SUCCESS);
+}
+
+/* What of a kind grew, or NULL. */
+static const char *growth_of(const kind *of, const result *found)
+{
+    if (found->grown.objects > allowed.objects)
+        return "driver objects";
+    if (found->grown.descriptors > allowed.descriptors)
+        return "descriptors";
+    if (found->grown.maps > allowed.maps)
+        return "maps";
+    if (found->grown.heap_bytes > allowed.heap_bytes + of->heap_kib * KIB)
+        return "heap";
+    if (!UNDER_ADDRESS_SANITIZER && found->grown.resident_kib > allowed.resident_kib + of->heap_kib)
+        return "resident memory";
+    /* Half as much again, and more than what caches and other processes make of it, which is more where a
+     * part is a few rounds. */
+    if (found->last_us > 1.5 * found->first_us + (found->rounds < 10000 ? 20 : 5))
+        return "time";
+    return NULL;
 }
 
 /* Runs a kind in this process. In parts of a hundredth, of which the quickest of the first and of the last
@@ -146,6 +84,7 @@ static void run(const kind *of, const options *wanted)
     int64_t parts = 0;
     for (; parts < 100 && time_of(CLOCK_MONOTONIC) < end; parts++) {
         const int64_t to = rounds * (parts + 1) / 100, from = found.rounds;
+        begin_part(parts);
         const double begin = time_of(CLOCK_PROCESS_CPUTIME_ID);
         for (; found.rounds < to; found.rounds++)
             of->round(found.rounds);
@@ -154,7 +93,7 @@ static void run(const kind *of, const options *wanted)
         if (parts < 10 && each < found.first_us)
             found.first_us = each;
         if (parts == 49)
-            early = look();
+            early = look(false);
     }
     if (parts < 60) {
         fprintf(stderr, "%s: %lld rounds in %.0f s are not enough\n", of->name, (long long)found.rounds,
@@ -164,41 +103,26 @@ static void run(const kind *of, const options *wanted)
     for (int part = 0; part < 10; part++)
         if (recent[part] < found.last_us)
             found.last_us = recent[part];
-    const holdings late = look();
+    const holdings late = look(true);
     found.grown = (holdings){ late.resident_kib - early.resident_kib,
         late.heap_bytes - early.heap_bytes, late.maps - early.maps,
         late.descriptors - early.descriptors, late.objects - early.objects };
+    if (growth_of(of, &found) != NULL || wanted->has_details) {
+        print_growth(of->name);
+        print_steps(of->name);
+    }
     if (of->end != NULL)
         of->end();
     CHECK_EQ(finish(), EXIT_SUCCESS);
     hand_over(&found);
 }
 
-/* What of a kind grew, or NULL. */
-static const char *growth_of(const kind *of, const result *found)
-{
-    if (found->grown.objects > allowed.objects)
-        return "driver objects";
-    if (found->grown.descriptors > allowed.descriptors)
-        return "descriptors";
-    if (found->grown.maps > allowed.maps)
-        return "maps";
-    if (found->grown.heap_bytes > allowed.heap_bytes + of->heap_kib * KIB)
-        return "heap";
-    if (!UNDER_ADDRESS_SANITIZER && found->grown.resident_kib > allowed.resident_kib + of->heap_kib)
-        return "resident memory";
-    /* Half as much again, and more than what caches and other processes make of it. */
-    if (found->last_us > 1.5 * found->first_us + 5)
-        return "time";
-    return NULL;
-}
-
-static bool is_chosen(const options *wanted, const char *name)
+static bool is_chosen(const options *wanted, const kind *of)
 {
     for (int index = 0; index < wanted->chosen; index++)
-        if (strcmp(wanted->names[index], name) == 0)
+        if (strcmp(wanted->names[index], of->name) == 0)
             return true;
-    return wanted->chosen == 0;
+    return wanted->chosen == 0 && !of->is_comparison;
 }
 
 /* Runs a kind in a process of its own; gives whether it passed. */
@@ -262,12 +186,15 @@ int main(int argc, char **argv)
             CHECK((wanted.json = fopen(argv[++index], "w")) != NULL);
         else if (strcmp(argv[index], "--equal") == 0)
             wanted.is_equal = true;
+        else if (strcmp(argv[index], "--details") == 0)
+            wanted.has_details = true;
         else if (strcmp(argv[index], "--list") == 0)
             lists = true;
         else
             wanted.names[wanted.chosen++] = argv[index];
     }
-    const kind *const lists_of_kinds[] = { work_kinds, memory_kinds, object_kinds, process_kinds };
+    const kind *const lists_of_kinds[] = { work_kinds, memory_kinds, object_kinds, process_kinds,
+        driver_kinds };
     int ran = 0, failed = 0;
     if (!lists)
         printf("%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n", "kind",
@@ -277,7 +204,7 @@ int main(int argc, char **argv)
         fprintf(wanted.json, "[\n");
     for (size_t list = 0; list < sizeof lists_of_kinds / sizeof *lists_of_kinds; list++) {
         for (const kind *of = lists_of_kinds[list]; of->name != NULL; of++) {
-            if (!is_chosen(&wanted, of->name))
+            if (!is_chosen(&wanted, of))
                 continue;
             if (lists)
                 printf("%s\n", of->name);

@@ -46,12 +46,50 @@ static void end_importer(void)
 
 static void export_round(int64_t number)
 {
+    begin_steps();
     void *const block = allocate(number % 2 == 0 ? 1000 : 3 * MIB, 0, NULL);
+    end_step("allocate");
     const tcuda_ipc_handle handle = export_block(block, NULL);
+    end_step("export");
     tell(line, &handle, sizeof handle);
     wait_for_nod(line);
+    end_step("the other imports and closes");
     CHECK_OK(tcuda_free(block));
+    end_step("free");
     CHECK_OK(tcuda_ipc_collect());
+    end_step("collect");
+}
+
+/* The same block all the time, which the other process has besides: only the event is new. */
+static void *shared_block;
+static tcuda_ipc_handle shared_handle;
+
+static void begin_shared(void)
+{
+    start_importer();
+    CHECK_OK(tcuda_init());
+    shared_block = allocate(1000, 0, NULL);
+    shared_handle = export_block(shared_block, NULL); /* for nobody, so that the memory stays shared */
+}
+
+static void end_shared(void)
+{
+    CHECK_OK(tcuda_ipc_withdraw(&shared_handle));
+    CHECK_OK(tcuda_free(shared_block));
+    end_importer();
+}
+
+static void shared_round(int64_t number)
+{
+    (void)number;
+    begin_steps();
+    const tcuda_ipc_handle handle = export_block(shared_block, NULL);
+    end_step("export");
+    tell(line, &handle, sizeof handle);
+    wait_for_nod(line);
+    end_step("the other imports and closes");
+    CHECK_OK(tcuda_ipc_collect());
+    end_step("collect");
 }
 
 /* Exported, and nobody comes. */
@@ -98,10 +136,14 @@ static void import_round(int64_t number)
     (void)number;
     void *ptr = NULL;
     size_t bytes = 0;
+    begin_steps();
     nod(line);
     const tcuda_ipc_handle handle = hear_handle(line);
+    end_step("the other exports");
     CHECK_OK(tcuda_ipc_import(&handle, NULL, &ptr, &bytes));
+    end_step("import");
     CHECK_OK(tcuda_ipc_close(ptr, NULL));
+    end_step("close");
 }
 
 /* A process for each round, which exports a block and ends when it has been read. */
@@ -182,6 +224,7 @@ static void rank_round(int64_t number)
 
 const kind process_kinds[] = {
     { "exports", export_round, .share = 10, .begin = start_importer, .end = end_importer },
+    { "exports, one block", shared_round, .share = 10, .begin = begin_shared, .end = end_shared },
     { "exports, withdrawn", withdraw_round, .share = 4 },
     { "imports", import_round, .share = 10, .begin = start_exporter, .end = end_importer },
     { "exporting processes", exporter_round, .share = 50, .begin = start_children,
