@@ -103,21 +103,45 @@ static void remove_all(void)
     CHECK_EQ(system(command), 0);
 }
 
-int main(void)
+static void set_names(const char *where)
 {
-    SKIP_WITHOUT_GPU();
-    char path[128];
-    snprintf(directory, sizeof directory, "/tmp/tcuda-headers-%d", (int)getpid());
+    snprintf(directory, sizeof directory, "%s", where);
     snprintf(option, sizeof option, "-I%s", directory);
     snprintf(cache, sizeof cache, "%s/cache", directory);
+    CHECK_EQ(setenv("TCUDA_KERNEL_CACHE_PATH", cache, 1), 0);
+}
+
+/* This program once more, since a fork of a process that has used CUDA cannot use it. */
+static void run_another_process(void)
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        execl("/proc/self/exe", "kernel_headers", directory, (char *)NULL);
+        _exit(EXIT_FAILURE);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(child_status(status), EXIT_SUCCESS);
+}
+
+int main(int count, char **arguments)
+{
+    char path[128];
+    if (count > 1) {
+        set_names(arguments[1]);
+        in_another_process();
+        return finish();
+    }
+    SKIP_WITHOUT_GPU();
+    snprintf(path, sizeof path, "/tmp/tcuda-headers-%d", (int)getpid());
+    set_names(path);
     snprintf(path, sizeof path, "%s/deep", directory);
     CHECK(mkdir(directory, 0700) == 0 && mkdir(path, 0700) == 0);
-    CHECK_EQ(setenv("TCUDA_KERNEL_CACHE_PATH", cache, 1), 0);
     write_header("outer.h", "#pragma once\n#include \"deep/inner.h\"\n");
     in_one_process();
-    CHECK_OK(tcuda_shutdown(NULL));
-    run_in_child("another process", in_another_process);
-    CHECK_EQ(*failed_cases(), 0);
+    run_another_process();
     without_a_key();
     remove_all();
     return finish();

@@ -158,7 +158,8 @@ class Generator:
             return "output_bytes(256, 0)"
         names = [other.name for other in function.parameters]
         many = "4 * " if {"capacity", "count", "num_outputs"} & set(names) else ""
-        size = f"sizeof({p.pointee})"
+        # States are bytes in the header.
+        size = "TCUDA_RANDOM_STATE_BYTES" if p.name in ("state", "states") else f"sizeof({p.pointee})"
         return f"output_bytes({many}{size}, {size if p.pointee in self.header.sized else 0})"
 
     def other(self, type):
