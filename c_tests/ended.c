@@ -50,6 +50,14 @@ static double clock_now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* Do streams run beside the host? Then some 128 of those that ended at work wait for the next search, with
+ * their memory. */
+static bool runs_beside(void)
+{
+    const char *options = getenv("TCUDA_SIM");
+    return options != NULL && strstr(options, "schedule=") != NULL;
+}
+
 /* Runs the rounds of a case; after the first half of them nothing grows any more. */
 static void run_rounds(const char *name, void (*round)(void))
 {
@@ -70,11 +78,11 @@ static void run_rounds(const char *name, void (*round)(void))
         first_part * 1e6 / (double)(seconds > 0 ? 1000 : rounds / 2), (clock_now() - began) * 1e6 / (double)done, early.maps,
         late.maps, early.resident, late.resident, early.descriptors, late.descriptors,
         early.reserved, late.reserved);
-    CHECK(late.maps <= early.maps + 40);
+    CHECK(late.maps <= early.maps + (runs_beside() ? 200 : 40));
     /* AddressSanitizer keeps freed memory for a time. */
     CHECK(UNDER_ADDRESS_SANITIZER || late.resident <= early.resident + 2000);
     CHECK(late.descriptors <= early.descriptors);
-    CHECK(late.reserved <= early.reserved + (64 << 20));
+    CHECK(late.reserved <= early.reserved + ((size_t)(runs_beside() ? 1600 : 64) << 20));
 }
 
 static bool empties;

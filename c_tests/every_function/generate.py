@@ -159,7 +159,8 @@ class Generator:
         names = [other.name for other in function.parameters]
         many = "4 * " if {"capacity", "count", "num_outputs"} & set(names) else ""
         # States are bytes in the header.
-        size = "TCUDA_RANDOM_STATE_BYTES" if p.name in ("state", "states") else f"sizeof({p.pointee})"
+        is_state = p.pointee == "uint8_t" and p.name.startswith("state")
+        size = "TCUDA_RANDOM_STATE_BYTES" if is_state else f"sizeof({p.pointee})"
         return f"output_bytes({many}{size}, {size if p.pointee in self.header.sized else 0})"
 
     def other(self, type):
