@@ -79,9 +79,68 @@ static void logs_are_freed_by_what_calls_everything(void)
     CHECK_EQ(atomic_load(&frees), 2);
 }
 
+static void note_end(void *user_data)
+{
+    atomic_fetch_add((atomic_int *)user_data, 1);
+}
+
+static atomic_int ends;
+
+static void line_that_replaces(void *user_data, tcuda_log_level level, const char *message)
+{
+    line(user_data, level, message);
+    CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
+    CHECK_EQ(atomic_load(&ends), 0);
+}
+
+static size_t no_frames_that_replace(void *user_data, tcuda_frame *frames, size_t capacity)
+{
+    (void)user_data;
+    (void)frames;
+    (void)capacity;
+    CHECK_OK(tcuda_memory_record_history(TCUDA_HISTORY_OFF, NULL));
+    CHECK_OK(tcuda_sanitizer_disable());
+    CHECK_EQ(atomic_load(&ends), 0);
+    return 0;
+}
+
+/* What is replaced by itself is freed when the call that runs it returns. */
+static void what_replaces_itself_is_freed_at_once(void)
+{
+    atomic_store(&ends, 0);
+    CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_DEBUG, line_that_replaces, &ends, note_end));
+    CHECK_OK(tcuda_sync_debug_mode_set(1));
+    CHECK_OK(tcuda_device_synchronize(TCUDA_CURRENT_DEVICE));
+    CHECK_OK(tcuda_sync_debug_mode_set(0));
+    CHECK_EQ(atomic_load(&ends), 1);
+
+    atomic_store(&ends, 0);
+    tcuda_history_options history = TCUDA_INIT(tcuda_history_options);
+    history.frames_for = TCUDA_FRAMES_ALL;
+    history.frames = no_frames_that_replace;
+    history.user_data = &ends;
+    history.destroy = note_end;
+    CHECK_OK(tcuda_memory_record_history(TCUDA_HISTORY_ALL, &history));
+    void *block = allocate(1000, 0, NULL);
+    CHECK_EQ(atomic_load(&ends), 1);
+    CHECK_OK(tcuda_free(block));
+
+    atomic_store(&ends, 0);
+    tcuda_sanitizer_options watching = TCUDA_INIT(tcuda_sanitizer_options);
+    watching.frames = no_frames_that_replace;
+    watching.user_data = &ends;
+    watching.destroy = note_end;
+    CHECK_OK(tcuda_sanitizer_enable(&watching));
+    block = allocate(1000, 0, NULL);
+    CHECK_OK(tcuda_fill(block, "", 1, 1000, NULL));
+    CHECK_EQ(atomic_load(&ends), 1);
+    CHECK_OK(tcuda_free(block));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    what_replaces_itself_is_freed_at_once();
     streams_call_what_shuts_down();
     logs_are_freed_by_what_calls_everything();
     if (on_simulator()) {

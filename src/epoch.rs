@@ -33,6 +33,8 @@ impl Fence {
 
 /// In `Presence::until`: the call waits.
 const WAITS: u64 = 1;
+/// In `Presence::depth`: a collection is due when the outermost call ends.
+const OWES: u32 = 1 << 31;
 
 /// Where one thread is.
 #[repr(C)]
@@ -42,7 +44,7 @@ pub struct Presence {
     /// Twice the era in which it began to wait (for a device, a lock, a function of the host's);
     /// odd while it waits.
     until: AtomicU64,
-    /// Calls inside calls: callbacks may come back.
+    /// Calls inside calls: callbacks may come back. [`OWES`] may be added while it is inside.
     depth: AtomicU32,
     /// The depth of the call that waits; 0: none does.
     waits_at: AtomicU32,
@@ -83,7 +85,7 @@ impl Presence {
     /// A call inside a call that waits may find whatever there is.
     #[cold]
     fn enter_again(&self, depth: u32, how: Fence) {
-        if self.waits_at.load(Ordering::Relaxed) == depth {
+        if self.waits_at.load(Ordering::Relaxed) == depth & !OWES {
             let until = self.until.load(Ordering::Relaxed);
             self.until.store(until & !WAITS, Ordering::Release);
             how.pass();
@@ -111,32 +113,42 @@ impl Presence {
         self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// Leaves.
+    /// Leaves; true: a collection is due first ([`Presence::owe`]), then `leave_last`.
     #[inline]
-    pub fn leave(&self) {
+    pub fn leave(&self) -> bool {
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth - 1, Ordering::Relaxed);
         if depth == 1 {
             let sequence = self.sequence.load(Ordering::Relaxed);
             self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
-        } else {
-            self.leave_inner(depth - 1);
+            return false;
         }
+        self.leave_inner(depth - 1)
     }
 
     /// Back in a call that waits: what was found meanwhile is in use no more.
     #[cold]
-    fn leave_inner(&self, depth: u32) {
-        if self.waits_at.load(Ordering::Relaxed) == depth {
+    fn leave_inner(&self, depth: u32) -> bool {
+        if depth == OWES {
+            self.depth.store(1, Ordering::Relaxed);
+            return true;
+        }
+        if self.waits_at.load(Ordering::Relaxed) == depth & !OWES {
             let until = self.until.load(Ordering::Relaxed);
             self.until.store(until | WAITS, Ordering::Release);
         }
+        false
+    }
+
+    /// Says that a collection is due when the outermost call ends, which this thread is in.
+    pub fn owe(&self) {
+        self.depth.fetch_or(OWES, Ordering::Relaxed);
     }
 
     /// The call begins to wait in an era that was read now: it finds nothing before `go_on`.
     /// `None`: it waits already, or the thread is outside.
     pub fn wait(&self, era: u64) -> Option<Wait> {
-        let depth = self.depth.load(Ordering::Relaxed);
+        let depth = self.depth();
         let waits_at = self.waits_at.load(Ordering::Relaxed);
         if depth == waits_at || depth == 0 {
             return None;
@@ -156,14 +168,14 @@ impl Presence {
 
     /// May the thread find objects now?
     pub fn is_awake(&self) -> bool {
-        let depth = self.depth.load(Ordering::Relaxed);
+        let depth = self.depth();
         depth > 0 && self.waits_at.load(Ordering::Relaxed) != depth
     }
 
     /// How many calls it is in.
     #[inline]
     pub fn depth(&self) -> u32 {
-        self.depth.load(Ordering::Relaxed)
+        self.depth.load(Ordering::Relaxed) & !OWES
     }
 
     fn address(&self) -> usize {

@@ -207,7 +207,15 @@ fn enter_beside_forks(block: &'static Block) {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        self.block.presence.leave();
+        leave_call(self.block);
+    }
+}
+
+#[inline(always)]
+fn leave_call(block: &Block) {
+    if block.presence.leave() {
+        collect();
+        block.presence.leave_last();
     }
 }
 
@@ -243,7 +251,7 @@ pub unsafe fn outside<R>(inside: &Inside, body: impl FnOnce() -> R) -> R {
     if !inside.is_outermost() {
         return body();
     }
-    inside.block.presence.leave();
+    leave_call(inside.block);
     let _return = Return(inside.block);
     body()
 }
@@ -391,7 +399,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         crate::memory::figures::leave();
         crate::memory::history::leave();
         crate::sanitizer::leave();
-        block.presence.leave();
+        leave_call(block);
     }
     MEMBERS.part(&block.presence);
     block.registered.store(0, Ordering::Relaxed);
@@ -526,6 +534,9 @@ pub fn collect() {
     // A callback may destroy what the call around it still uses: then this thread counts too.
     let presence = &block().presence;
     let own = (presence.depth() <= 1).then_some(presence);
+    if own.is_none() {
+        presence.owe();
+    }
     RETIRED.collect(&MEMBERS, own, barrier);
 }
 
