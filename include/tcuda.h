@@ -40,9 +40,12 @@
  *            if len > 0; *needed excludes the NUL, *needed >= len means cut; (NULL, 0) asks for it.
  *            Bytes: the same without a NUL. const char * that is returned is static.
  * Lists      In: (items, count). Out: (items, capacity, count): the rule for text, in elements.
- * Callbacks  user_data comes first; they must not unwind. destroy(user_data) runs once, when the
- *            library lets go of it; a failed registration takes nothing.
- * Threads    Any call, any thread, any time. Current device, streams, last error: thread-local.
+ * Callbacks  user_data comes first; they must return: no exception and no longjmp may leave them.
+ *            destroy(user_data) runs once, when the library lets go of it; a failed registration
+ *            takes nothing.
+ * Threads    Any call, any thread, any time, but not in a signal handler. In host functions of
+ *            streams what CUDA forbids there is TCUDA_STATUS_INVALID_STATE: see tcuda_host_fn.
+ *            Current device, streams, last error: thread-local.
  *            pthread_cancel waits for the end of a call, also in its callbacks, which must not
  *            enable cancellation; a thread whose cancel type is asynchronous must make no call. */
 
@@ -532,7 +535,12 @@ tcuda_status tcuda_blas_handle(int32_t device, struct cublasContext **cublas_han
 typedef struct tcuda_event tcuda_event;   /**< A point in a stream. */
 typedef struct tcuda_stream tcuda_stream; /**< An ordered queue of device work. */
 
-/** Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. */
+/**
+ * Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. A call
+ * of tcuda that waits for the device, needs the driver or is about a graph (tcuda_graph_destroy
+ * too) gives TCUDA_STATUS_INVALID_STATE there and does nothing; so does tcuda_free of a block where
+ * another thread waits for the stream of that block.
+ */
 typedef void (*tcuda_host_fn)(void *user_data);
 
 /** Another process's way to an event: plain data, to be sent. */
@@ -1095,7 +1103,8 @@ tcuda_status tcuda_memory_fraction_get(int32_t device, double *fraction);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
-/* Refuses a double for an integer: arguments in the wrong order do not compile. */
+/* Refuses a double for an integer: arguments in the wrong order do not compile. A host that defines
+ * or wraps the function writes its name in parentheses: (tcuda_memory_fraction_set)(...). */
 #define tcuda_memory_fraction_set(device, fraction) \
     tcuda_memory_fraction_set((device) | 0, fraction)
 
@@ -1612,7 +1621,8 @@ void tcuda_torch_reset(void);
  */
 TCUDA_API
 void tcuda_torch_memory_fraction(double fraction, int32_t device);
-/* Refuses a double for an integer: arguments in the wrong order do not compile. */
+/* Refuses a double for an integer: arguments in the wrong order do not compile. A host that defines
+ * or wraps the function writes its name in parentheses: (tcuda_torch_memory_fraction)(...). */
 #define tcuda_torch_memory_fraction(fraction, device) \
     tcuda_torch_memory_fraction(fraction, (device) | 0)
 

@@ -117,6 +117,11 @@ impl Places {
     }
 }
 
+/// An error in a host function of a stream: for what waits, or for a lock that others hold while they wait.
+pub(crate) fn refuse() -> Result<()> {
+    if thread::is_in_callback() { Err(Error::InCallback("")) } else { Ok(()) }
+}
+
 /// Queues a callback; on failure the caller keeps it.
 pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
     let device = runtime.device(stream.device())?;

@@ -11,7 +11,9 @@ pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
 
 use crate::device::CPU;
 use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
+use crate::nvtx::own::function_of;
 use crate::text::{Count, Text};
+use crate::thread;
 use std::ffi::CStr;
 
 /// What a forked child is told: PyTorch's sentence.
@@ -138,6 +140,13 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// A call that CUDA does not allow in a host function of a stream.
+    #[error(
+        "{} was called by a host function of a stream, where CUDA can be neither called nor waited for; \
+         return from that function first, or make the call on another thread",
+        if .0.is_empty() { "tcuda" } else { .0 }
+    )]
+    InCallback(&'static str),
     /// The host would wait for the device, and sync debug mode forbids it.
     #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
     WouldSynchronize(crate::sync_debug::Wait),
@@ -416,10 +425,25 @@ impl From<compiler::Failure> for Error {
 }
 
 impl Error {
+    /// The same with the name of the function that failed, where its sentence says that; `body`: the name of
+    /// a type in that function.
+    #[cold]
+    pub(crate) fn of_function(self, body: fn() -> &'static str) -> Error {
+        match self {
+            Error::InCallback("") => Error::InCallback(function_of(body())),
+            // The driver's own refusal.
+            Error::Cuda(error) if error.code == code::NOT_PERMITTED && thread::is_in_callback() => {
+                Error::InCallback(function_of(body()))
+            }
+            error => error,
+        }
+    }
+
     /// The code behind it: a CUresult, another library's number, or 0.
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,
+            Error::InCallback(_) => code::NOT_PERMITTED,
             Error::Callback { code, .. } => *code,
             Error::Nccl(nccl::Failure::Call(error)) => error.code,
             Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {

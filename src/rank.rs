@@ -105,7 +105,11 @@ pub fn held_besides(allowed: &[Rank]) -> Option<&'static str> {
 /// who comes back from there is turned away instead of waiting.
 #[cfg(debug_assertions)]
 pub fn before_host_function() {
-    before_function(&[Rank::LIFE]);
+    match crate::thread::is_in_callback() {
+        // One that is called by a function of a graph's.
+        true => before_captured_function(),
+        false => before_function(&[Rank::LIFE]),
+    }
 }
 
 /// The same for a function of a graph's, which a driver may call on the thread that launches.

@@ -193,21 +193,34 @@ class Generator:
     # ---- C ----
 
     def call(self, function, index):
-        lines = [f"static tcuda_status call_{index}(void)", "{"]
+        """The call by itself, and the function that makes its arguments and has it called."""
+        result = function.result
+        fields = [f"    {declaration(p)};" for p in function.parameters] or ["    int none;"]
+        arguments = ", ".join(f"with->{p.name}" for p in function.parameters)
+        call = f"{function.name}({arguments})"
+        lines = [f"struct arguments_{index} {{", *fields, "};", ""]
+        lines += [f"static tcuda_status perform_{index}(void *arguments)", "{"]
+        if function.parameters:
+            lines.append(f"    const struct arguments_{index} *with = arguments;")
+        else:
+            lines.append("    (void)arguments;")
+        if result == "tcuda_status":
+            lines += [f"    return {call};", "}", ""]
+        else:
+            lines += [f"    {'' if result == 'void' else '(void)!'}{call};",
+                      "    return TCUDA_STATUS_OK;", "}", ""]
+        lines += [f"static tcuda_status call_{index}(void)", "{"]
         for i, p in enumerate(function.parameters):
             lines.append(f"    {declaration(p)} = {self.valid(function, i)};")
-        arguments = ", ".join(p.name for p in function.parameters)
-        if function.result != "tcuda_status":
-            void = "" if function.result == "void" else "(void)!"
-            lines.append(f"    {void}{function.name}({arguments});")
-            return lines + ["    return TCUDA_STATUS_OK;", "}", ""]
-        lines.append(f"    tcuda_status status = {function.name}({arguments});")
+        values = ", ".join(p.name for p in function.parameters) or "0"
+        lines.append(f"    struct arguments_{index} with = {{ {values} }};")
+        lines.append(f"    tcuda_status outcome = call_in_place(perform_{index}, &with);")
         for p in function.parameters:
             drop = self.drop_of_output(function, p)
-            if drop:
-                lines.append(f"    if (status == TCUDA_STATUS_OK && {p.name} != NULL)")
+            if drop and result == "tcuda_status":
+                lines.append(f"    if (outcome == TCUDA_STATUS_OK && {p.name} != NULL)")
                 lines.append(f"        drop_later({drop}, *{p.name});")
-        return lines + ["    return status;", "}", ""]
+        return lines + ["    return outcome;", "}", ""]
 
     def drop_of_output(self, function, p):
         type = p.pointee.rstrip("* ")
@@ -304,7 +317,8 @@ class Generator:
     def program(self):
         functions = [f for f in self.header.functions if f.name not in SKIPPED]
         used = {p.type for f in functions for p in f.parameters}
-        lines = ["/* Written by c_tests/every_function/generate.py. */", '#include "harness.h"', ""]
+        lines = ["/* Written by c_tests/every_function/generate.py. */", '#include "harness.h"',
+                 '#include "hooks.h"', ""]
         lines += self.memory() + self.tensor()
         for type in self.header.callbacks:
             if type in used:
@@ -325,8 +339,10 @@ class Generator:
             lines += self.cases(function, index)
         lines += [
             "};", "", "int main(void)", "{",
-            "    return run_everything(functions, (int)(sizeof functions / sizeof functions[0]),",
-            "        cases, sizeof cases / sizeof cases[0]);", "}",
+            "    const int count = (int)(sizeof functions / sizeof functions[0]);",
+            "#ifdef IN_HOOKS", "    (void)cases;", "    return run_in_hooks(functions, count);", "#else",
+            "    return run_everything(functions, count, cases, sizeof cases / sizeof cases[0]);",
+            "#endif", "}",
         ]
         return "\n".join(lines) + "\n"
 

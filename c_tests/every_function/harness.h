@@ -53,6 +53,14 @@ static inline int is_spoiled(int argument, enum spoiling how)
         (argument >= 0 && how == NIL && now.how == EVERY_POINTER_NIL);
 }
 
+/* Where the function is called; NULL: at once. */
+static tcuda_status (*call_place)(tcuda_status (*perform)(void *), void *arguments);
+
+static inline tcuda_status call_in_place(tcuda_status (*perform)(void *), void *arguments)
+{
+    return call_place == NULL ? perform(arguments) : call_place(perform, arguments);
+}
+
 /* ---- Arguments ---- */
 
 #define HANDLE(argument, type, other) \

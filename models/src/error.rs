@@ -9,6 +9,8 @@ pub enum Error {
     InvalidHandle { name: &'static str, value: usize, kind: &'static str, why: &'static str },
     /// Right call, wrong time.
     InvalidState(&'static str),
+    /// In a host function of a stream.
+    InCallback(&'static str),
 }
 
 /// Outcome of an operation that can fail.

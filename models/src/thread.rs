@@ -64,6 +64,10 @@ pub fn is_inside() -> bool {
     presence().depth() > 0
 }
 
+pub fn is_in_callback() -> bool {
+    false
+}
+
 pub fn may_own() -> bool {
     is_inside()
 }

@@ -5,7 +5,7 @@
 //! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
 
 use super::{CudaResult, Driver, inject};
-use crate::{progress, sync_debug, waiting};
+use crate::{progress, sync_debug, thread, waiting};
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -88,8 +88,15 @@ macro_rules! driver_calls {
                 #[cfg(debug_assertions)]
                 super::held::check(Call::$name);
                 self.count_call(Call::$name);
-                if const { sync_debug::waits(Call::$name) } && sync_debug::is_on() {
-                    sync_debug::judge_call(Call::$name, stringify!($name))?;
+                if const { sync_debug::waits(Call::$name) } {
+                    // A driver need not notice: it may wait for the very function that calls it.
+                    if thread::is_in_callback() {
+                        let code = super::code::NOT_PERMITTED;
+                        return Err(super::CudaError { call: stringify!($name), code });
+                    }
+                    if sync_debug::is_on() {
+                        sync_debug::judge_call(Call::$name, stringify!($name))?;
+                    }
                 }
                 let _waiting = const { super::waits(Call::$name) }.then(waiting::begin);
                 if inject::armed() {

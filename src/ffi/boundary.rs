@@ -120,6 +120,7 @@ fn fail(error: Error, body: fn() -> &'static str) -> tcuda_status {
     if let Error::Cuda(error) = &error {
         note_refused(error, body);
     }
+    let error = error.of_function(body);
     record(&error);
     status_of(&error)
 }

@@ -8,6 +8,7 @@ use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
 use super::stream::{borrow, optional, tcuda_stream};
 use super::tensor::{EMPTY, lent, tcuda_tensor, view};
+use crate::callback;
 use crate::error::{Error, Result};
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
 use crate::graph::statics::Static;
@@ -329,6 +330,7 @@ fn options_of(raw: *const tcuda_graphed_callable_options, call: &Call) -> Result
 /// Gives back what a callable has, and its handle.
 fn end(handle: usize, call: &Call) -> Result<()> {
     let found = CALLABLES.get(handle, "graphed", call)?;
+    callback::refuse()?;
     if let Some(runtime) = runtime::existing(call.inside()) {
         found.close(runtime);
     }

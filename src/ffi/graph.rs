@@ -6,6 +6,7 @@ use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
 use super::stream::{borrow, make_current, optional, or_current, tcuda_stream};
+use crate::callback;
 use crate::device::CURRENT;
 use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
 use crate::error::Result;
@@ -66,6 +67,7 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
             return Ok(());
         }
         let found = GRAPHS.get(graph as usize, "graph", call)?;
+        callback::refuse()?;
         if let Some(runtime) = runtime::existing(call.inside()) {
             found.reset(runtime);
         }
@@ -268,6 +270,7 @@ pub unsafe extern "C" fn tcuda_graph_replay(
 pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
+        callback::refuse()?;
         graph.reset(call.runtime()?);
         Ok(())
     })

@@ -3,6 +3,7 @@
 use super::boundary::{boundary, given, out};
 use super::status::tcuda_status;
 use super::stream::{optional, or_current, tcuda_stream};
+use crate::callback;
 use crate::error::Error;
 use crate::memory::{Kind, name_kind};
 use std::ffi::c_void;
@@ -130,6 +131,7 @@ pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> 
 pub unsafe extern "C" fn tcuda_ipc_collect() -> tcuda_status {
     boundary(|call| {
         if let Some(runtime) = crate::runtime::existing(call.inside()) {
+            callback::refuse()?;
             runtime.ipc.collect(runtime);
         }
         Ok(())

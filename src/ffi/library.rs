@@ -23,6 +23,7 @@ use crate::text::Text;
 use crate::thread::try_box;
 use crate::waiting;
 use crate::{runtime, selection, text, thread};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,8 +129,29 @@ unsafe impl Send for HostSink {}
 // SAFETY: as above.
 unsafe impl Sync for HostSink {}
 
+thread_local! {
+    static IS_WRITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread's function of the log is called, until this is dropped.
+struct Writing;
+
+impl Writing {
+    /// None: in that function already, whose calls write no lines: it would be called without an end.
+    fn begin() -> Option<Writing> {
+        (!IS_WRITING.replace(true)).then_some(Writing)
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        IS_WRITING.set(false);
+    }
+}
+
 impl log::TakesLines for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
+        let Some(_writing) = Writing::begin() else { return };
         let mut buffer = [0u8; LINE];
         text::write(&mut buffer, line);
         let _waiting = waiting::in_host_function();

@@ -21,7 +21,10 @@ pub struct tcuda_stream {
     _private: [u8; 0],
 }
 
-/// Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them.
+/// Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. A call
+/// of tcuda that waits for the device, needs the driver or is about a graph (tcuda_graph_destroy
+/// too) gives TCUDA_STATUS_INVALID_STATE there and does nothing; so does tcuda_free of a block where
+/// another thread waits for the stream of that block.
 pub type tcuda_host_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
 /// What a stream's handle stands for.

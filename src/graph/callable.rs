@@ -3,6 +3,7 @@
 
 use super::Graph;
 use super::statics::{Blocks, Static};
+use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::external::HeldStream;
@@ -269,6 +270,7 @@ pub fn make(
     plans: Vec<Plan>,
     options: Options,
 ) -> Result<Vec<Captured>> {
+    callback::refuse()?;
     let device = runtime.device(device)?;
     let mut making = Vec::new();
     making.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
@@ -374,6 +376,7 @@ impl Callable {
         num_results: usize,
         mut give: impl FnMut(usize, Option<&Static>),
     ) -> Result<()> {
+        callback::refuse()?;
         // Before the lock, under which no function of the host's is called but those captured.
         let _told = sanitizer::call();
         let mut held = self.0.lock();

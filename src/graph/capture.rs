@@ -2,6 +2,7 @@
 
 use super::underway::{Uses, capture_of};
 use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
+use crate::callback;
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::error::{Error, Result};
@@ -55,6 +56,7 @@ impl Graph {
         pool: Option<Pool>,
         mode: i32,
     ) -> Result<()> {
+        callback::refuse()?;
         let cu_mode = mode_of(mode)?;
         if stream.is_default() {
             return Err(Error::Invalid(
@@ -119,6 +121,7 @@ impl Graph {
     /// Ends the recording, and makes it executable unless the template is kept. True: the graph is
     /// empty. On failure nothing is left of the capture.
     pub fn capture_end(&self, runtime: &Runtime) -> Result<bool> {
+        callback::refuse()?;
         let (outcome, leaving) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -145,6 +148,7 @@ impl Graph {
 
     /// Ends it without a graph, on whatever thread; nothing if none is under way.
     pub fn capture_abort(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
         let leaving = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();

@@ -11,6 +11,7 @@ mod leaving;
 pub mod statics;
 pub mod underway;
 
+use crate::callback;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::{
@@ -198,6 +199,7 @@ impl Graph {
 
     /// Has its replays move a generator on as well.
     pub fn register(&self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+        callback::refuse()?;
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Empty) {
             return Err(Error::InvalidState(
@@ -209,6 +211,7 @@ impl Graph {
 
     /// Makes the template executable, once more if it was.
     pub fn instantiate(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
         if !self.keeps {
             return Err(Error::InvalidState(
                 "the graph was made without keep, and is executable when its capture ends",
@@ -229,6 +232,7 @@ impl Graph {
     /// Queues all its work on a stream; without one on the current stream of its device.
     #[inline]
     pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
+        callback::refuse()?;
         if sanitizer::is_on() {
             // Before the lock, under which no function of the host's is called.
             let _told = sanitizer::call();
@@ -295,6 +299,7 @@ impl Graph {
     /// Gives its executable the parameters of another graph's template, which has the same shape; on
     /// failure it is as it was.
     pub fn update(&self, runtime: &Runtime, source: &Graph) -> Result<()> {
+        callback::refuse()?;
         let templates = TEMPLATES.lock();
         let (template, held) = {
             let source = source.state.lock();
@@ -360,6 +365,7 @@ impl Graph {
 
     /// Its pool, as a host sees it.
     pub fn pool(&self) -> Result<MemPool> {
+        callback::refuse()?;
         let state = self.state.lock();
         state.require_captured(NOT_CAPTURED)?;
         match state.held.pools.first() {
@@ -373,6 +379,7 @@ impl Graph {
 
     /// Prints the template into a file, in DOT.
     pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
+        callback::refuse()?;
         self.state.lock().require_template()?;
         crate::file::replace_by_name(path, |path| {
             let _templates = TEMPLATES.lock();
@@ -389,6 +396,7 @@ impl Graph {
 
     /// The driver's handles: the template's and the executable's, NULL where there is none.
     pub fn native(&self) -> Result<(CUgraph, CUgraphExec)> {
+        callback::refuse()?;
         let state = self.state.lock();
         state.require_captured(NOT_CAPTURED)?;
         Ok((state.graph(), state.executable()))

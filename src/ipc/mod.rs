@@ -18,6 +18,7 @@ pub use descriptor::close_in_child;
 pub use exports::Verdict;
 pub use handle::{BYTES, Handle};
 
+use crate::callback;
 use crate::device::Device;
 use crate::driver::code;
 use crate::driver::sys::{CUevent, CUipcEventHandle};
@@ -31,6 +32,7 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
 use crate::stream::Stream;
 use crate::text::Count;
+use crate::thread;
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, Words};
 use imports::Imports;
@@ -72,6 +74,7 @@ impl Ipc {
     /// A handle of an address and the block around it, for one other process: what `stream` holds now
     /// comes before the other's work.
     pub fn export(&self, runtime: &Runtime, address: u64, stream: &Stream) -> Result<Handle> {
+        callback::refuse()?;
         self.collect(runtime);
         if self.imports.lock().have(address) {
             return Err(Error::InvalidState(
@@ -259,6 +262,7 @@ impl Ipc {
         handle: &Handle,
         stream: Option<&'a Stream>,
     ) -> Result<(u64, u64)> {
+        callback::refuse()?;
         let words = Words::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
         if own == Some(words.socket) {
@@ -312,6 +316,7 @@ impl Ipc {
 
     /// Lets go of an imported block, after what `stream` holds now.
     pub fn close(&self, runtime: &Runtime, address: u64, stream: Option<&Stream>) -> Result<()> {
+        callback::refuse()?;
         let why = "was not imported, or was closed already";
         let unknown = Error::InvalidPointer { ptr: address as usize, why };
         let device = self.imports.lock().device_of(address).ok_or(unknown)?;
@@ -332,6 +337,7 @@ impl Ipc {
 
     /// Gives the block of a handle to nobody from now on.
     pub fn withdraw(&self, runtime: &Runtime, handle: &Handle) -> Result<()> {
+        callback::refuse()?;
         let words = Words::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
         if own != Some(words.socket) {
@@ -360,6 +366,9 @@ impl Ipc {
 
     /// Gives back what no other process has any more.
     pub fn collect(&self, runtime: &Runtime) {
+        if thread::is_in_callback() {
+            return;
+        }
         if self.has_news() {
             let held = self.server.lock();
             self.collect_held(runtime, held);

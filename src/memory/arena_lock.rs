@@ -22,6 +22,7 @@
 //! one heavy fence, and puts them back.
 
 use super::habit::Habit;
+use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::rank::Rank;
 use crate::sync::{self, AtomicBool, AtomicUsize, Ordering};
@@ -44,6 +45,8 @@ pub struct ArenaLock {
     habit: Habit,
     /// Set by the holder while it waits for the ledger's lock, or for the device.
     parked: AtomicBool,
+    /// Set by the holder while it waits for the device.
+    waits: AtomicBool,
     /// What the ledger did. Guarded by the ledger's lock.
     hold: Hold,
 }
@@ -79,6 +82,7 @@ impl ArenaLock {
             lock: Lock::new_brief(Rank::ARENA),
             habit: Habit::new(),
             parked: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             hold: Hold {
                 taken: Cell::new(false),
                 suspended: Cell::new(NOBODY),
@@ -90,9 +94,24 @@ impl ArenaLock {
     /// Takes it for the life of the guard.
     #[inline]
     pub fn guard(&self) -> ArenaGuard<'_> {
+        if let Some(guard) = self.guard_quickly() {
+            return guard;
+        }
+        loop {
+            if let Some(guard) = self.guard_slowly(thread::address()) {
+                return guard;
+            }
+            sync::nap();
+        }
+    }
+
+    /// Takes it for the life of the guard. An error in a host function of a stream where the holder waits
+    /// for the device: that may wait for this function.
+    #[inline]
+    pub fn enter(&self) -> Result<ArenaGuard<'_>> {
         match self.guard_quickly() {
-            Some(guard) => guard,
-            None => self.guard_slowly(thread::address()),
+            Some(guard) => Ok(guard),
+            None => self.guard_slowly(thread::address()).ok_or(Error::InCallback("")),
         }
     }
 
@@ -115,7 +134,7 @@ impl ArenaLock {
         }
         let me = thread::address();
         let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
-        (!is_owner).then(|| self.guard_slowly(me))
+        if is_owner { None } else { self.guard_slowly(me) }
     }
 
     /// Takes it beside another arena's, which this thread holds, if it is the owner and does not hold
@@ -144,15 +163,17 @@ impl ArenaLock {
         None
     }
 
-    /// The real way.
+    /// The real way. None: this is a host function of a stream, and the holder waits for the device.
     #[inline(never)]
-    fn guard_slowly(&self, me: usize) -> ArenaGuard<'_> {
+    fn guard_slowly(&self, me: usize) -> Option<ArenaGuard<'_>> {
         Rank::ARENA.before();
         let pause = |pauses| (0..pauses).for_each(|_| sync::spin_loop());
         self.habit.stand_back(me, pause, || self.lock.is_held());
         if !self.lock.try_lock() {
             self.habit.met();
-            self.lock.lock();
+            if !self.wait_for_holder() {
+                return None;
+            }
         }
         let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
         let owner = self.bias.owner.load(Ordering::Relaxed);
@@ -161,21 +182,50 @@ impl ArenaLock {
                 self.become_owner(me);
             }
         } else if owner != me {
-            self.take_bias_from(owner);
+            if !self.take_bias_from(owner) {
+                return None;
+            }
             if self.habit.is_streak_of(me) {
                 self.become_owner(me);
             }
         }
-        guard
+        Some(guard)
     }
 
+    /// Waits for the lock; false: it is not to be had before this function returns.
     #[cold]
-    fn take_bias_from(&self, owner: usize) {
+    fn wait_for_holder(&self) -> bool {
+        if !thread::is_in_callback() {
+            self.lock.lock();
+            return true;
+        }
+        let mut is_taken = false;
+        wait_while(|| {
+            is_taken = self.lock.try_lock();
+            !is_taken && !self.waits.load(Ordering::Relaxed)
+        });
+        is_taken
+    }
+
+    /// The same for an owner that is inside.
+    #[cold]
+    fn take_bias_from(&self, owner: usize) -> bool {
         self.bias.owner.store(NOBODY, Ordering::Relaxed);
         thread::reach_all();
+        let gives_up = thread::is_in_callback();
+        let mut is_inside = true;
         // It may be parked, and wait for the device.
-        wait_while(|| self.bias.inside.load(Ordering::Acquire));
+        wait_while(|| {
+            is_inside = self.bias.inside.load(Ordering::Acquire);
+            is_inside && !(gives_up && self.waits.load(Ordering::Relaxed))
+        });
+        if is_inside {
+            // It has nothing but the bias that keeps others out.
+            self.bias.owner.store(owner, Ordering::Release);
+            return false;
+        }
         self.habit.is_lost_by(owner);
+        true
     }
 
     #[cold]
@@ -190,6 +240,11 @@ impl ArenaLock {
         Rank::ARENA.given();
         Rank::PARKED.taken();
         self.parked.store(true, Ordering::Release);
+    }
+
+    /// The holder begins to wait for the device, or has ended.
+    pub fn set_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
     }
 
     /// The holder is back; it has the ledger's lock.

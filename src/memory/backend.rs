@@ -105,11 +105,11 @@ pub fn choose(inside: &Inside, allocator: Option<&Pluggable>) -> Result<()> {
         runtime::require_fresh(&runtime.devices)?;
         // With no lock held: it may call us.
         new.begin_use();
-        new.init(runtime.devices.len());
+        new.init(runtime.devices.len())?;
         for device in &runtime.devices {
             let fraction = device.memory.fraction();
             if fraction != 1.0 {
-                new.set_fraction(fraction, device.ordinal());
+                new.set_fraction(fraction, device.ordinal())?;
             }
         }
     }

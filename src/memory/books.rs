@@ -113,7 +113,15 @@ impl<M: Member> GuardedBooks<M> {
 
     /// Waits for the device with a member's lock held, but no reference to what it guards: the books
     /// go on meanwhile.
-    pub fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
+    pub fn wait_for_device<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
+        own.lock().set_waits(true);
+        let result = self.wait_parked(own, wait);
+        own.lock().set_waits(false);
+        result
+    }
+
+    /// The same for a wait that is soon over.
+    fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
         own.lock().park();
         let result = wait();
         let _guard = self.lock.guard();

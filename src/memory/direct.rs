@@ -146,7 +146,7 @@ pub(super) fn segment_of(address: u64) -> Result<(u64, u64)> {
         Ok((block.bytes, allocator))
     })?;
     // Asked with no lock held.
-    let base = allocator.and_then(|allocator| allocator.base_of(address));
+    let base = allocator.map_or(Ok(None), |allocator| allocator.base_of(address))?;
     Ok(base.unwrap_or((address, bytes)))
 }
 
@@ -195,7 +195,7 @@ pub(super) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
         );
     }
     if let Some(allocator) = teller {
-        allocator.record_stream(address, stream);
+        allocator.record_stream(address, stream)?;
     }
     Ok(())
 }

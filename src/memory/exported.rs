@@ -63,7 +63,7 @@ pub fn keep(address: u64) -> Result<Exported> {
         }
         return Err(unknown_pointer(address));
     };
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let not_in_use = Error::InvalidPointer { ptr: address as usize, why: NOT_IN_USE };

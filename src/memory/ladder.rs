@@ -35,7 +35,7 @@ impl DeviceMemory {
         // What other processes have let go of goes first.
         if runtime.ipc.has_news() {
             runtime.ipc.collect_quickly(runtime);
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             if let Some(address) = self.take_of_any(arena, request, WHOLE_WALK)? {
                 return Ok(address);
             }
@@ -182,7 +182,7 @@ impl DeviceMemory {
 
     /// A block out of what is mapped, wherever it is.
     fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
-        let _guard = arena.lock.guard();
+        let _guard = arena.lock.enter()?;
         self.take::<true>(arena, request, WHOLE_WALK)
     }
 
@@ -221,7 +221,7 @@ impl DeviceMemory {
             return self.release_oversize(runtime, device, arena, request);
         }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
-        let _guard = arena.lock.guard();
+        let _guard = arena.lock.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
         if (unsafe { arena.state() }.free_bytes as u64) < wanted {
             return Ok(false);
@@ -242,7 +242,7 @@ impl DeviceMemory {
             return self.grow_by_segment(device, arena, request, take_first);
         }
         let _context = device.enter()?;
-        let _guard = arena.lock.guard();
+        let _guard = arena.lock.enter()?;
         arena.pool().require_awake()?;
         // Someone may have freed, or grown, in the meantime; the short walk may miss what fits, and not all
         // that is there may have been in reach.

@@ -93,6 +93,7 @@ pub(crate) use sleep::require_awake;
 pub use summary::Summary;
 pub use wrong_kind::{Kind, name_kind};
 
+use crate::callback;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::sys::CUdevice;
@@ -229,11 +230,14 @@ impl DeviceMemory {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::Fraction(fraction));
         }
+        let before = self.fraction();
         self.virtual_memory.limit.set(fraction, self.total);
-        if let Some(allocator) = backend::pluggable() {
-            allocator.set_fraction(fraction, self.ordinal);
+        match backend::pluggable() {
+            Some(allocator) => allocator
+                .set_fraction(fraction, self.ordinal)
+                .inspect_err(|_| self.virtual_memory.limit.set(before, self.total)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Memory of the device.
@@ -334,7 +338,7 @@ impl DeviceMemory {
             },
         };
         {
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             // SAFETY: the lock is held, and this is the only reference.
             if unsafe { arena.state() }.limbo.is_empty() {
                 if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
@@ -434,7 +438,7 @@ impl DeviceMemory {
             let Some(arena) = found else { return Ok(()) };
             // SAFETY: boxed, and kept as long as this thread is inside.
             let arena = unsafe { &*arena };
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             body(arena)?;
             index += 1;
         }
@@ -463,10 +467,11 @@ impl DeviceMemory {
 
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+    callback::refuse()?;
     runtime.captures.tidy(runtime);
     runtime.ipc.collect(runtime);
     if let Some(allocator) = backend::pluggable() {
-        allocator.reset();
+        allocator.reset()?;
     }
     runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
 }

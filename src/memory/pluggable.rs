@@ -14,7 +14,8 @@ use crate::rank::Rank;
 use crate::stream::Stream;
 use crate::text::Text;
 use crate::thread::try_box;
-use crate::waiting;
+use crate::waiting::{self, Waiting};
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -33,6 +34,40 @@ pub struct Hooks {
     pub memory_fraction: Option<unsafe extern "C" fn(f64, i32)>,
     pub base_alloc: Option<unsafe extern "C" fn(*mut c_void, *mut usize) -> *mut c_void>,
     pub record_stream: Option<unsafe extern "C" fn(*mut c_void, CUstream)>,
+}
+
+/// So many functions of allocators are called inside of each other on one thread.
+const MOST_NESTED: u32 = 8;
+
+thread_local! {
+    static NESTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A function of an allocator is called, until this is dropped.
+struct Nested {
+    _waiting: Waiting,
+}
+
+impl Nested {
+    /// An error where one calls us, and is called again, without an end.
+    fn begin() -> Result<Nested> {
+        let nested = NESTED.get();
+        if nested >= MOST_NESTED {
+            return Err(Error::InvalidState(
+                "a function of the pluggable allocator calls tcuda, which calls it again, 8 times: have it \
+                 allocate elsewhere, or return without a call of tcuda where it is called by itself",
+            ));
+        }
+        let waiting = waiting::in_host_function();
+        NESTED.set(nested + 1);
+        Ok(Nested { _waiting: waiting })
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        NESTED.set(NESTED.get() - 1);
+    }
 }
 
 /// A text of the host's as far as it is UTF-8, copied without host memory.
@@ -171,50 +206,53 @@ impl Pluggable {
     }
 
     /// Tells it how many devices there are.
-    pub fn init(&self, devices: usize) {
+    pub fn init(&self, devices: usize) -> Result<()> {
         if let Some(init) = self.hooks().init {
-            let _waiting = waiting::in_host_function();
+            let _nested = Nested::begin()?;
             // SAFETY: the host's own function.
             unsafe { init(devices as i32) };
         }
+        Ok(())
     }
 
     /// Has it give back what it does not need; false: it has no function for that.
-    pub fn reset(&self) -> bool {
-        let Some(reset) = self.hooks().reset else { return false };
-        let _waiting = waiting::in_host_function();
+    pub fn reset(&self) -> Result<bool> {
+        let Some(reset) = self.hooks().reset else { return Ok(false) };
+        let _nested = Nested::begin()?;
         // SAFETY: the host's own function.
         unsafe { reset() };
-        true
+        Ok(true)
     }
 
     /// Tells it the share of a device's memory that it may use.
-    pub fn set_fraction(&self, fraction: f64, device: i32) {
+    pub fn set_fraction(&self, fraction: f64, device: i32) -> Result<()> {
         if let Some(memory_fraction) = self.hooks().memory_fraction {
-            let _waiting = waiting::in_host_function();
+            let _nested = Nested::begin()?;
             // SAFETY: the host's own function.
             unsafe { memory_fraction(fraction, device) };
         }
+        Ok(())
     }
 
     /// The piece from the driver that holds a block, and its length; none: it does not say.
-    pub fn base_of(&self, address: u64) -> Option<(u64, u64)> {
-        let base_alloc = self.hooks().base_alloc?;
+    pub fn base_of(&self, address: u64) -> Result<Option<(u64, u64)>> {
+        let Some(base_alloc) = self.hooks().base_alloc else { return Ok(None) };
         let mut bytes = 0;
-        let _waiting = waiting::in_host_function();
+        let _nested = Nested::begin()?;
         // SAFETY: the host's own function; `bytes` is writable.
         let base = unsafe { base_alloc(address as *mut c_void, &mut bytes) };
-        (!base.is_null()).then_some((base as u64, bytes as u64))
+        Ok((!base.is_null()).then_some((base as u64, bytes as u64)))
     }
 
     /// Tells it that a block is used on another stream as well.
-    pub fn record_stream(&self, address: u64, stream: &Stream) {
+    pub fn record_stream(&self, address: u64, stream: &Stream) -> Result<()> {
         if let Some(record_stream) = self.hooks().record_stream {
             let stream = stream.native();
-            let _waiting = waiting::in_host_function();
+            let _nested = Nested::begin()?;
             // SAFETY: the host's own function, told of a block that it gave.
             unsafe { record_stream(address as *mut c_void, stream) };
         }
+        Ok(())
     }
 }
 
@@ -235,7 +273,7 @@ impl Source for Pluggable {
             self.begin_use();
         }
         let (bytes, device, stream) = (bytes as isize, device.ordinal(), stream.native());
-        let _waiting = waiting::in_host_function();
+        let _nested = Nested::begin()?;
         // SAFETY: the host's own function.
         let block = unsafe { (self.allocator().malloc)(bytes, device, stream) };
         if block.is_null() {
@@ -248,7 +286,7 @@ impl Source for Pluggable {
         let _context = device.enter()?;
         let (block, bytes) = (address as *mut c_void, bytes as isize);
         let (device, stream) = (device.ordinal(), stream.native());
-        let _waiting = waiting::in_host_function();
+        let _nested = Nested::begin()?;
         // SAFETY: the host's own function, given what it gave.
         unsafe { (self.allocator().free)(block, bytes, device, stream) };
         Ok(())

@@ -48,7 +48,7 @@ pub(super) struct Locked<'a> {
 /// The block at an address of a slot.
 #[inline(always)]
 fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
-    let guard = arena.lock.guard();
+    let guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let id = unsafe { arena.state() }.find(offset, address as usize)?;
     Ok(Locked { arena, id, _guard: guard })
@@ -155,7 +155,7 @@ fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
             false => require_others(address),
         };
     };
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
@@ -171,7 +171,7 @@ pub fn use_inside(
     stream: &Stream,
 ) -> Result<bool> {
     let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(false) };
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return Ok(false) };
@@ -220,7 +220,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
             false => require_others(address).map(|()| None),
         };
     };
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
@@ -232,7 +232,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
 pub fn cached_extent(address: u64) -> Option<(i32, u64, u64)> {
     let cached = virtual_memory::arena_of(address);
     let (arena, offset) = cached.or_else(|| segmented::arena_of(address))?;
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter().ok()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find_around((offset / UNIT) as u32)?;

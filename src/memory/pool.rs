@@ -8,6 +8,7 @@
 use super::backend::Server;
 use super::pluggable::Pluggable;
 use super::{route, sleep};
+use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock::{Lock, Mutex};
@@ -379,6 +380,7 @@ impl MemPool {
     /// Waits for the devices. Where the driver takes only part of the memory back, all of it is mapped
     /// again, or, where there is none, the pool sleeps all the same.
     pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
+        callback::refuse()?;
         let pool = self.share()?;
         let given_up = {
             let _held = pool.id().place().sleep.guard();
@@ -400,6 +402,7 @@ impl MemPool {
     /// Puts memory, and what was kept, back at the same addresses, after every step that finds memory;
     /// on failure it sleeps on, with none.
     pub fn wake(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
         let pool = self.share()?;
         let (id, place) = (pool.id(), pool.id().place());
         if !id.is_asleep() {

@@ -10,6 +10,7 @@ use super::segment::alias::BORROWED;
 use super::segmented::Leaving;
 use super::stats::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
 use super::{Books, DeviceMemory, Relaxed, history, watch};
+use crate::callback;
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -90,6 +91,7 @@ impl DeviceMemory {
 
     /// Gives all unused memory back to the driver; waits for what may still use it.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
         self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
@@ -186,7 +188,8 @@ impl DeviceMemory {
     fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
         let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: the context of the stream's device is current.
-        self.books.wait_parked(arena, || unsafe { self.driver.cuCtxSynchronize() })?;
+        let wait = || unsafe { self.driver.cuCtxSynchronize() };
+        self.books.wait_for_device(arena, wait)?;
         stream.has_ended();
         Ok(true)
     }
@@ -394,7 +397,8 @@ impl DeviceMemory {
     fn has_passed(&self, arena: &Arena, event: CUevent, wait: bool) -> Result<bool> {
         if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
-            self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+            let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+            self.books.wait_for_device(arena, wait)?;
             return Ok(true);
         }
         // An event knows its context.
@@ -405,7 +409,8 @@ impl DeviceMemory {
         }
         let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: our event, recorded.
-        self.books.wait_parked(arena, || unsafe { self.driver.cuEventSynchronize(event) })?;
+        let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+        self.books.wait_for_device(arena, wait)?;
         Ok(true)
     }
 }

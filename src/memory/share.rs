@@ -54,7 +54,7 @@ impl DeviceMemory {
             return Ok(None);
         };
         let Some(stream) = arena.stream() else { return Ok(None) };
-        let _guard = lender.lock.guard();
+        let _guard = lender.lock.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
         match unsafe { lender.state() }.guests.find(stream) {
             Some(index) => self.take_for_guest(lender, index, request, false),
@@ -114,7 +114,7 @@ impl DeviceMemory {
 
     /// Do other streams use memory of the arena?
     fn has_guests(&self, arena: &Arena) -> bool {
-        let _guard = arena.lock.guard();
+        let Ok(_guard) = arena.lock.enter() else { return false };
         // SAFETY: the lock is held, and this is the only reference.
         !unsafe { arena.state() }.guests.is_empty()
     }
@@ -139,7 +139,7 @@ impl DeviceMemory {
     fn may_grow(&self, arena: &Arena, request: Request) -> bool {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         let (growth, is_first) = {
-            let _guard = arena.lock.guard();
+            let Ok(_guard) = arena.lock.enter() else { return true };
             // SAFETY: the lock is held, and this is the only reference.
             let state = unsafe { arena.state() };
             let growth = u64::from(state.missing_at_end(request.units, step)) * UNIT;
@@ -195,7 +195,7 @@ impl DeviceMemory {
             let Some((place, other)) = found else { return Ok(None) };
             // SAFETY: boxed, and there as long as this call.
             let other = unsafe { &*other };
-            let _guard = other.lock.guard();
+            let _guard = other.lock.enter()?;
             let found = body(other)?;
             if found.is_some() {
                 return Ok(found);
@@ -249,7 +249,7 @@ impl DeviceMemory {
         let Some((_, other, before)) = best else { return Ok(None) };
         // SAFETY: found by this call, which is not over.
         let other = unsafe { &*other };
-        let _guard = other.lock.guard();
+        let _guard = other.lock.enter()?;
         let Some(to) = self.order_in(asking, other) else { return Ok(None) };
         // What was asked is known now, unless others were here since.
         let known = self.known(asking, other, to, false);
@@ -326,7 +326,7 @@ impl DeviceMemory {
         })?;
         // SAFETY: NULL or found by this call, which is not over.
         let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
-        let _guard = other.lock.guard();
+        let _guard = other.lock.enter()?;
         let Some(to) = self.order_in(asking, other) else { return Ok(None) };
         // SAFETY: the lock is held, and this is the only reference.
         let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };

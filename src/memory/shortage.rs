@@ -73,7 +73,7 @@ impl DeviceMemory {
                 Ok(true)
             }
             Origin::DriverPool { .. } => self.trim_pool(runtime, device),
-            Origin::Pluggable(allocator) => Ok(allocator.reset()),
+            Origin::Pluggable(allocator) => allocator.reset(),
         }
     }
 

@@ -124,7 +124,7 @@ pub fn segment_of(address: u64) -> Result<(u64, u64)> {
         }
         return segmented::segment_of(address).ok_or_else(|| super::unknown_pointer(address));
     };
-    let _guard = arena.lock.guard();
+    let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let range = unsafe { arena.state() }.segment.range_of((offset / UNIT) as u32);
     let (start, units) = range.ok_or_else(|| super::unknown_pointer(address))?;

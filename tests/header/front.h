@@ -40,9 +40,12 @@
  *            if len > 0; *needed excludes the NUL, *needed >= len means cut; (NULL, 0) asks for it.
  *            Bytes: the same without a NUL. const char * that is returned is static.
  * Lists      In: (items, count). Out: (items, capacity, count): the rule for text, in elements.
- * Callbacks  user_data comes first; they must not unwind. destroy(user_data) runs once, when the
- *            library lets go of it; a failed registration takes nothing.
- * Threads    Any call, any thread, any time. Current device, streams, last error: thread-local.
+ * Callbacks  user_data comes first; they must return: no exception and no longjmp may leave them.
+ *            destroy(user_data) runs once, when the library lets go of it; a failed registration
+ *            takes nothing.
+ * Threads    Any call, any thread, any time, but not in a signal handler. In host functions of
+ *            streams what CUDA forbids there is TCUDA_STATUS_INVALID_STATE: see tcuda_host_fn.
+ *            Current device, streams, last error: thread-local.
  *            pthread_cancel waits for the end of a call, also in its callbacks, which must not
  *            enable cancellation; a thread whose cancel type is asynchronous must make no call. */
 

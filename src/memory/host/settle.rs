@@ -3,6 +3,7 @@
 use super::HostMemory;
 use super::heap::{Heap, Leaving};
 use super::past;
+use crate::callback;
 use crate::device::Device;
 use crate::driver::sys::CUevent;
 use crate::error::Result;
@@ -98,6 +99,7 @@ impl HostMemory {
     /// Gives all unused memory back to the driver, which waits for the work of its devices; gives the
     /// first failure after trying everything. What is refused stays in the cache.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
         let mut outcome = Ok(());
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {

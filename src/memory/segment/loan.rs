@@ -30,7 +30,7 @@ impl DeviceMemory {
         if !self.policy.has_lent() && arena.class == Class::Large {
             return Ok(None);
         }
-        let _guard = arena.lock.guard();
+        let _guard = arena.lock.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if state.segment.aliases.is_empty() && state.reach == reach::ALL {

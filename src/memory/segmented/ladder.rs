@@ -122,7 +122,7 @@ impl DeviceMemory {
     ) -> Result<u64> {
         let _context = suballocations::context(device);
         {
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             let settled = self.settle(runtime, arena, false);
             let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
             if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
@@ -172,7 +172,7 @@ impl DeviceMemory {
         take_first: bool,
     ) -> Result<u64> {
         let take = || {
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             self.take_in_segment(arena, request)
         };
         if take_first && let Some(address) = take()? {
@@ -407,7 +407,7 @@ impl DeviceMemory {
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let (mut leaving, mut total) = (Leaving::new(), 0);
         let found = {
-            let _guard = arena.lock.guard();
+            let _guard = arena.lock.enter()?;
             self.detach_idle(runtime, arena, &mut leaving, |state| {
                 if total >= wanted {
                     return None;

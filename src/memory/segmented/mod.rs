@@ -107,7 +107,7 @@ pub fn units_for(slot_bytes: u64) -> (u64, u64) {
 #[cold]
 pub(super) fn lock_block(address: u64) -> Result<Locked<'static>> {
     let (arena, offset) = table::arena_of(address).ok_or_else(|| unknown_pointer(address))?;
-    let guard = arena.lock.guard();
+    let guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find(offset, address as usize)?;
