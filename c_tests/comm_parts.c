@@ -208,6 +208,28 @@ static void many_sums_at_once(int32_t destination, size_t buffer_bytes)
     }
 }
 
+/* Of one list, what is at its destination stays there, and takes no memory; the others are copied. */
+static void sums_of_one_list_take_no_more_memory(void)
+{
+    const int64_t shape[] = { 17, 5 }, nothing[] = { 0, 5 };
+    owned there, elsewhere;
+    tcuda_tensor outs[2];
+    for (int is_empty = 0; is_empty < 2; is_empty++) {
+        make_numbers(&there, 0, 1, 2, shape);
+        make_numbers(&elsewhere, HOST, 1000, 2, is_empty ? nothing : shape);
+        const tcuda_tensor views[] = { there.view, elsewhere.view };
+        const size_t before = allocated(0);
+        CHECK_OK(tcuda_comm_reduce_add_coalesced(views, 1, 2, 0, 1, outs));
+        CHECK_EQ(allocated(0) - before, is_empty ? 0 : 512);
+        CHECK(outs[0].data == there.view.data);
+        check_same(&outs[1], &views[1], 0);
+        release_all(outs, 2);
+        CHECK_EQ(allocated(0), before);
+        drop(&there);
+        drop(&elsewhere);
+    }
+}
+
 /* ---- Pieces ---- */
 
 /* The part of a tensor from `start` on along a dimension, in `shape`. */
@@ -401,6 +423,7 @@ int main(void)
     many_sums_at_once(0, 0);
     many_sums_at_once(other, 1500);
     many_sums_at_once(HOST, 0);
+    sums_of_one_list_take_no_more_memory();
     for (int32_t dim = -1; dim < 3; dim++) {
         pieces_go_to_devices(dim, false, NULL);
         pieces_go_to_devices(dim, true, NULL);

@@ -33,7 +33,7 @@ pub(super) struct Laid {
     start: usize,
     ndim: usize,
     bytes: u64,
-    /// In which block it lies, and where there; `None`: it has no elements.
+    /// In which block it lies, and where there; `None`: it has no elements, or stays where it is.
     site: Option<(usize, u64)>,
 }
 
@@ -58,8 +58,9 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The next tensor: in the last block, unless that would get too large.
-    pub(super) fn add(&mut self, tensor: &Tensor) -> Result<()> {
+    /// The next tensor: in the last block, unless that would get too large. One that `is_own` stays where it
+    /// is: a block in which nothing lies would have nobody who frees it.
+    pub(super) fn add(&mut self, tensor: &Tensor, is_own: bool) -> Result<()> {
         let (start, ndim) = (self.sizes.len(), tensor.shape().len());
         self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;
         self.sizes.extend_from_slice(tensor.shape());
@@ -69,7 +70,7 @@ impl Layout {
             return Err(PARTS_OF_BYTES);
         }
         let bytes = bits / 8;
-        let site = if bytes == 0 { None } else { Some(self.place(bytes)?) };
+        let site = if bytes == 0 || is_own { None } else { Some(self.place(bytes)?) };
         self.tensors.try_reserve(1).map_err(|_| NO_ROOM)?;
         let (own, read_only) = (Site::of(tensor), tensor.read_only);
         let is_compact = tensor.is_compact();
@@ -186,7 +187,7 @@ pub fn broadcast_coalesced<'a>(
             members.add_target(first)?;
             home_of(runtime, &tensor, first)?;
         }
-        layout.add(&tensor)?;
+        layout.add(&tensor, false)?;
     }
     let team = members.team()?;
     let is_own = |target: &Target<'_>| first.home() == target.home();

@@ -146,7 +146,8 @@ pub fn reduce_add_coalesced<'a>(
             (tensors.read)(number + root * num_tensors, &mut first)?;
         }
         columns.add(&flats, root, &first)?;
-        layout.add(&first)?;
+        let is_own = num_devices == 1 && homes.iter().all(|home| is_at(*home, target));
+        layout.add(&first, is_own)?;
     }
     let adder = adder.map_or_else(|| runtime.device(CURRENT).map(Device::ordinal), Ok)?;
     members.add_device(adder)?;

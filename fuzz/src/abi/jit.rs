@@ -172,6 +172,9 @@ pub(super) fn launch(w: &mut World, i: &mut Input) {
         accesses: null(),
     };
     // More shared memory than there is.
+    if options.shared_bytes == u32::MAX {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
     e.also(&[status::CUDA_ERROR, status::COMPILE_ERROR, status::NO_LIBRARY]);
     let stream = w.stream(i, &mut e);
     let args = if count > 3 { null() } else { args.as_ptr() };
