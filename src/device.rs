@@ -16,7 +16,7 @@ use crate::random::loaded::Loaded;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, heard};
-use crate::stream::Streams;
+use crate::stream::{Stream, Streams};
 use crate::sync_debug;
 use crate::waits::Waited;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -382,6 +382,16 @@ impl Runtime {
         match self.devices.as_slice() {
             [only] if matches!(ordinal, 0 | CURRENT) => Some(only),
             devices => devices.get(usize::try_from(ordinal).ok()?),
+        }
+    }
+
+    /// The device of a stream.
+    #[inline(always)]
+    pub fn device_of(&self, stream: &Stream) -> Result<&Device> {
+        let ordinal = stream.device();
+        match self.devices.get(ordinal as usize) {
+            Some(device) => Ok(device),
+            None => self.device_of_thread(ordinal),
         }
     }
 

@@ -396,6 +396,9 @@ pub enum Error {
 }
 
 impl From<CudaError> for Error {
+    // Out of line: the way of calls that succeed keeps nothing for it.
+    #[cold]
+    #[inline(never)]
     fn from(error: CudaError) -> Error {
         match error.code {
             CudaError::MISSING => Error::NotSupported { what: error.call, by: "driver" },

@@ -11,7 +11,7 @@ use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, heard};
-use crate::stream::{Stream, finished};
+use crate::stream::{Stream, not_finished};
 use crate::sync_debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -255,7 +255,7 @@ impl Event {
     }
 
     fn record_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        let device = runtime.device(stream.device())?;
+        let device = runtime.device_of(stream)?;
         let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
             let event = device.events.take(device, self.driver_flags())?;
@@ -314,7 +314,7 @@ impl Event {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
         if self.is_node(runtime, stream)? {
-            let _context = runtime.device(stream.device())?.enter()?;
+            let _context = runtime.device_of(stream)?.enter()?;
             // SAFETY: stream and event are alive.
             unsafe {
                 runtime.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL)
@@ -332,7 +332,7 @@ impl Event {
     }
 
     /// Has it been reached? True if never recorded.
-    #[inline]
+    #[inline(always)]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         if sanitizer::is_on() {
             return heard::asked(self.point(), || self.query_now(runtime));
@@ -340,15 +340,17 @@ impl Event {
         self.query_now(runtime)
     }
 
+    #[inline(always)]
     fn query_now(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; events know their context.
-        let is_reached =
-            finished(unsafe { runtime.driver().cuEventQuery(created.native as CUevent) })?;
-        if is_reached {
-            progress::told();
+        match unsafe { runtime.driver().cuEventQuery(created.native as CUevent) } {
+            Ok(()) => {
+                progress::told();
+                Ok(true)
+            }
+            Err(error) => not_finished(error),
         }
-        Ok(is_reached)
     }
 
     /// Waits until it is reached.

@@ -398,11 +398,13 @@ impl Runtime {
 
     /// The device of the thread's current context when that is a primary one, else the one that this
     /// thread set.
-    #[inline]
+    #[inline(always)]
     pub fn current_device(&self) -> Result<i32> {
-        if self.devices.len() == 1 {
-            return Ok(0);
-        }
+        if self.devices.len() == 1 { Ok(0) } else { self.current_of_several() }
+    }
+
+    #[inline(never)]
+    fn current_of_several(&self) -> Result<i32> {
         let context = self.current_context()?;
         if !context.is_null()
             && let Some(device) = self.devices.iter().find(|device| device.is_context(context))

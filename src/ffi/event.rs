@@ -1,12 +1,13 @@
 //! Section "Streams and events" of the header: events.
 
-use super::boundary::{Out, boundary, boundary_of_quick, given, out};
+use super::boundary::{Call, boundary, boundary_of_quick, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream, wait_event};
 use crate::driver::sys::CUevent_st;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Event;
+use crate::runtime;
 
 /// A point in a stream.
 pub struct tcuda_event {
@@ -71,11 +72,14 @@ pub unsafe extern "C" fn tcuda_event_record(
     })
 }
 
-/// The answer where nothing can be initialised.
+/// The answer where the library is not initialised yet.
 #[cold]
 #[inline(never)]
-fn done_without_runtime(event: &Event, error: Error, done: &Out<bool>) -> Result<()> {
-    event.unless_recorded(error, true).map(|is| done.set(is))
+fn query_first(call: &Call, event: &Event) -> Result<bool> {
+    match call.runtime() {
+        Ok(runtime) => event.query(runtime),
+        Err(error) => event.unless_recorded(error, true),
+    }
 }
 
 /// Has it been reached? True if it was never recorded. (torch.cuda.Event.query)
@@ -88,11 +92,10 @@ pub unsafe extern "C" fn tcuda_event_query(
     boundary_of_quick(|call| {
         let done = out(done, "done")?;
         let event = EVENTS.get(event as usize, "event", call)?;
-        let runtime = match call.runtime() {
-            Ok(runtime) => runtime,
-            Err(error) => return done_without_runtime(event, error, &done),
-        };
-        done.set(event.query(runtime)?);
+        match runtime::existing(call.inside()) {
+            Some(runtime) => done.set(event.query(runtime)?),
+            None => done.set(query_first(call, event)?),
+        }
         Ok(())
     })
 }

@@ -267,16 +267,22 @@ fn call_again(
             // SAFETY: not NULL, and as long as the caller says.
             let raw = unsafe { list.wrapping_add(index).read_unaligned() };
             let Some(found) = parts_of(&raw) else { return Ok(false) };
-            if list == outputs.0 && owned::has_read_only() && is_read_only(&raw) {
-                return Ok(false);
-            }
             parts[len].write(found);
             len += 1;
         }
     }
+    if owned::has_read_only() && any_is_read_only(outputs) {
+        return Ok(false);
+    }
     // SAFETY: so many were written.
     let operands = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), len) };
     jit.call_again(call.runtime()?, &Asked { operands, inputs: inputs.1 }, scalars, stream)
+}
+
+#[cold]
+fn any_is_read_only((list, count): List) -> bool {
+    // SAFETY: not NULL, and as long as the caller says.
+    (0..count).any(|index| is_read_only(&unsafe { list.wrapping_add(index).read_unaligned() }))
 }
 
 /// Any other call.

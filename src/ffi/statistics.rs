@@ -106,12 +106,14 @@ fn by_pool([all, small, large]: &StatRow) -> tcuda_stat_by_pool {
     tcuda_stat_by_pool { all: stat(all), small_pool: stat(small), large_pool: stat(large) }
 }
 
-/// The statistics of a device; zeros before initialisation, as torch gives none then.
-fn statistics(call: &Call, device: i32) -> Result<Statistics> {
+/// Runs `body` on the statistics of a device; zeros before initialisation, as torch gives none then.
+fn with_statistics<R>(call: &Call, device: i32, body: impl FnOnce(&Statistics) -> R) -> Result<R> {
+    let mut all = Statistics::default();
     match runtime::existing(call.inside()) {
-        Some(runtime) => runtime.device(device)?.memory.all_statistics(),
-        None => crate::device::require_possible(device).map(|()| Statistics::default()),
+        Some(runtime) => runtime.device(device)?.memory.all_statistics(&mut all)?,
+        None => crate::device::require_possible(device)?,
     }
+    Ok(body(&all))
 }
 
 fn in_c(all: &Statistics) -> tcuda_memory_statistics {
@@ -151,8 +153,7 @@ pub unsafe extern "C" fn tcuda_memory_stats(
 ) -> tcuda_status {
     boundary_of_quick(|call| {
         let stats = struct_out(stats, "stats")?;
-        stats.set(&in_c(&statistics(call, device)?));
-        Ok(())
+        with_statistics(call, device, |all| stats.set(&in_c(all)))
     })
 }
 
@@ -185,7 +186,7 @@ pub unsafe extern "C" fn tcuda_memory_stat(
 
 fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
     let Some((pool, rest)) = pool_in(key) else {
-        return Ok(Keys(&statistics(call, device)?).get(key));
+        return with_statistics(call, device, |all| Keys(all).get(key));
     };
     let Some(runtime) = runtime::existing(call.inside()) else { return Ok(None) };
     let row = runtime.device(device)?.memory.reserved_by_pool(pool);
@@ -208,7 +209,7 @@ pub unsafe extern "C" fn tcuda_memory_stat_keys(
 ) -> tcuda_status {
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
-        statistics(call, device)?;
+        with_statistics(call, device, |_| ())?;
         out.set(AllKeys(&by_pools(call, device)?))
     })
 }
@@ -233,24 +234,25 @@ pub unsafe extern "C" fn tcuda_memory_stats_json(
 ) -> tcuda_status {
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
-        let statistics = statistics(call, device)?;
-        out.set(Json { statistics: &statistics, by_pool: &by_pools(call, device)? })
+        let by_pool = by_pools(call, device)?;
+        with_statistics(call, device, |all| out.set(Json { statistics: all, by_pool: &by_pool }))?
     })
 }
 
-fn set_bytes(bytes: *mut usize, value: impl FnOnce() -> Result<i64>) -> Result<()> {
-    let bytes = out(bytes, "bytes")?;
-    bytes.set(value()?.max(0) as usize);
-    Ok(())
+/// One of the statistics, which is of bytes.
+fn bytes_of(device: i32, bytes: *mut usize, value: fn(&Statistics) -> i64) -> tcuda_status {
+    boundary(|call| {
+        let bytes = out(bytes, "bytes")?;
+        bytes.set(with_statistics(call, device, value)?.max(0) as usize);
+        Ok(())
+    })
 }
 
 /// allocated_bytes.all.current: what the host holds, in bytes. (torch.cuda.memory_allocated)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) -> tcuda_status {
-    boundary(|call| {
-        set_bytes(bytes, || Ok(statistics(call, device)?.lanes[ALLOCATED_BYTES][0].current))
-    })
+    bytes_of(device, bytes, |all| all.lanes[ALLOCATED_BYTES][0].current)
 }
 
 /// allocated_bytes.all.peak. (torch.cuda.max_memory_allocated)
@@ -260,9 +262,7 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
     device: i32,
     bytes: *mut usize,
 ) -> tcuda_status {
-    boundary(|call| {
-        set_bytes(bytes, || Ok(statistics(call, device)?.lanes[ALLOCATED_BYTES][0].peak))
-    })
+    bytes_of(device, bytes, |all| all.lanes[ALLOCATED_BYTES][0].peak)
 }
 
 /// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,
@@ -270,14 +270,14 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
-    boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].current)))
+    bytes_of(device, bytes, |all| all.reserved_bytes[0].current)
 }
 
 /// reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
-    boundary(|call| set_bytes(bytes, || Ok(statistics(call, device)?.reserved_bytes[0].peak)))
+    bytes_of(device, bytes, |all| all.reserved_bytes[0].peak)
 }
 
 /// Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats,
@@ -346,7 +346,8 @@ pub unsafe extern "C" fn tcuda_memory_summary(
         let out = text_out(buf, len, needed)?;
         let abbreviated = flag(abbreviated, "abbreviated")?;
         let device = call.runtime()?.device(device)?;
-        let statistics = device.memory.all_statistics()?;
+        let mut statistics = Statistics::default();
+        device.memory.all_statistics(&mut statistics)?;
         out.set(Summary { device: device.ordinal(), abbreviated, statistics })
     })
 }

@@ -239,7 +239,7 @@ pub(super) fn make_current<R>(
 ) -> Result<(R, i32)> {
     let runtime = call.runtime()?;
     let (before, own) = (runtime.current_device()?, stream.device());
-    let kept = runtime.device(own)?.streams.replace_current(stream, |displaced| {
+    let kept = runtime.device_of(stream)?.streams.replace_current(stream, |displaced| {
         let kept = keep(displaced)?;
         if before != own {
             runtime.set_current_device(own)?;
@@ -259,6 +259,14 @@ pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> 
         Some(stream) => make_current(call, stream, |_| Ok(())).map(|_| ()),
         None => Ok(()),
     })
+}
+
+/// The current stream of the current device; `None` where there is no device.
+#[cold]
+#[inline(never)]
+fn current_with_device(call: &Call) -> Result<Option<&Stream>> {
+    let Some(runtime) = call.runtime_with_device()? else { return Ok(None) };
+    Ok(Some(runtime.device(CURRENT)?.streams.current()))
 }
 
 /// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
@@ -281,8 +289,8 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
         let previous_device = out(previous_device, "previous_device")?;
         let stream = match optional(stream, call)? {
             Some(stream) => stream,
-            None => match call.runtime_with_device()? {
-                Some(runtime) => runtime.device(CURRENT)?.streams.current(),
+            None => match current_with_device(call)? {
+                Some(stream) => stream,
                 None => {
                     previous.set(std::ptr::null_mut());
                     previous_device.set(CURRENT);

@@ -1,10 +1,10 @@
 //! What one arena counts; `stats.rs` says how the accounts of a device belong together.
 
-use super::row::{Row, without_memory};
+use super::row::{OF_MEMORY, Row, without_memory};
 use super::slack::{PARTS, Slack};
 use super::stats::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, CLASSES, Class, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES,
+    INACTIVE_SPLIT_BYTES, LANES, Lanes, OVERSIZE, REQUESTED_BYTES, Sums,
 };
 
 /// Changes of blocks, by their class.
@@ -82,14 +82,18 @@ impl Account {
         self.of(class, Row::current)
     }
 
-    /// All increases since the last reset.
-    pub fn increased(&self, class: Class) -> Lanes {
-        self.of(class, Row::increased)
-    }
-
-    /// All decreases since the last reset.
-    pub fn decreased(&self, class: Class) -> Lanes {
-        self.of(class, Row::decreased)
+    /// Adds values of each class to sums. Of `own` only the lanes of free memory are not 0.
+    #[inline(always)]
+    pub fn add_to<const N: usize>(&self, all: &mut [Sums; N], values: impl Fn(&Row) -> [Lanes; N]) {
+        for class in CLASSES {
+            for (sums, values) in all.iter_mut().zip(values(&self.rows[class as usize])) {
+                let sums = &mut sums[class.row()];
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+        }
+        for (sums, values) in all.iter_mut().zip(values(&self.own)) {
+            OF_MEMORY.into_iter().for_each(|lane| sums[self.memory.row()][lane] += values[lane]);
+        }
     }
 
     fn parts(&self) -> impl Iterator<Item = &Row> {
@@ -124,7 +128,7 @@ impl Account {
     /// The same of a class, with what another one's slack below the peaks of all would let come.
     #[cfg(test)]
     pub fn most(&self, class: Class) -> Lanes {
-        self.of(class, |row| std::array::from_fn(|lane| row.most[lane] + row.spare[lane]))
+        self.of(class, Row::most)
     }
 
     /// Breaks it.
@@ -353,7 +357,7 @@ mod tests {
         assert!(!account.apply(&only(SMALL, change)));
         change[ALLOCATION] = -1;
         assert!(account.apply(&only(SMALL, change)));
-        assert_eq!((account.now(ALLOCATION), account.increased(SMALL)[ALLOCATION]), (0, 1));
+        assert_eq!((account.now(ALLOCATION), account.rows[0].increased()[ALLOCATION]), (0, 1));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A device's books: the accounts of its arenas, added up while none of them changes.
 
 use super::arena_lock::ArenaLock;
+use super::row::Row;
 use super::stats::{
     ALL, Account, CLASSES, Changes, Class, LANES, Lanes, Ledger, Statistics, Sums, only,
 };
@@ -198,43 +199,35 @@ impl<M: Member> Books<M> {
     }
 
     /// Adds up a value of all accounts, and of the blocks that are in no arena.
-    pub fn sums(&self, value: impl Fn(&Account, Class) -> Lanes) -> Sums {
-        let [sums] = self.all_sums(|account, class| [value(account, class)]);
+    pub fn sums(&self, value: impl Fn(&Row) -> Lanes) -> Sums {
+        let mut sums = [[0; LANES]; 3];
+        self.add_up(std::array::from_mut(&mut sums), |row| [value(row)]);
         sums
     }
 
-    /// The same of several values.
-    #[inline]
-    fn all_sums<const N: usize>(
-        &self,
-        values: impl Fn(&Account, Class) -> [Lanes; N],
-    ) -> [Sums; N] {
-        let mut all = [[[0; LANES]; 3]; N];
-        let mut add = |account: &Account| {
-            for class in CLASSES {
-                for (sums, values) in all.iter_mut().zip(values(account, class)) {
-                    for (sum, value) in sums[class.row()].iter_mut().zip(values) {
-                        *sum += value;
-                    }
-                }
-            }
-        };
-        self.each(|account| add(account));
-        add(&self.ledger.direct);
-        for sums in &mut all {
-            let [_, small, large] = *sums;
-            sums[ALL] = std::array::from_fn(|lane| small[lane] + large[lane]);
+    /// Adds several values to sums, and then those of the classes up.
+    #[inline(always)]
+    fn add_up<const N: usize>(&self, all: &mut [Sums; N], values: impl Fn(&Row) -> [Lanes; N]) {
+        self.each(|account| account.add_to(all, &values));
+        self.ledger.direct.add_to(all, &values);
+        for [of_all, small, large] in all {
+            *of_all = std::array::from_fn(|lane| small[lane] + large[lane]);
         }
-        all
     }
 
     /// The sums of currents, of increases and of decreases.
+    #[inline(always)]
     fn totals(&self) -> [Sums; 3] {
-        let mut totals = self.all_sums(|account, class| {
-            [account.current(class), account.increased(class), account.decreased(class)]
-        });
-        self.ledger.add_gone(&mut totals);
-        totals
+        let mut all = [[[0; LANES]; 3], self.ledger.gone[0], self.ledger.gone[1]];
+        self.add_up(&mut all, Row::counts);
+        let [current, increased, mut decreased] = all;
+        for ((decreased, increased), current) in decreased.iter_mut().zip(&increased).zip(&current)
+        {
+            for ((base, increased), current) in decreased.iter_mut().zip(increased).zip(current) {
+                *base += increased - current;
+            }
+        }
+        [current, increased, decreased]
     }
 
     /// Takes a member out whose blocks are gone, and keeps what it has counted; none: it is no member. The
@@ -264,7 +257,7 @@ impl<M: Member> Books<M> {
     /// where the peak is low, equal parts would be too little for anybody. What is left then they share. Was
     /// there enough for all? `asked`: by whom, and for what.
     pub fn share_out(&mut self, asked: Option<(&M, &Changes)>) -> bool {
-        let sums = self.sums(Account::current);
+        let sums = self.sums(Row::current);
         self.ledger.raise(&sums);
         if let Some((asked, changes)) = asked {
             self.ledger.hears(thread::address());
@@ -283,14 +276,17 @@ impl<M: Member> Books<M> {
         });
         let (mut left, mut is_enough) = (self.ledger.left(&sums), true);
         let is_crowded = self.ledger.is_crowded();
-        self.each(|account| {
-            account.give_nothing();
-            for class in CLASSES {
-                if is_crowded && account.has_asked(Some(class), since) {
-                    is_enough &= account.give(class, |lacking| left.take(class, lacking));
+        // Nothing is given where only one thread asks.
+        if std::mem::replace(&mut self.ledger.has_given, is_crowded) || is_crowded {
+            self.each(|account| {
+                account.give_nothing();
+                for class in CLASSES {
+                    if is_crowded && account.has_asked(Some(class), since) {
+                        is_enough &= account.give(class, |lacking| left.take(class, lacking));
+                    }
                 }
-            }
-        });
+            });
+        }
         for member in &self.members {
             let asked = asked.filter(|(asked, _)| std::ptr::eq(*asked, &***member));
             let set = |account: &mut Account| {
@@ -325,21 +321,21 @@ impl<M: Member> Books<M> {
     /// Somebody is about to look at peaks: none is lower than what is now.
     pub fn see(&mut self) {
         if !self.ledger.is_exact() {
-            let sums = self.sums(Account::current);
+            let sums = self.sums(Row::current);
             self.ledger.raise(&sums);
         }
     }
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
-        let sums = self.sums(Account::current);
+        let sums = self.sums(Row::current);
         self.ledger.reset_peak(&sums);
         self.share_out(None);
     }
 
     /// The cache was emptied.
     pub fn forget_highest(&mut self) {
-        let sums = self.sums(Account::current);
+        let sums = self.sums(Row::current);
         self.ledger.forget_highest(&sums);
         self.share_out(None);
     }
@@ -368,9 +364,9 @@ impl<M: Member> Books<M> {
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }
 
-    /// All statistics.
-    pub fn statistics(&self) -> Statistics {
+    /// Fills in all statistics, but the setting among them.
+    pub fn statistics(&self, to: &mut Statistics) {
         let [current, increased, decreased] = self.totals();
-        self.ledger.statistics(&current, &increased, &decreased)
+        self.ledger.statistics(&current, &increased, &decreased, to);
     }
 }

@@ -28,24 +28,30 @@ pub(crate) fn leave() {
 }
 
 impl DeviceMemory {
+    /// Fills in all statistics, but what the driver counts.
+    fn read_statistics(&self, to: &mut Statistics) {
+        self.with_ledger(None, |books| {
+            books.see();
+            books.statistics(to);
+        });
+        to.max_split_size = self.policy.max_split_size();
+    }
+
     /// All statistics, but what the driver counts.
     pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.with_ledger(None, |books| {
-            books.see();
-            books.statistics()
-        });
-        statistics.max_split_size = self.policy.max_split_size();
+        let mut statistics = Statistics::default();
+        self.read_statistics(&mut statistics);
         statistics
     }
 
-    /// All statistics; of the driver's pool those that the driver counts.
-    pub fn all_statistics(&self) -> Result<Statistics> {
-        let mut statistics = self.statistics();
+    /// Fills in all statistics; of the driver's pool those that the driver counts.
+    pub fn all_statistics(&self, to: &mut Statistics) -> Result<()> {
+        self.read_statistics(to);
         if self.server() == Server::DriverPool {
             let _relaxed = Relaxed::enter(self.driver);
-            self.pool.count(&mut statistics)?;
+            self.pool.count(to)?;
         }
-        Ok(statistics)
+        Ok(())
     }
 
     /// Opens a scope of statistics of this thread.

@@ -159,7 +159,7 @@ impl DeviceMemory {
         stream: &Stream,
         wait: bool,
     ) -> Result<bool> {
-        let device = runtime.device(stream.device())?;
+        let device = runtime.device_of(stream)?;
         let _context = device.enter()?;
         let pass = |event: CUevent| self.has_passed(arena, event, wait);
         let event = match stream.standing() {
@@ -275,7 +275,7 @@ impl DeviceMemory {
             let event = batch.event;
             // SAFETY: streams that batches name stay (`mark_streams`).
             let stream = unsafe { &*batch.stream };
-            let passed = match batch.is_known_to_be_over(runtime.device(stream.device())?) {
+            let passed = match batch.is_known_to_be_over(runtime.device_of(stream)?) {
                 true => Some(true),
                 false => {
                     relaxed.get_or_insert_with(|| Relaxed::enter(self.driver));
@@ -296,7 +296,7 @@ impl DeviceMemory {
             // SAFETY: the lock is held, and this is the only reference.
             let mut batch = unsafe { arena.state() }.limbo.batches.remove(index);
             if !batch.event.is_null() {
-                runtime.device(stream.device())?.events.give_untimed(batch.event);
+                runtime.device_of(stream)?.events.give_untimed(batch.event);
             }
             let began = progress::now();
             // SAFETY: as above, for as long as it takes the next block.
@@ -361,7 +361,7 @@ impl DeviceMemory {
         wait: bool,
         closed: impl FnOnce(CUevent),
     ) -> Result<Option<bool>> {
-        let device = runtime.device(stream.device())?;
+        let device = runtime.device_of(stream)?;
         let event = match stream.standing() {
             // The stream may be gone; what was queued on it while we knew it ends here.
             Standing::Gone(None) => return Ok(Some(true)),
@@ -446,7 +446,7 @@ pub(super) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a
 /// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
 /// holds no lock.
 pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
-    let device = runtime.device(stream.device())?;
+    let device = runtime.device_of(stream)?;
     let _context = device.enter()?;
     let event = match stream.standing() {
         Standing::Alive(_named) => record_end(runtime, device, stream)?,

@@ -51,7 +51,14 @@ impl Row {
         active - (self.most[ALLOCATED_BYTES] - self.slack.beyond[ALLOCATED_BYTES])
     }
 
+    /// What there is and may come, with what another class's slack below the peaks of all would let come.
+    #[cfg(test)]
+    pub fn most(&self) -> Lanes {
+        std::array::from_fn(|lane| self.most[lane] + self.spare[lane])
+    }
+
     /// Present values.
+    #[inline(always)]
     pub fn current(&self) -> Lanes {
         std::array::from_fn(|lane| self.now(lane))
     }
@@ -79,7 +86,7 @@ impl Row {
     }
 
     /// All increases since the last reset.
-    #[inline]
+    #[inline(always)]
     pub fn increased(&self) -> Lanes {
         let mut increased = self.increased;
         increased[ALLOCATION] += self.came;
@@ -89,11 +96,11 @@ impl Row {
         increased
     }
 
-    /// All decreases since the last reset.
-    #[inline]
-    pub fn decreased(&self) -> Lanes {
-        let (increased, current) = (self.increased(), self.current());
-        std::array::from_fn(|lane| increased[lane] + self.base[lane] - current[lane])
+    /// Present values, all increases since the last reset, and the values at that time. All decreases are
+    /// what the last two have beyond the first.
+    #[inline(always)]
+    pub fn counts(&self) -> [Lanes; 3] {
+        [self.current(), self.increased(), self.base]
     }
 
     /// Blocks that ever became free: pending ones when they no longer were.

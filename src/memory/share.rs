@@ -10,7 +10,8 @@ use super::block::UNIT;
 use super::follow::Asking;
 use super::guests::{Order, Window};
 use super::pool::PoolId;
-use super::stats::{ALL, ALLOCATED_BYTES, Account, change_of};
+use super::row::Row;
+use super::stats::{ALL, ALLOCATED_BYTES, change_of};
 use super::{DeviceMemory, history};
 use crate::device::Device;
 use crate::error::Result;
@@ -166,7 +167,7 @@ impl DeviceMemory {
     /// an arena whose lock the caller holds, if it does.
     pub(super) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
         self.with_ledger(own, |books| {
-            let current = books.sums(Account::current)[ALL][ALLOCATED_BYTES];
+            let current = books.sums(Row::current)[ALL][ALLOCATED_BYTES];
             books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
         })
     }

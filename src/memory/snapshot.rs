@@ -13,7 +13,7 @@ use super::frames::Stacks;
 use super::pool::PoolId;
 use super::ring::Event;
 use super::settings::{self, Settings};
-use super::stats::{ALL, ALLOCATED_BYTES, Class};
+use super::stats::{ALL, ALLOCATED_BYTES, Class, Statistics};
 use super::{Books, DeviceMemory, history, json, page, pickle, segmented, stacks};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -395,7 +395,8 @@ impl Books {
         history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
         let past =
             if with_history { snapshot.add_events(Some(device), pool)? } else { Past::default() };
-        let all = self.statistics();
+        let mut all = Statistics::default();
+        self.statistics(&mut all);
         snapshot.devices.push(Past {
             allocated_peak: all.lanes[ALLOCATED_BYTES][ALL].peak,
             reserved_peak: all.reserved_bytes[ALL].peak,

@@ -177,10 +177,12 @@ pub struct Ledger {
     /// The thread that asked last, and how many times more they count as several.
     asker: usize,
     crowd: u32,
+    /// Did members get what they lacked when slack was shared out the last time?
+    pub(super) has_given: bool,
     /// Blocks that are in no arena; they have no slack, and ask each time.
     pub direct: Account,
-    /// What arenas that are gone have counted: increases and decreases.
-    gone: [Sums; 2],
+    /// What arenas that are gone have counted, of each class: increases, and values at the last reset.
+    pub(super) gone: [Sums; 2],
 }
 
 /// Sums over the accounts of a device: all, small, large.
@@ -283,23 +285,10 @@ impl Ledger {
 
     /// Keeps what an arena has counted that goes, and has no blocks.
     pub fn keep_counts(&mut self, account: &Account) {
-        for class in CLASSES {
-            let values = [account.increased(class), account.decreased(class)];
-            for (sums, values) in self.gone.iter_mut().zip(values) {
-                for row in [ALL, class.row()] {
-                    sums[row].iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-                }
-            }
-        }
-    }
-
-    /// Adds what those that are gone have counted to the sums of currents, increases and decreases.
-    pub fn add_gone(&self, totals: &mut [Sums; 3]) {
-        for (sums, gone) in totals[1..].iter_mut().zip(&self.gone) {
-            for (sums, gone) in sums.iter_mut().zip(gone) {
-                sums.iter_mut().zip(gone).for_each(|(sum, gone)| *sum += gone);
-            }
-        }
+        account.add_to(&mut self.gone, |row| {
+            let [_, increased, base] = row.counts();
+            [increased, base]
+        });
     }
 
     /// Zeroes the ledger's own totals, where the arenas are about to forget these.
@@ -407,16 +396,29 @@ impl Ledger {
         self.scopes.count(body);
     }
 
-    /// Everything, from the sums of currents and of increases and decreases.
-    pub fn statistics(&self, current: &Sums, increased: &Sums, decreased: &Sums) -> Statistics {
-        let mut all = self.counted;
-        let mut peaks = self.peaks;
+    /// Fills in everything but the setting, from the sums of currents and of increases and decreases.
+    #[inline(always)]
+    pub fn statistics(
+        &self,
+        current: &Sums,
+        increased: &Sums,
+        decreased: &Sums,
+        to: &mut Statistics,
+    ) {
         // Where they need not be exact, they may have been passed.
-        for (peaks, current) in peaks.iter_mut().zip(current) {
-            peaks.iter_mut().zip(current).for_each(|(peak, current)| *peak = (*peak).max(*current));
-        }
-        all.fill(current, &peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
-        all
+        let peak = |row: usize, lane: usize| self.peaks[row][lane].max(current[row][lane]);
+        let peaks = std::array::from_fn(|row| std::array::from_fn(|lane| peak(row, lane)));
+        to.fill(current, &peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
+        let counted = &self.counted;
+        to.segment = counted.segment;
+        to.reserved_bytes = counted.reserved_bytes;
+        to.oversize_segments = counted.oversize_segments;
+        to.num_alloc_retries = counted.num_alloc_retries;
+        to.num_ooms = counted.num_ooms;
+        to.num_sync_all_streams = counted.num_sync_all_streams;
+        to.num_device_alloc = counted.num_device_alloc;
+        to.num_device_free = counted.num_device_free;
+        to.num_oom_rejections = counted.num_oom_rejections;
     }
 }
 

@@ -183,12 +183,13 @@ impl Books {
             mapped[stats::ALL] += bytes;
             mapped[class.row()] += bytes;
         }
-        let statistics = self.statistics();
+        let mut statistics = stats::Statistics::default();
+        self.statistics(&mut statistics);
         let reserved = statistics.reserved_bytes.map(|stat| stat.current);
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let mut bounds = self.sums(stats::Account::most);
+        let mut bounds = self.sums(super::row::Row::most);
         bounds[stats::ALL] = self.ledger.direct.most_of_all();
         self.each(|account| {
             let most = account.most_of_all();
