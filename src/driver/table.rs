@@ -98,21 +98,29 @@ macro_rules! driver_calls {
                         sync_debug::judge_call(Call::$name, stringify!($name))?;
                     }
                 }
-                let _waiting = const { super::waits(Call::$name) }.then(waiting::begin);
-                if inject::armed() {
-                    let arguments = [$((stringify!($arg), super::word(&$arg))),*];
-                    if let Some(code) = inject::take(self, Call::$name, &arguments) {
-                        return super::CudaError::check(stringify!($name), code);
+                let call = || {
+                    if inject::armed() {
+                        let arguments = [$((stringify!($arg), super::word(&$arg))),*];
+                        if let Some(code) = inject::take(self, Call::$name, &arguments) {
+                            return super::CudaError::check(stringify!($name), code);
+                        }
                     }
+                    #[cfg(any(test, feature = "host_faults"))]
+                    let _theirs = crate::host_faults::theirs();
+                    // SAFETY: the caller's promise.
+                    let code = unsafe { function($($arg),*) };
+                    if const { super::tells(Call::$name) } && code == super::code::SUCCESS {
+                        progress::told();
+                    }
+                    super::CudaError::check(stringify!($name), code)
+                };
+                // Not an Option: the others would keep and look at one.
+                if const { super::waits(Call::$name) } {
+                    let _waiting = waiting::begin();
+                    call()
+                } else {
+                    call()
                 }
-                #[cfg(any(test, feature = "host_faults"))]
-                let _theirs = crate::host_faults::theirs();
-                // SAFETY: the caller's promise.
-                let code = unsafe { function($($arg),*) };
-                if const { super::tells(Call::$name) } && code == super::code::SUCCESS {
-                    progress::told();
-                }
-                super::CudaError::check(stringify!($name), code)
             })*
         }
     };

@@ -3,7 +3,7 @@
 use super::boundary::{Call, boundary};
 use super::status::tcuda_status;
 use super::stream::{required, tcuda_stream};
-use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor, view, writable};
+use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor};
 use crate::comm::outs::Outs;
 use crate::comm::team::MOST;
 use crate::comm::{self, Split, Tensors};
@@ -153,9 +153,10 @@ pub unsafe extern "C" fn tcuda_comm_broadcast(
 ) -> tcuda_status {
     boundary(|call| {
         let outs = places(outs, count, "outs")?;
-        let src = view(src, "src")?;
+        let mut viewed = Tensor::none();
+        read_view(&mut viewed, src, "src")?;
         let devices = numbers(devices, count, "devices")?;
-        outs.set(comm::broadcast(call.runtime()?, &src, &devices)?);
+        outs.set(comm::broadcast(call.runtime()?, &viewed, &devices)?);
         Ok(())
     })
 }
@@ -175,9 +176,10 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_into(
     count: usize,
 ) -> tcuda_status {
     boundary(|call| {
-        let src = view(src, "src")?;
+        let mut viewed = Tensor::none();
+        read_view(&mut viewed, src, "src")?;
         let read = writables(outs, count, "outs")?;
-        comm::broadcast_into(call.runtime()?, &src, Tensors { len: count, read: &read })
+        comm::broadcast_into(call.runtime()?, &viewed, Tensors { len: count, read: &read })
     })
 }
 
@@ -259,9 +261,10 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_into(
 ) -> tcuda_status {
     boundary(|call| {
         let read = views(tensors, count, "tensors")?;
-        let out = writable(out, "out")?;
+        let mut viewed = Tensor::none();
+        read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        comm::reduce_add_into(call.runtime()?, tensors, &out)
+        comm::reduce_add_into(call.runtime()?, tensors, &viewed)
     })
 }
 
@@ -328,7 +331,8 @@ pub unsafe extern "C" fn tcuda_comm_scatter(
 ) -> tcuda_status {
     boundary(|call| {
         let outs = places(outs, count, "outs")?;
-        let tensor = view(tensor, "tensor")?;
+        let mut viewed = Tensor::none();
+        read_view(&mut viewed, tensor, "tensor")?;
         let devices = numbers(devices, count, "devices")?;
         let sizes = match chunk_sizes.is_null() {
             true => None,
@@ -336,7 +340,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter(
         };
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: sizes.as_deref(), dim, streams: &streams };
-        outs.set(comm::scatter(call.runtime()?, &tensor, &devices, split)?);
+        outs.set(comm::scatter(call.runtime()?, &viewed, &devices, split)?);
         Ok(())
     })
 }
@@ -360,12 +364,13 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
     streams: *const *mut tcuda_stream,
 ) -> tcuda_status {
     boundary(|call| {
-        let tensor = view(tensor, "tensor")?;
+        let mut viewed = Tensor::none();
+        read_view(&mut viewed, tensor, "tensor")?;
         let read = writables(outs, count, "outs")?;
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: None, dim, streams: &streams };
         let outs = Tensors { len: count, read: &read };
-        comm::scatter_into(call.runtime()?, &tensor, outs, split)
+        comm::scatter_into(call.runtime()?, &viewed, outs, split)
     })
 }
 
@@ -413,8 +418,9 @@ pub unsafe extern "C" fn tcuda_comm_gather_into(
 ) -> tcuda_status {
     boundary(|call| {
         let read = views(tensors, count, "tensors")?;
-        let out = writable(out, "out")?;
+        let mut viewed = Tensor::none();
+        read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        comm::gather_into(call.runtime()?, tensors, dim, &out)
+        comm::gather_into(call.runtime()?, tensors, dim, &viewed)
     })
 }

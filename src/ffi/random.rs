@@ -4,11 +4,12 @@ use super::boundary::boundary;
 use super::generator::{GENERATORS, tcuda_generator};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
-use super::tensor::{tcuda_tensor, view, writable};
+use super::tensor::{read_view, read_writable, tcuda_tensor};
 use crate::error::Result;
 use crate::random::check;
 use crate::random::fill::Fill;
 use crate::random::plan::{Distribution, Dtype};
+use crate::tensor::Tensor;
 
 /// Runs `body` on what a call fills.
 fn with_fill(
@@ -19,13 +20,14 @@ fn with_fill(
     body: impl FnOnce(&Fill<'_>, &super::boundary::Call) -> Result<()>,
 ) -> tcuda_status {
     boundary(|call| {
-        let tensor = writable(tensor, "tensor")?;
+        let mut written = Tensor::none();
+        read_writable(&mut written, tensor, "tensor")?;
         let generator = match generator.is_null() {
             true => None,
             false => Some(GENERATORS.get(generator as usize, "generator", call)?.generator()),
         };
         let stream = optional(stream, call)?;
-        body(&Fill { tensor: &tensor, generator, stream, operation }, call)
+        body(&Fill { tensor: &written, generator, stream, operation }, call)
     })
 }
 
@@ -165,8 +167,9 @@ pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(
 ) -> tcuda_status {
     let operation = "tcuda_random_bernoulli_tensor";
     with_fill(tensor, generator, stream, operation, |fill, call| {
-        let p = view(p, "p")?;
-        fill.bernoulli(call.runtime()?, &p)
+        let mut chances = Tensor::none();
+        read_view(&mut chances, p, "p")?;
+        fill.bernoulli(call.runtime()?, &chances)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Section "Tensors" of the header.
 
-use super::boundary::{boundary, out};
+use super::boundary::{boundary, boundary_of_quick, out};
 use super::status::tcuda_status;
 use crate::error::{Error, Result};
 use crate::tensor::bundle::Given;
@@ -263,7 +263,7 @@ pub(super) fn lent(view: &Tensor, lent: Lent, byte_offset: u64) -> tcuda_tensor 
 ///                TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcuda_status {
-    boundary(|call| {
+    boundary_of_quick(|call| {
         if tensor.is_null() {
             return Ok(());
         }

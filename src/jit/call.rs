@@ -326,19 +326,19 @@ fn queue(
     scalars: &Scalars,
 ) -> Result<()> {
     // The driver reads what these lead to, and writes nothing.
-    let mut parameters = [std::ptr::null_mut::<c_void>(); PARAMETERS];
-    parameters[0] = std::ptr::from_ref(&launch.numel).cast_mut().cast();
+    let mut parameters = [const { MaybeUninit::<*mut c_void>::uninit() }; PARAMETERS];
+    parameters[0].write(std::ptr::from_ref(&launch.numel).cast_mut().cast());
     let mut next = 1;
     for (to, address) in parameters[next..].iter_mut().zip(addresses) {
-        *to = std::ptr::from_ref(address).cast_mut().cast();
+        to.write(std::ptr::from_ref(address).cast_mut().cast());
     }
     next += addresses.len();
     if !shape.is_empty() {
-        parameters[next] = shape.as_ptr().cast_mut().cast();
+        parameters[next].write(shape.as_ptr().cast_mut().cast());
         next += 1;
     }
     for (to, words) in parameters[next..].iter_mut().zip(&scalars.words[..scalars.len]) {
-        *to = words.as_ptr().cast_mut().cast();
+        to.write(words.as_ptr().cast_mut().cast());
     }
     let _context = device.enter()?;
     // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
@@ -354,7 +354,7 @@ fn queue(
             1,
             0,
             stream.native(),
-            parameters.as_mut_ptr(),
+            parameters.as_mut_ptr().cast(),
             std::ptr::null_mut(),
         )
     }?;

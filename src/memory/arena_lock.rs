@@ -273,6 +273,7 @@ impl ArenaLock {
     }
 
     /// Takes the lock by trying, or sees it parked; was a bias suspended?
+    #[inline]
     fn take_and_suspend(&self, me: usize) -> bool {
         // Whoever holds an arena's lock soon gives it back, or parks, waiting for us.
         let mut is_taken = false;
@@ -315,6 +316,7 @@ impl ArenaLock {
     }
 
     /// For the ledger's holder: lets go, if there was anything to hold.
+    #[inline]
     pub fn let_go(&self) {
         if !self.hold.taken.replace(false) {
             return;

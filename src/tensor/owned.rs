@@ -92,7 +92,10 @@ impl Block {
         match self.address {
             0 => Ok(()),
             _ if runtime.generation != self.generation => Ok(()),
-            address if self.is_pinned => runtime.host.free(runtime, address as usize),
+            address if self.is_pinned => {
+                let _uncancelled = waiting::uncancelled();
+                runtime.host.free(runtime, address as usize)
+            }
             address => memory::free(runtime, address),
         }
     }
