@@ -294,8 +294,11 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
                 let _ = CALLABLES.remove(*handle, "graphed");
             }
         })?;
-        for (index, (captured, handle)) in captured.into_iter().zip(handles).enumerate() {
-            CALLABLES.get(handle, "graphed", call)?.fill(captured);
+        for (captured, handle) in captured.into_iter().zip(&handles) {
+            CALLABLES.get(*handle, "graphed", call)?.fill(captured);
+        }
+        // Nothing fails any more: another thread may be shutting down.
+        for (index, handle) in handles.into_iter().enumerate() {
             out(graphed.wrapping_add(index), "graphed")?.set(handle as *mut tcuda_graphed_callable);
         }
         Ok(())

@@ -201,7 +201,7 @@ pub unsafe extern "C" fn tcuda_allocation_create(
             }
             Err(error) => {
                 if address != 0 {
-                    memory::free(call.runtime()?, address)?;
+                    memory::free(runtime, address)?;
                 }
                 Err(error)
             }

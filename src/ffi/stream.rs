@@ -171,9 +171,10 @@ pub unsafe extern "C" fn tcuda_stream_from_external(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        let device = call.runtime()?.device(device)?;
+        let runtime = call.runtime()?;
+        let device = runtime.device(device)?;
         stream.set(own(device.streams.external(device, cu_stream)?)?);
-        device.streams.forget_ended(call.runtime()?, false);
+        device.streams.forget_ended(runtime, false);
         Ok(())
     })
 }
