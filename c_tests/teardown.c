@@ -362,6 +362,47 @@ static void threads_end_after_shutdown(void)
     CHECK_EQ(pthread_barrier_destroy(&barrier), 0);
 }
 
+/* ---- Addresses that are looked up beside shutdowns ---- */
+
+static _Atomic(uintptr_t) looked_up;
+static atomic_bool looks_no_more;
+
+static void *looks_up(void *unused)
+{
+    while (!atomic_load(&looks_no_more)) {
+        int64_t shape[1] = { 10 };
+        struct DLManagedTensorVersioned *managed = NULL;
+        tcuda_tensor tensor = { .data = (void *)atomic_load(&looked_up), .ndim = 1, .shape = shape,
+            .device = { TCUDA_DEVICE_CUDA, 0 }, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 } };
+        /* A block that is there is the capsule's then, which nobody deletes: the shutdown takes it. */
+        if (tcuda_tensor_to_dlpack(&tensor, &managed) == TCUDA_STATUS_OK)
+            CHECK(managed != NULL);
+    }
+    return unused;
+}
+
+/* A call that needs no runtime of its own sees no memory that goes. */
+static void looks_up_beside_shutdowns(void)
+{
+    pthread_t threads[2];
+    struct timespec begin, now;
+    for (int i = 0; i < 2; i++)
+        threads[i] = start_thread(looks_up, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        void *block = NULL;
+        if (tcuda_malloc(4096, 0, NULL, &block) == TCUDA_STATUS_OK)
+            atomic_store(&looked_up, (uintptr_t)block);
+        CHECK_OK(tcuda_shutdown(NULL));
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - begin.tv_sec < 2);
+    atomic_store(&looks_no_more, true);
+    for (int i = 0; i < 2; i++)
+        join_thread(threads[i]);
+    CHECK_OK(tcuda_shutdown(NULL));
+    _exit(EXIT_SUCCESS); /* the capsules are left */
+}
+
 #include "teardown/forks.h"
 
 static bool has_gpu(void)
@@ -396,6 +437,7 @@ int main(void)
     RUNS(main_ends_first);
     RUNS(destructors_come_back);
     RUNS(threads_end_after_shutdown);
+    RUNS(looks_up_beside_shutdowns);
     RUNS(a_child_begins_anew);
     if (!UNDER_ADDRESS_SANITIZER)
         RUNS(a_child_of_a_thread_inside_begins_anew);
