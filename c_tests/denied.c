@@ -194,6 +194,45 @@ static const struct { long number; const char *name; } calls[] = {
     DENIED(tgkill), DENIED(sched_getaffinity), DENIED(sigaltstack), DENIED(mlock), DENIED(mremap),
 };
 
+/* ---- Records that fail ---- */
+
+/* The stream has no thread, and none can be started: its record fails, and the event stays as it
+ * was. */
+static void records_fail(void)
+{
+    tcuda_stream *first = NULL, *second = NULL;
+    tcuda_event *recorded = NULL, *fresh = NULL;
+    tcuda_ipc_event_handle handle;
+    gate held;
+    alarm(20);
+    CHECK_OK(tcuda_backend_select("sim", "schedule=threads"));
+    CHECK_OK(tcuda_stream_create(0, 0, &first));
+    CHECK_OK(tcuda_stream_create(0, 0, &second));
+    CHECK_OK(tcuda_event_create(TCUDA_EVENT_INTERPROCESS, &recorded));
+    CHECK_OK(tcuda_event_create(TCUDA_EVENT_INTERPROCESS, &fresh));
+    CHECK_OK(tcuda_event_ipc_handle(fresh, &handle));
+    atomic_init(&held.is_open, false);
+    CHECK_OK(tcuda_stream_add_callback(first, gate_hold, &held, NULL));
+    CHECK_OK(tcuda_event_record(recorded, first));
+    deny(SYS_clone3, EAGAIN);
+    CHECK(!works(tcuda_event_record(recorded, second)));
+    CHECK(!works(tcuda_event_record(fresh, second)));
+    CHECK_OK(tcuda_event_synchronize(fresh));
+    bool is_reached = true;
+    CHECK_OK(tcuda_event_query(recorded, &is_reached));
+    CHECK(!is_reached);
+    atomic_store(&held.is_open, true);
+    CHECK_OK(tcuda_event_synchronize(recorded));
+    CHECK_OK(tcuda_event_query(recorded, &is_reached));
+    CHECK(is_reached);
+    CHECK_OK(tcuda_event_destroy(recorded));
+    CHECK_OK(tcuda_event_destroy(fresh));
+    CHECK_OK(tcuda_stream_destroy(first));
+    CHECK_OK(tcuda_stream_destroy(second));
+    works(tcuda_shutdown(NULL));
+    _exit(EXIT_SUCCESS);
+}
+
 int main(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -207,6 +246,7 @@ int main(void)
     RUNS(turns_without_proc);
     RUNS(turns_without_descriptors);
     RUNS(files_are_short);
+    RUNS(records_fail);
     /* The schedule has files open that it looks into all the time. */
     if (!under_adversary())
         RUNS(descriptors_are_closed);

@@ -88,6 +88,15 @@ impl Copy {
         rows.checked_add(planes)?.checked_add(self.width)
     }
 
+    /// Is memory of the host behind all that one side touches? Whether it may be written is not known.
+    pub(super) fn is_mapped_in_host(&self, side: &Side) -> bool {
+        let Place::Host(start) = side.place else { return true };
+        (0..self.depth).all(|plane| {
+            (0..self.rows)
+                .all(|row| is_readable(start + plane * side.plane + row * side.pitch, self.width))
+        })
+    }
+
     /// Is there nothing to copy?
     pub(super) fn is_empty(&self) -> bool {
         self.width == 0 || self.rows == 0 || self.depth == 0
@@ -136,6 +145,41 @@ impl Copy {
             self.depth = 1;
         }
     }
+}
+
+/// Can a range of the host be read? The system is asked for a byte of each page. True where it does not say.
+fn is_readable(start: usize, bytes: usize) -> bool {
+    const PAGE: usize = 4096;
+    const AT_ONCE: usize = 64;
+    let own = std::process::id() as libc::pid_t;
+    let mut read = [0u8; AT_ONCE];
+    let (mut at, end) = (start, start.saturating_add(bytes));
+    while at < end {
+        let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let mut pages = [none; AT_ONCE];
+        let mut count = 0;
+        for page in &mut pages {
+            if at >= end {
+                break;
+            }
+            *page = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(at), iov_len: 1 };
+            at = (at / PAGE + 1).saturating_mul(PAGE);
+            count += 1;
+        }
+        let into = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: count };
+        // SAFETY: `read` has room for a byte of each page, and the system checks the pages itself.
+        let done =
+            unsafe { libc::process_vm_readv(own, &into, 1, pages.as_ptr(), count as u64, 0) };
+        match usize::try_from(done) {
+            Ok(done) if done < count => return false,
+            Ok(_) => (),
+            Err(_) => {
+                let error = std::io::Error::last_os_error().raw_os_error();
+                return error != Some(libc::EFAULT);
+            }
+        }
+    }
+    true
 }
 
 impl Fill {

@@ -98,7 +98,11 @@ impl Event {
             shared: self.shared.as_ref().map(|shared| (Arc::clone(shared), shared.record())),
         });
         let action = Action::Record(Arc::clone(&mark));
-        let point = schedule::submit(machine, stream, waits, action)?;
+        let submitted = schedule::submit(machine, stream, waits, action);
+        if let (Err(_), Some((shared, number))) = (&submitted, &mark.shared) {
+            shared.forget(*number);
+        }
+        let point = submitted?;
         self.set(Recorded::At(mark));
         Ok(point)
     }

@@ -92,6 +92,7 @@ impl Exec {
     fn launch(&self, machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
         let mut launched = lock(&self.launched);
         let nodes = self.nodes();
+        require(can_copy(&nodes), code::INVALID_VALUE)?;
         self.take_memory(machine, &nodes)?;
         let before = launched.last.iter().filter(|last| !last.is_reached()).cloned().collect();
         let start = schedule::submit(machine, stream, before, Action::Nothing)?;
@@ -197,6 +198,16 @@ pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32>
     nodes.iter().try_for_each(|node| match &node.work {
         Work::Action(Action::Fill(fill)) => transfer::is_fillable(machine, node.device, fill),
         _ => Ok(()),
+    })
+}
+
+/// Is there memory of the host behind what they copy?
+fn can_copy(nodes: &[Arc<Node>]) -> bool {
+    nodes.iter().all(|node| match &node.work {
+        Work::Action(Action::Copy(copy)) => {
+            [&copy.source, &copy.target].into_iter().all(|side| copy.is_mapped_in_host(side))
+        }
+        _ => true,
     })
 }
 

@@ -72,6 +72,12 @@ impl SharedEvent {
         self.word(1).fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// A record that failed. One that came after it, in another process, reaches both.
+    pub(super) fn forget(&self, record: u64) {
+        let (word, before) = (self.word(1), record.wrapping_sub(1));
+        let _ = word.compare_exchange(record, before, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     /// The last record; 0: none.
     pub(super) fn recorded(&self) -> u64 {
         self.word(1).load(Ordering::Acquire)

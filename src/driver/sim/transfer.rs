@@ -38,6 +38,11 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
             is_mapped(machine, accessor, *address, bytes)?;
         }
     }
+    let unchecked = [(&copy.source, pageable_source.1), (&copy.target, pageable_target.1)];
+    for (side, _) in unchecked.into_iter().filter(|(_, pageable)| *pageable && !records) {
+        // There a driver crashes.
+        require(copy.is_mapped_in_host(side), code::INVALID_VALUE)?;
+    }
     copy.source.place = source;
     copy.target.place = target;
     if machine.config.schedule != ScheduleKind::Immediate
