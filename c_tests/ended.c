@@ -241,6 +241,50 @@ static void capture_beside_dead_graphs(void)
     }
 }
 
+/* The work of graphs that are gone ends only after the next capture of their stream has begun, which
+ * then gets the memory of all of them. */
+static void work_ends_in_the_next_capture(void)
+{
+    enum { GRAPHS = 3 };
+    size_t available = 0, total = 0;
+    gate held;
+    CHECK_OK(tcuda_memory_info(0, &available, &total));
+    if (total > (size_t)1 << 30 || !runs_late())
+        return;
+    for (int i = 0; i < 3; i++) {
+        tcuda_graph *gone[GRAPHS], *next = NULL;
+        bool is_over = false;
+        void *block = NULL;
+        CHECK_OK(tcuda_memory_empty_cache());
+        for (int j = 0; j < GRAPHS; j++) {
+            CHECK_OK(tcuda_graph_create(0, &gone[j]));
+            begin(gone[j], first);
+            block = allocate(total / 4, 0, first);
+            CHECK_OK(tcuda_fill(block, "", 1, 256, first));
+            end(gone[j]);
+            CHECK_OK(tcuda_free(block));
+        }
+        gate_close(&held, second);
+        for (int j = 0; j < GRAPHS; j++)
+            CHECK_OK(tcuda_graph_replay(gone[j], second));
+        for (int j = 0; j < GRAPHS; j++)
+            CHECK_OK(tcuda_graph_destroy(gone[j]));
+        CHECK_OK(tcuda_graph_create(0, &next));
+        CHECK_OK(tcuda_graph_capture_begin(next, first, NULL, TCUDA_CAPTURE_RELAXED));
+        gate_open(&held);
+        while (!is_over)
+            CHECK_OK(tcuda_stream_query(second, &is_over));
+        block = allocate(total / 5 * 4, 0, first);
+        CHECK_OK(tcuda_fill(block, "", 1, 256, first));
+        end(next);
+        CHECK_OK(tcuda_graph_replay(next, first));
+        CHECK_OK(tcuda_stream_synchronize(first));
+        CHECK_OK(tcuda_free(block));
+        CHECK_OK(tcuda_graph_destroy(next));
+        CHECK_OK(tcuda_device_synchronize(0));
+    }
+}
+
 /* Pools that live at a time, each with memory: what the last one gets is as good as what the first got. */
 static void pools_at_a_time(void)
 {
@@ -322,6 +366,8 @@ int main(int count, char **arguments)
         run_rounds("graphs", graph_round);
     if (runs("captures"))
         capture_beside_dead_graphs();
+    if (runs("captures"))
+        work_ends_in_the_next_capture();
     if (runs("many"))
         pools_at_a_time();
     CHECK_OK(tcuda_stream_destroy(first));

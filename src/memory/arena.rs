@@ -23,6 +23,8 @@ use super::slots;
 use super::starts::Starts;
 use super::stats::{Account, Class, Split};
 use super::uses::Uses;
+use crate::driver::Driver;
+use crate::driver::sys::CUevent;
 use crate::error::{Error, Result};
 use crate::place::{try_box_at, write_fields};
 use crate::retired::Reclaimable;
@@ -144,6 +146,29 @@ pub struct ArenaState {
     pub(super) slots: slots::Own,
     /// Units between its slots, below its end.
     pub(super) gaps: u32,
+    /// The end of its stream, from when it was unowned and had no blocks.
+    pub(super) end: Option<StreamEnd>,
+}
+
+/// An event at the end of the stream of an arena that was unowned and had no blocks then: while that
+/// stream is captured it cannot be asked anew.
+#[derive(Clone, Copy)]
+pub(super) struct StreamEnd {
+    pub(super) event: CUevent,
+    stream: *const Stream,
+    pool: PoolId,
+}
+
+impl StreamEnd {
+    /// Recorded just now.
+    pub(super) fn new(arena: &Arena, stream: &Stream, event: CUevent) -> StreamEnd {
+        StreamEnd { event, stream, pool: arena.pool() }
+    }
+
+    /// Does the arena have the same stream and pool still? One that served another pool in the meantime has not.
+    pub(super) fn is_of(&self, arena: &Arena, stream: &Stream) -> bool {
+        std::ptr::eq(self.stream, stream) && self.pool == arena.pool()
+    }
 }
 
 impl Arena {
@@ -183,6 +208,7 @@ impl Arena {
                 guests: Guests::new(),
                 slots: slots::Own::new(),
                 gaps: 0,
+                end: None,
                 free_blocks: 0, free_bytes: 0, active_blocks: 0,
                 @ bins: Bins::write_new,
             });
@@ -333,6 +359,14 @@ impl Arena {
 }
 
 impl ArenaState {
+    /// Forgets the end of its stream.
+    pub(super) fn destroy_end(&mut self, driver: &Driver) {
+        if let Some(end) = self.end.take() {
+            // SAFETY: ours, and nothing waits for it.
+            let _ = unsafe { driver.cuEventDestroy(end.event) };
+        }
+    }
+
     /// Is no block in use, does none wait, and does no memory sleep?
     fn is_unused(&self) -> bool {
         self.active_blocks == 0 && self.limbo.is_empty() && !self.segment.has_sleeping()

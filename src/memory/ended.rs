@@ -96,7 +96,12 @@ impl Arena {
         }
     }
 
-    /// The same, or is it a spare?
+    /// Is it unowned, and has no blocks? The caller holds its lock.
+    pub(super) fn is_left(&self) -> bool {
+        self.has_ended() && self.has_no_blocks()
+    }
+
+    /// Is it unowned, or a spare?
     fn is_nobodys(&self) -> bool {
         self.is_spare() || self.has_ended()
     }
@@ -277,6 +282,8 @@ impl DeviceMemory {
     /// Takes an arena without blocks and memory out of everything that leads to it; none: not now. The
     /// caller holds its lock.
     fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.destroy_end(self.driver);
         self.books.with_own(arena, |books| {
             if self.ended.walks.load(Ordering::Acquire) != 0 {
                 return None;

@@ -451,6 +451,7 @@ impl DeviceMemory {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
             state.segment.close(&self.virtual_memory, arena.base);
+            state.destroy_end(self.driver);
             for batch in state.limbo.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.

@@ -1,6 +1,6 @@
 //! The cold side of the allocator: giving back, and blocks that wait for other streams.
 
-use super::arena::{Arena, Request};
+use super::arena::{Arena, Request, StreamEnd};
 use super::bins::SHORT_WALK;
 use super::block::NONE;
 use super::guests::Order;
@@ -163,7 +163,10 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let pass = |event: CUevent| self.has_passed(arena, event, wait);
         let event = match stream.standing() {
-            Standing::Alive(_named) => record_end(runtime, device, stream)?,
+            Standing::Alive(_named) => match record_end(runtime, device, stream)? {
+                Some(event) => return self.is_at_end(device, arena, stream, event, wait),
+                None => return self.is_past_end(arena, stream, wait),
+            },
             Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
             Standing::Lost => return Ok(false),
             Standing::Gone(farewell) => {
@@ -181,6 +184,42 @@ impl DeviceMemory {
         let passed = pass(event);
         device.events.give_untimed(event);
         passed
+    }
+
+    /// Is an event, which was recorded at the end of an arena's stream just now, over? One that is not is kept
+    /// for when the stream is captured. The caller holds the arena's lock.
+    fn is_at_end(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        stream: &Stream,
+        event: CUevent,
+        wait: bool,
+    ) -> Result<bool> {
+        let passed = self.has_passed(arena, event, wait);
+        let is_kept = matches!(passed, Ok(false)) && arena.is_left();
+        let end = is_kept.then(|| StreamEnd::new(arena, stream, event));
+        // SAFETY: the lock is held, and this is the only reference.
+        let before = std::mem::replace(&mut unsafe { arena.state() }.end, end);
+        if let Some(before) = before {
+            device.events.give_untimed(before.event);
+        }
+        if !is_kept {
+            device.events.give_untimed(event);
+        }
+        passed
+    }
+
+    /// The same for a stream that is captured: is what it held before that over? False where that is not
+    /// known. The caller holds the arena's lock.
+    fn is_past_end(&self, arena: &Arena, stream: &Stream, wait: bool) -> Result<bool> {
+        // SAFETY: the lock is held, and this is the only reference.
+        match unsafe { arena.state() }.end {
+            Some(end) if end.is_of(arena, stream) && arena.is_left() => {
+                self.has_passed(arena, end.event, wait)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Waits for all that the current context holds, and so for a stream that may be gone without
