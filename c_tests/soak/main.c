@@ -62,9 +62,10 @@ static const char *growth_of(const kind *of, const result *found)
         return "heap";
     if (found->grown.resident_kib > allowed.resident_kib + more_kib)
         return "resident memory";
-    /* Half as much again, and more than what caches and other processes make of it, which is more where a
-     * part is a few rounds. */
-    if (found->last_us > 1.5 * found->first_us + (found->rounds < 10000 ? 20 : 5))
+    /* Half as much again, and more than what caches and other processes make of it; where a part is a few
+     * rounds these may make three times as much. */
+    const bool is_short = found->rounds < 10000;
+    if (found->last_us > (is_short ? 3 : 1.5) * found->first_us + (is_short ? 20 : 5))
         return "time";
     return NULL;
 }
