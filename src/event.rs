@@ -1,8 +1,8 @@
 //! Events: points in streams, created in the driver at their first record and recycled.
 
 use crate::device::{CURRENT, Device};
-use crate::driver::Driver;
 use crate::driver::sys::CUevent;
+use crate::driver::{Driver, code};
 use crate::error::{Error, Result};
 use crate::ipc;
 use crate::lock::{Held, Mutex};
@@ -11,7 +11,7 @@ use crate::progress;
 use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, heard};
-use crate::stream::{Stream, not_finished};
+use crate::stream::Stream;
 use crate::sync_debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -349,7 +349,8 @@ impl Event {
                 progress::told();
                 Ok(true)
             }
-            Err(error) => not_finished(error),
+            Err(error) if error.code == code::NOT_READY => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 

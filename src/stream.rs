@@ -361,13 +361,11 @@ pub(crate) fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
 
 /// Turns "not ready" into an answer.
 pub(crate) fn finished(result: crate::driver::CudaResult) -> Result<bool> {
-    result.map_or_else(not_finished, |()| Ok(true))
-}
-
-/// The same of what is not finished, or cannot be asked.
-#[inline(never)]
-pub(crate) fn not_finished(error: CudaError) -> Result<bool> {
-    if error.code == code::NOT_READY { Ok(false) } else { Err(error.into()) }
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.code == code::NOT_READY => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The streams of a device.

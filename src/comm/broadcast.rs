@@ -194,7 +194,13 @@ impl Copies<'_> {
     ) -> Result<Option<(Part, u64)>> {
         let (root, mut sent) = (home.device(), None);
         for (to, dst) in &self.dsts {
-            let Some(form) = Form::of(src, dst)? else { continue };
+            // A form is large, and stays where it was made.
+            let found = Form::of(src, dst);
+            let form = match &found {
+                Ok(Some(form)) => form,
+                Ok(None) => continue,
+                Err(_) => return found.map(|_| None),
+            };
             match (root, to.device()) {
                 _ if *to == home && form.stays() => (),
                 (Some(root), Some(device)) if form.is_range() => {

@@ -29,8 +29,8 @@ impl Move {
     }
 
     /// As a rectangle.
-    fn rows(&self) -> Option<Rows> {
-        let ((from, to), form) = (self.devices()?, &self.form);
+    fn rows(src: Home, dst: Home, form: &Form) -> Option<Rows> {
+        let (from, to) = (src.device()?, dst.device()?);
         let (rows, src_pitch, dst_pitch) = form.rows()?;
         Some(Rows {
             src: Part { device: from, address: form.src },
@@ -58,22 +58,23 @@ impl Moves {
     /// The elements of one view go to those of another, of the same shape and type; nothing where both
     /// are the same.
     pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
-        match Form::of(src, dst)? {
-            Some(form) if from == to && form.stays() => Ok(()),
-            Some(form) => self.add_form(from, to, form),
-            None => Ok(()),
+        // A form is large, and stays where it was made.
+        match Form::of(src, dst) {
+            Ok(Some(ref form)) if from == to && form.stays() => Ok(()),
+            Ok(Some(ref form)) => self.add_form(from, to, form),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// The same in another form.
     #[inline(never)]
-    pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
-        let moved = Move { src, dst, form };
-        if let Some(rows) = moved.rows() {
+    pub fn add_form(&mut self, src: Home, dst: Home, form: &Form) -> Result<()> {
+        if let Some(rows) = Move::rows(src, dst, form) {
             return self.rows.push(rows);
         }
         self.list.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.list.push(moved);
+        self.list.push(Move { src, dst, form: *form });
         Ok(())
     }
 
@@ -90,7 +91,7 @@ impl Moves {
                 let src = Part { device: from, address: src };
                 self.rows.push(Rows::flat(src, Part { device: to, address: dst }, bytes))
             }
-            _ => self.add_form(from, to, Form::range(src, dst, bytes)),
+            _ => self.add_form(from, to, &Form::range(src, dst, bytes)),
         }
     }
 

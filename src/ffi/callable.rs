@@ -120,6 +120,17 @@ fn shown(tensor: &Static) -> tcuda_tensor {
     lent(tensor.tensor(), tensor.lent(), tensor.tensor().address - tensor.tensor().data)
 }
 
+/// Reads what a function has put out, into a list with room for that. Out of line: what it needs of the
+/// stack is not there while the function runs.
+#[inline(never)]
+fn read_outputs(pass: Pass, outputs: &[tcuda_tensor], to: &mut Vec<Option<Tensor>>) -> Result<()> {
+    for output in outputs {
+        let is_left_out = pass == Pass::Backward && output.data.is_null() && output.ndim == 0;
+        to.push(if is_left_out { None } else { Some(view(output, "outputs")?) });
+    }
+    Ok(())
+}
+
 impl Function for HostFunction {
     fn run(
         &self,
@@ -149,10 +160,7 @@ impl Function for HostFunction {
         if code != 0 {
             return Err(Error::Callback { name, code });
         }
-        for output in &to {
-            let is_left_out = pass == Pass::Backward && output.data.is_null() && output.ndim == 0;
-            made.push(if is_left_out { None } else { Some(view(output, "outputs")?) });
-        }
+        read_outputs(pass, &to, &mut made)?;
         Ok(made)
     }
 
@@ -215,6 +223,7 @@ const NO_CALLABLE: tcuda_callable = tcuda_callable {
 };
 
 /// One of a list of callables; `device`: of all their inputs.
+#[inline(never)]
 fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
     let forward = raw.forward.ok_or(Error::Null { name: "forward" })?;
     let samples = views(raw.sample_inputs, raw.num_inputs, "sample_inputs")?;
@@ -305,6 +314,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
     })
 }
 
+#[inline(never)]
 fn options_of(raw: *const tcuda_graphed_callable_options, call: &Call) -> Result<Options> {
     let mut options = tcuda_graphed_callable_options {
         struct_size: 0,

@@ -119,6 +119,7 @@ impl Making {
     }
 
     /// Places for the inputs, with what the samples hold.
+    #[inline(never)]
     fn prepare(&mut self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
         let Tensors { inputs, blocks, .. } = &mut self.tensors;
         inputs.try_reserve_exact(self.plan.samples.len()).map_err(|_| NO_ROOM)?;
@@ -147,6 +148,7 @@ impl Making {
     }
 
     /// Runs it once; nothing of that stays.
+    #[inline(never)]
     fn warm_up(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
         let mut used = Blocks::default();
         let done = self.try_warm_up(runtime, device, stream, &mut used);
@@ -175,6 +177,7 @@ impl Making {
         Ok(())
     }
 
+    #[inline(never)]
     fn capture_forward(
         &mut self,
         runtime: &Runtime,
@@ -193,6 +196,7 @@ impl Making {
         Ok(())
     }
 
+    #[inline(never)]
     fn capture_backward(
         &mut self,
         runtime: &Runtime,
@@ -227,6 +231,7 @@ impl Making {
 }
 
 /// Places for the gradients of outputs, which hold zeros.
+#[inline(never)]
 fn gradients_of<'a>(
     runtime: &Runtime,
     device: &Device,

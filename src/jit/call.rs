@@ -140,7 +140,7 @@ impl Jit {
         if stream.device() != device.ordinal() {
             return Err(Error::Invalid("the stream is of another device than the tensors"));
         }
-        let mut whole = Iteration::new();
+        let mut whole = Iteration::boxed()?;
         if !whole.set(inputs, outputs)? {
             return Ok(());
         }

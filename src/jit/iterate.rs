@@ -5,6 +5,7 @@ use super::kind::Kind;
 use super::rows;
 use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
 use crate::error::{Error, Result};
+use crate::place::try_box_at;
 use crate::tensor::{MAX_DIMS, Tensor};
 use std::mem::MaybeUninit;
 
@@ -39,6 +40,7 @@ pub struct Iteration {
     len: usize,
 }
 
+const NO_ROOM: Error = Error::OutOfHostMemory("the parts of a call");
 const TOO_MANY: Error = Error::Invalid(
     "the tensors have more than 25 dimensions of which no two are as one: PyTorch takes no more",
 );
@@ -137,6 +139,17 @@ impl Iteration {
             dims: [const { MaybeUninit::uninit() }; MOST_DIMS],
             len: 0,
         }
+    }
+
+    /// The same in host memory.
+    pub fn boxed() -> Result<Box<Iteration>> {
+        let write = |place: *mut Iteration| {
+            // SAFETY: room for it.
+            unsafe { place.write(Iteration::new()) };
+            Ok(())
+        };
+        // SAFETY: all of it is written.
+        unsafe { try_box_at("the dimensions of a call", write) }
     }
 
     /// Checks the shapes, and puts the dimensions in order; `false`: there are no elements.
@@ -323,22 +336,33 @@ impl Iteration {
 
     /// Calls `body` with parts for which 32 bits are enough.
     pub fn for_each_part(&self, body: &mut dyn FnMut(&Iteration) -> Result<()>) -> Result<()> {
-        let mut rest = *self;
-        while !rest.fits_32_bits() {
-            rest.split().for_each_part(body)?;
+        // In host memory, and the next one last: they are larger than a stack may be used for.
+        let mut parts = Vec::new();
+        parts.try_reserve(2).map_err(|_| NO_ROOM)?;
+        parts.extend_from_slice(std::slice::from_ref(self));
+        while let Some(part) = parts.last() {
+            if part.fits_32_bits() {
+                body(part)?;
+                parts.truncate(parts.len() - 1);
+                continue;
+            }
+            parts.try_reserve(1).map_err(|_| NO_ROOM)?;
+            parts.extend_from_within(parts.len() - 1..);
+            if let [.., rest, first] = &mut parts[..] {
+                rest.split(first);
+            }
         }
-        body(&rest)
+        Ok(())
     }
 
-    /// Takes the first half off, of the dimension that reaches furthest.
-    fn split(&mut self) -> Iteration {
+    /// Takes the first half off, of the dimension that reaches furthest: it goes to `first`, a copy.
+    fn split(&mut self, first: &mut Iteration) {
         let reach = |dim: &Dim| {
             let furthest = dim.strides[..self.operands].iter().max().copied().unwrap_or(0);
             i128::from(dim.size - 1) * i128::from(furthest.max(1))
         };
         let dims = self.dims().iter().enumerate();
         let furthest = dims.max_by_key(|(_, dim)| reach(dim)).map_or(0, |(index, _)| index);
-        let mut first = *self;
         let half = self.dims()[furthest].size / 2;
         first.dim_mut(furthest).size = half;
         self.dim_mut(furthest).size -= half;
@@ -346,7 +370,6 @@ impl Iteration {
             let bytes = (half as i64).wrapping_mul(self.dims()[furthest].strides[index]);
             self.addresses[index] = self.addresses[index].wrapping_add(bytes as u64);
         }
-        first
     }
 }
 

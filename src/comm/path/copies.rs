@@ -166,6 +166,8 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
     }
 }
 
+// Out of line: only those that launch have a table on their stack.
+#[inline(never)]
 fn by_kernel<'r>(
     team: &Team,
     worker: Worker,

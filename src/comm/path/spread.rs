@@ -172,9 +172,8 @@ fn spread(
 ) -> Result<()> {
     let (pieces, dsts) = (block.pieces, block.parts);
     let (stream, own) = (team.stream(device), dsts[first].address);
-    let others = || dsts[first + 1..].iter().chain(&dsts[..first]).map(|dst| dst.address);
-    let empty = || Table::with_targets((to - from) * dsts.len() as u64, own, others());
-    let mut table = empty();
+    let others = dsts[first + 1..].iter().chain(&dsts[..first]).map(|dst| dst.address);
+    let mut table = Table::with_targets((to - from) * dsts.len() as u64, own, others)?;
     let start = pieces.partition_point(|piece| piece.offset + piece.bytes <= from);
     for piece in pieces[start..].iter().take_while(|piece| piece.offset < to) {
         let mut at = piece.offset.max(from);
@@ -184,7 +183,7 @@ fn spread(
             let src = piece.src + (at - piece.offset);
             if !table.add_range(src, own + at, bytes) {
                 table.launch(team, stream)?;
-                table = empty();
+                table.begin_again();
                 table.add_range(src, own + at, bytes);
             }
             at += bytes;

@@ -117,7 +117,7 @@ fn add(
     let mut parts = parts.peekable();
     while let Some((first, ..)) = parts.peek() {
         let count = first.sources.len();
-        let mut table = Table::of_sums(number, to - from, count);
+        let mut table = Table::of_sums(number, to - from, count)?;
         let fits = |(item, at, bytes): &(&Sum, u64, u64)| {
             let sources = item.sources.iter().map(|source| source.address + at);
             item.sources.len() == count

@@ -108,22 +108,32 @@ impl Table {
     }
 
     /// Of ranges that go to several places: the others less the first.
-    pub fn with_targets(bytes: u64, first: u64, others: impl Iterator<Item = u64>) -> Table {
-        let mut table = Table::new(Kernel::Spread, bytes);
+    pub fn with_targets(
+        bytes: u64,
+        first: u64,
+        others: impl Iterator<Item = u64>,
+    ) -> Result<Box<Table>> {
+        let mut table = Table::boxed(Kernel::Spread, bytes)?;
         for other in others {
             let distance = other.wrapping_sub(first);
             table.write([distance]);
             table.apart |= distance;
         }
         table.places = table.end as u32 - 1;
-        table
+        Ok(table)
+    }
+
+    /// Takes out what was added, of one with targets.
+    pub fn begin_again(&mut self) {
+        self.end = self.places as usize + 1;
+        (self.entries, self.tiles) = (0, 0);
     }
 
     /// Of sums of so many.
-    pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Table {
-        let mut table = Table::new(Kernel::Sum(number), bytes);
+    pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Result<Box<Table>> {
+        let mut table = Table::boxed(Kernel::Sum(number), bytes)?;
         table.places = sources as u32;
-        table
+        Ok(table)
     }
 
     /// Has it no entries?

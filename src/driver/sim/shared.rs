@@ -203,17 +203,17 @@ pub(super) fn adopt(
     Arc::new(physical).adopt(extents, record.handle_types as u32).ok()
 }
 
-fn read(file: i32, offset: usize, id: Option<u64>) -> Option<(Record, usize)> {
+fn read(file: i32, offset: usize, id: Option<u64>) -> Option<(Box<Record>, usize)> {
     let bytes = memory_of(file)?;
     let is_slot = offset >= bytes && (offset - bytes).is_multiple_of(SLOT);
     if !is_slot || offset >= bytes + SLOT * SLOTS || !lock_slot(file, offset, libc::F_RDLCK) {
         return None;
     }
     // SAFETY: plain integers, to be written.
-    let mut record = unsafe { std::mem::zeroed::<Record>() };
+    let mut record = unsafe { Box::<Record>::new_zeroed().assume_init() };
     let size = size_of::<Record>();
     // SAFETY: the record has so many bytes, and takes any.
-    let read = unsafe { libc::pread(file, (&raw mut record).cast(), size, offset as i64) };
+    let read = unsafe { libc::pread(file, (&raw mut *record).cast(), size, offset as i64) };
     let is_inside = |(start, length): &(u64, u64)| {
         start.checked_add(*length).is_some_and(|end| end <= bytes as u64)
     };
