@@ -18,16 +18,12 @@ import header as reader
 
 KIB = 1024
 MOST, MOST_OF_INIT = 16 * KIB, 32 * KIB
-# Elements in any order between several memories go through many layers, and a host's functions run inside of a
-# capture. The simulated machine computes on the calling thread.
+# Elements in any order between several memories go through many layers. The simulated machine computes on the
+# calling thread.
 MORE = {
-    "tcuda_comm_broadcast": 28 * KIB, "tcuda_comm_broadcast_into": 28 * KIB,
-    "tcuda_comm_broadcast_coalesced": 28 * KIB, "tcuda_comm_reduce_add": 28 * KIB,
-    "tcuda_comm_reduce_add_into": 28 * KIB, "tcuda_comm_reduce_add_coalesced": 28 * KIB,
-    "tcuda_comm_gather": 24 * KIB, "tcuda_comm_gather_into": 24 * KIB,
-    "tcuda_comm_scatter": 24 * KIB, "tcuda_comm_scatter_into": 24 * KIB,
-    "tcuda_ipc_import": 24 * KIB, "tcuda_graphed_callable_create": 24 * KIB,
-    "tcuda_graphed_callable_call": 24 * KIB, "tcuda_jit_call": 20 * KIB,
+    "tcuda_comm_broadcast": 24 * KIB, "tcuda_comm_broadcast_into": 24 * KIB,
+    "tcuda_comm_broadcast_coalesced": 24 * KIB, "tcuda_comm_reduce_add_into": 20 * KIB,
+    "tcuda_comm_gather": 20 * KIB,
 }
 
 
