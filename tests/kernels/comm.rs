@@ -113,7 +113,7 @@ proptest! {
         let others = starts[2..].iter().map(|start| place.address(*start));
         let first = place.address(starts[1]);
         let size = if large { 1 << 30 } else { 0 };
-        let mut table = Table::with_targets(size, first, others);
+        let mut table = Table::with_targets(size, first, others).unwrap();
         let mut at = 0;
         let mut pieces = Vec::new();
         for length in &lengths {
@@ -231,7 +231,7 @@ proptest! {
         }
         let target = if in_place { starts[1] } else { starts[0] };
         let sources = &starts[1..];
-        let mut table = Table::of_sums(number, 0, sources.len());
+        let mut table = Table::of_sums(number, 0, sources.len()).unwrap();
         let (mut at, mut sums) = (0, Vec::new());
         for length in &lengths {
             let from = sources.iter().map(|start| place.address(start + at));
