@@ -3,8 +3,12 @@
  *
  *     reclamation [--seconds N] [--only NAME]
  *
- * Each case runs for N seconds; by default for a fraction of one, as a test. */
-#define _POSIX_C_SOURCE 200809L
+ * Each case runs for N seconds; by default for a fraction of one, as a test. One that has not ended a minute
+ * after that says what it was doing. */
+#define _GNU_SOURCE
+
+#include <malloc.h>
+#include <signal.h>
 
 #include "reclamation.h"
 
@@ -12,6 +16,16 @@ enum { MAKERS = 4, USERS = 4 };
 
 static double seconds = 0.3;
 static atomic_bool over;
+static const char *_Atomic doing = "nothing";
+
+static void give_up(int number)
+{
+    const char *const text = atomic_load(&doing);
+    (void)number;
+    if (write(STDERR_FILENO, text, strlen(text)) > 0)
+        (void)!write(STDERR_FILENO, ": not over\n", 11);
+    _exit(EXIT_FAILURE);
+}
 
 static double now(void)
 {
@@ -38,6 +52,13 @@ static void check_growth(size_t before, size_t most)
         return;
     fprintf(stderr, "memory grew from %zu to %zu MiB\n", before >> 20, after >> 20);
     CHECK(after < before + most);
+}
+
+/* On a machine that does much else, threads are taken off the processor inside calls: what others destroy
+ * meanwhile is kept, and a shutdown waits for them. Run for long, only what stays counts. */
+static bool runs_long(void)
+{
+    return seconds > 60;
 }
 
 /* One handle of each kind, which makers replace and users use. */
@@ -78,24 +99,33 @@ static void *use(void *argument)
     return NULL;
 }
 
+/* When all is over: malloc gives back what it keeps, and the process has what it had. */
+static void check_what_stayed(size_t before)
+{
+    malloc_trim(0);
+    printf("%.1f MiB stayed\n", ((double)resident_bytes() - (double)before) / 1048576);
+    check_growth(before, (size_t)(on_simulator() ? 32 : 512) << 20);
+}
+
 /* ---- Beside shutdowns ---- */
 
 /* Shuts down until time is up; no call takes longer than some seconds. */
 static size_t shut_down_again_and_again(void)
 {
     const size_t before = resident_bytes();
-    size_t count = 0;
+    size_t count = 0, most = 0;
     double longest = 0;
     for (const double end = now() + seconds; now() < end; count++) {
         const double start = now();
         CHECK_OK(tcuda_shutdown(NULL));
         longest = now() - start > longest ? now() - start : longest;
-        CHECK(longest < 20);
-        check_growth(before, (size_t)512 << 20);
+        CHECK(longest < (runs_long() ? 600 : 20));
+        check_growth(before, (size_t)(runs_long() ? 4096 : 512) << 20);
+        most = resident_bytes() > most ? resident_bytes() : most;
         sleep_ms(1);
     }
-    printf("%zu shutdowns, the longest took %.3f s, memory grew by %.1f MiB\n", count, longest,
-        ((double)resident_bytes() - (double)before) / 1048576);
+    printf("%zu shutdowns, the longest took %.3f s, memory grew by at most %.1f MiB\n", count, longest,
+        ((double)most - (double)before) / 1048576);
     return count;
 }
 
@@ -103,6 +133,7 @@ static void handles_are_exchanged_beside_shutdowns(void)
 {
     pthread_t threads[MAKERS + USERS];
     atomic_store(&over, false);
+    const size_t before = resident_bytes();
     for (int i = 0; i < MAKERS + USERS; i++)
         threads[i] = start_thread(i < MAKERS ? make_and_destroy : use, NULL);
     CHECK(shut_down_again_and_again() > 0);
@@ -110,6 +141,7 @@ static void handles_are_exchanged_beside_shutdowns(void)
     for (int i = 0; i < MAKERS + USERS; i++)
         join_thread(threads[i]);
     CHECK_OK(tcuda_shutdown(NULL));
+    check_what_stayed(before);
 }
 
 static void all_kinds_beside_shutdowns(void)
@@ -137,6 +169,7 @@ static void *make_graphs(void *argument)
 
 static void shutdowns_end_beside_graphs(void)
 {
+    const size_t before = resident_bytes();
     atomic_store(&over, false);
     const pthread_t threads[] = {
         start_thread(make_graphs, NULL),
@@ -147,6 +180,7 @@ static void shutdowns_end_beside_graphs(void)
     join_thread(threads[0]);
     join_thread(threads[1]);
     CHECK_OK(tcuda_shutdown(NULL));
+    check_what_stayed(before);
 }
 
 /* What a log function gets, until it is destroyed. */
@@ -338,6 +372,7 @@ static void make_beside_wait(const struct wait *wait)
             before = resident_bytes();
         for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++) {
             handle made = { NULL };
+            atomic_store(&doing, kind->name);
             /* The end of a pool looks at all memory, and waits for who gives some back. */
             if (wait->body == empty_cache && kind->make == make_pool)
                 continue;
@@ -347,6 +382,7 @@ static void make_beside_wait(const struct wait *wait)
     }
     printf("%zu of each kind beside %s: memory grew by %.1f MiB\n", count, wait->name,
         ((double)resident_bytes() - (double)before) / 1048576);
+    fflush(stdout);
     check_growth(before, (size_t)3 << 20);
 }
 
@@ -362,7 +398,7 @@ static void nothing_is_kept_for_a_thread_that_waits(void)
         while (!atomic_load(&is_waiting))
             sleep_ms(1);
         sleep_ms(20);
-            make_beside_wait(&waits[i]);
+        make_beside_wait(&waits[i]);
         atomic_store(&may_end, true);
         join_thread(waiting);
         CHECK_OK(tcuda_stream_destroy(held_stream));
@@ -380,6 +416,7 @@ int main(int argc, char **argv)
             only = argv[i + 1];
     }
     SKIP_WITHOUT_GPU();
+    signal(SIGALRM, give_up);
     if (on_simulator())
         CHECK_OK(tcuda_shutdown(NULL));
     if (on_simulator() && !runs_late())
@@ -399,6 +436,8 @@ int main(int argc, char **argv)
             continue;
         printf("%s\n", cases[i].name);
         fflush(stdout);
+        atomic_store(&doing, cases[i].name);
+        alarm((unsigned)seconds + 60 * (runs_long() ? 10 : 1));
         cases[i].body();
     }
     return finish();
