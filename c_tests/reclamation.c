@@ -54,6 +54,13 @@ static void check_growth(size_t before, size_t most)
     CHECK(after < before + most);
 }
 
+/* What the process has of malloc, and has not freed. */
+static size_t bytes_of_malloc(void)
+{
+    const struct mallinfo2 all = mallinfo2();
+    return all.uordblks + all.hblkhd;
+}
+
 /* On a machine that does much else, threads are taken off the processor inside calls: what others destroy
  * meanwhile is kept, and a shutdown waits for them. Run for long, only what stays counts. */
 static bool runs_long(void)
@@ -99,12 +106,13 @@ static void *use(void *argument)
     return NULL;
 }
 
-/* When all is over: malloc gives back what it keeps, and the process has what it had. */
+/* When all is over the host's memory is what it was. Resident memory says less: what many threads have had
+ * of malloc stays with it. */
 static void check_what_stayed(size_t before)
 {
-    malloc_trim(0);
-    printf("%.1f MiB stayed\n", ((double)resident_bytes() - (double)before) / 1048576);
-    check_growth(before, (size_t)(on_simulator() ? 32 : 512) << 20);
+    const size_t after = bytes_of_malloc();
+    printf("%.1f MiB stayed\n", ((double)after - (double)before) / 1048576);
+    CHECK(UNDER_ADDRESS_SANITIZER || after < before + (on_simulator() ? 8 : 64) * (size_t)1048576);
 }
 
 /* ---- Beside shutdowns ---- */
@@ -133,7 +141,7 @@ static void handles_are_exchanged_beside_shutdowns(void)
 {
     pthread_t threads[MAKERS + USERS];
     atomic_store(&over, false);
-    const size_t before = resident_bytes();
+    const size_t before = bytes_of_malloc();
     for (int i = 0; i < MAKERS + USERS; i++)
         threads[i] = start_thread(i < MAKERS ? make_and_destroy : use, NULL);
     CHECK(shut_down_again_and_again() > 0);
@@ -169,7 +177,7 @@ static void *make_graphs(void *argument)
 
 static void shutdowns_end_beside_graphs(void)
 {
-    const size_t before = resident_bytes();
+    const size_t before = bytes_of_malloc();
     atomic_store(&over, false);
     const pthread_t threads[] = {
         start_thread(make_graphs, NULL),
@@ -390,6 +398,9 @@ static void nothing_is_kept_for_a_thread_that_waits(void)
 {
     void *argument = NULL;
     for (size_t i = 0; i < WAITS; i++) {
+        /* A GPU's driver has a lock meanwhile that most of its functions take. */
+        if (waits[i].body == copy_to_host && !on_simulator())
+            continue;
         CHECK_OK(tcuda_init());
         CHECK_OK(tcuda_stream_create(0, 0, &held_stream));
         atomic_store(&is_waiting, false);
