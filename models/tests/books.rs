@@ -8,7 +8,7 @@ use tcuda_models::explore;
 use tcuda_models::memory::arena_lock::ArenaLock;
 use tcuda_models::memory::books::{GuardedBooks, Member};
 use tcuda_models::memory::stats::{
-    ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, change_of, only,
+    ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, Statistics, change_of, only,
 };
 use tcuda_models::retired::Reclaimable;
 use tcuda_models::sync::{Bug, UnsafeCell};
@@ -153,7 +153,8 @@ impl Device {
     /// As the statistics and a snapshot do: the peak, and the sum of the states.
     fn looks(&self) -> (i64, i64) {
         self.books.with(None, |books| {
-            let statistics = books.statistics();
+            let mut statistics = Statistics::default();
+            books.statistics(&mut statistics);
             let total = statistics.lanes[ALLOCATED_BYTES][ALL];
             assert_eq!(total.peak, self.truth.peak.load(Ordering::Relaxed), "not the true peak");
             assert_eq!(total.current, self.truth.now.load(Ordering::Relaxed));
@@ -262,7 +263,7 @@ fn opens_a_scope(device: &Device) {
 fn waits_parked(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
-    device.books.wait_parked(arena, loom::thread::yield_now);
+    device.books.wait_for_device(arena, loom::thread::yield_now);
     // SAFETY: the lock is held.
     arena.state.with_mut(|state| unsafe { *state += 5 });
     device.books.count(arena, &arena.bytes(5));
