@@ -291,6 +291,7 @@ impl Member {
 /// The members, and objects that those who have left may have kept from being dropped.
 struct Crowd {
     members: Vec<Member>,
+    /// Objects that no member keeps, and that no collection has looked at since.
     left: List,
 }
 
@@ -399,30 +400,35 @@ impl Members {
         }
     }
 
-    /// Takes those of some retired objects that a call may have found, but for `own`'s, and gives
-    /// those that earlier ones kept and no call keeps any more. They were retired before a fence
-    /// that came first, in `era` or earlier; collections come one after the other.
-    pub fn keep_what_is_seen(&self, own: Option<&Presence>, era: u64, objects: &mut List) {
+    /// Takes some retired objects, and gives those of them, and of earlier ones, that no call may have
+    /// found, but for `own`'s, after a look at so many. They were retired before a fence that came first,
+    /// in `era` or earlier; collections come one after the other.
+    pub fn keep_what_is_seen(
+        &self,
+        own: Option<&Presence>,
+        era: u64,
+        most: usize,
+        objects: &mut List,
+    ) {
         let own = own.map_or(0, Presence::address);
-        let mut unseen = List::new();
-        self.with(|crowd| {
-            objects.append(&mut crowd.left);
-            for member in &mut crowd.members {
-                member.look(era, objects);
+        self.with(|Crowd { members, left }| {
+            left.append(objects);
+            for member in members.iter_mut() {
+                member.look(era, left);
                 if member.address == own {
                     member.sight = Sight::Nothing;
-                    objects.append(&mut member.may_hold);
-                    objects.append(&mut member.holds);
+                    left.append(&mut member.may_hold);
+                    left.append(&mut member.holds);
                 }
             }
-            while let Some(object) = objects.pop() {
-                match crowd.members.iter_mut().find(|member| member.sees(&object)) {
+            for _ in 0..most.min(left.len()) {
+                let Some(object) = left.pop() else { return };
+                match members.iter_mut().find(|member| member.sees(&object)) {
                     Some(member) => member.keep(object),
-                    None => unseen.push(object),
+                    None => objects.push(object),
                 }
             }
         });
-        *objects = unseen;
     }
 
     /// The call that the thread of this address is in now; none: it is in none, or no member.

@@ -133,8 +133,11 @@ impl List {
         Some(object)
     }
 
-    /// Takes all of another.
+    /// Takes all of another, in no order: the shorter one moves.
     pub fn append(&mut self, other: &mut List) {
+        if other.len > self.len {
+            std::mem::swap(self, other);
+        }
         while let Some(object) = other.pop() {
             self.push(object);
         }
@@ -195,9 +198,16 @@ impl Retired {
         young.len()
     }
 
-    /// Drops the objects that no call can see. `own` is the caller's, if what it looks at does not
+    /// Drops objects that no call can see, after a look at so many: a call that drops all that another
+    /// has held up would itself hold up as much. `own` is the caller's, if what it looks at does not
     /// count. `barrier` makes what was done so far visible to those who enter.
-    pub fn collect(&self, members: &Members, own: Option<&Presence>, barrier: impl FnOnce()) {
+    pub fn collect(
+        &self,
+        members: &Members,
+        own: Option<&Presence>,
+        most: usize,
+        barrier: impl FnOnce(),
+    ) {
         let collecting = self.collecting.lock();
         let (mut objects, era) = {
             let mut young = self.young.lock();
@@ -205,7 +215,7 @@ impl Retired {
             (objects, self.era.fetch_add(1, Ordering::Relaxed))
         };
         barrier();
-        members.keep_what_is_seen(own, era, &mut objects);
+        members.keep_what_is_seen(own, era, most, &mut objects);
         drop(collecting);
         // Outside the locks: what is dropped may retire more.
         drop(objects);
@@ -246,7 +256,7 @@ mod tests {
         }
 
         fn collect(&self) {
-            self.retired.collect(&self.members, None, || ());
+            self.retired.collect(&self.members, None, usize::MAX, || ());
         }
 
         fn alive(&self) -> usize {
@@ -376,8 +386,22 @@ mod tests {
         world.collect();
         assert_eq!(world.alive(), 1, "kept for it by another thread");
         world.make_and_retire(1);
-        world.retired.collect(&world.members, Some(&world.thread), || ());
+        world.retired.collect(&world.members, Some(&world.thread), usize::MAX, || ());
         assert_eq!(world.alive(), 0);
+    }
+
+    #[test]
+    fn a_collection_looks_at_so_many() {
+        let world = World::new();
+        world.thread.enter(Fence::Full);
+        world.make_and_retire(1000);
+        world.collect();
+        assert_eq!(world.alive(), 1000);
+        world.thread.leave();
+        for left in (0..1000).rev().step_by(100) {
+            world.retired.collect(&world.members, None, 100, || ());
+            assert_eq!(world.alive(), left / 100 * 100);
+        }
     }
 
     #[test]

@@ -518,7 +518,7 @@ pub fn reclaimable<T>(value: T, what: &'static str) -> Result<Box<Reclaimable<T>
 /// Drops an object once no thread that is inside now can still see it. Never blocks on them.
 pub fn retire<T: Send + 'static>(object: Box<Reclaimable<T>>) {
     if RETIRED.add(object) >= BATCH {
-        collect();
+        collect_of(4 * BATCH);
     }
 }
 
@@ -531,13 +531,17 @@ pub fn retire_all(mut objects: List) {
 
 /// Drops retired objects that nobody can see.
 pub fn collect() {
+    collect_of(usize::MAX);
+}
+
+fn collect_of(most: usize) {
     // A callback may destroy what the call around it still uses: then this thread counts too.
     let presence = &block().presence;
     let own = (presence.depth() <= 1).then_some(presence);
     if own.is_none() {
         presence.owe();
     }
-    RETIRED.collect(&MEMBERS, own, barrier);
+    RETIRED.collect(&MEMBERS, own, most, barrier);
 }
 
 /// A value that lives for ever, in tests: on a list, so that leak checkers know that it is meant.

@@ -106,13 +106,13 @@ pub fn retire<T: Send + 'static>(object: Box<Reclaimable<T>>) {
 
 pub fn collect() {
     if sync::planted(Bug::NoSight) {
-        RETIRED.collect(&Members::new(), None, barrier);
+        RETIRED.collect(&Members::new(), None, usize::MAX, barrier);
     } else {
-        RETIRED.collect(&MEMBERS, Some(presence()), barrier);
+        RETIRED.collect(&MEMBERS, Some(presence()), usize::MAX, barrier);
     }
 }
 
 /// As inside a callback of a call, whose own thread counts too.
 pub fn collect_in_callback() {
-    RETIRED.collect(&MEMBERS, None, barrier);
+    RETIRED.collect(&MEMBERS, None, usize::MAX, barrier);
 }

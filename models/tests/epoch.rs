@@ -62,7 +62,7 @@ impl World {
 
     /// Drops what nobody sees.
     fn collect(&self) {
-        self.retired.collect(&self.members, Some(&self.owner), barrier);
+        self.retired.collect(&self.members, Some(&self.owner), usize::MAX, barrier);
     }
 
     /// A call of the library: enters, looks for the thing, looks at it.
@@ -143,7 +143,7 @@ fn two_collect() {
         let collector = thread::spawn(move || {
             other.reads(0, Fence::Light);
             other.readers[0].enter(Fence::Light);
-            other.retired.collect(&other.members, Some(&other.readers[0]), barrier);
+            other.retired.collect(&other.members, Some(&other.readers[0]), usize::MAX, barrier);
             other.readers[0].leave();
         });
         world.owner.enter(Fence::Light);
@@ -164,7 +164,7 @@ fn empties_beside_a_collection() {
         let other = Arc::clone(&world);
         let collector = thread::spawn(move || {
             other.readers[0].enter(Fence::Light);
-            other.retired.collect(&other.members, Some(&other.readers[0]), barrier);
+            other.retired.collect(&other.members, Some(&other.readers[0]), usize::MAX, barrier);
             other.readers[0].leave();
         });
         world.owner.enter(Fence::Light);

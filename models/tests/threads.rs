@@ -90,11 +90,11 @@ fn destruction(leaves: bool) {
         world.take_away();
         let ends = Ends(Arc::clone(&world));
         world.retired.add(Box::new(Reclaimable::new(ends, 1)));
-        world.retired.collect(&world.members, Some(&world.owner), barrier);
-        world.retired.collect(&world.members, Some(&world.owner), barrier);
+        world.retired.collect(&world.members, Some(&world.owner), usize::MAX, barrier);
+        world.retired.collect(&world.members, Some(&world.owner), usize::MAX, barrier);
         world.owner.leave();
         thread.join().unwrap();
-        world.retired.collect(&world.members, None, barrier);
+        world.retired.collect(&world.members, None, usize::MAX, barrier);
     });
 }
 
