@@ -334,7 +334,12 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         destroy_handles(inside)
     };
     let others = thread::wait_for_others;
-    let live = LIFE.end(&held, others, destroy, thread::collect, close, |driver| {
+    // It finds nothing that others make meanwhile, which would be kept for it.
+    let collect = || {
+        let _waiting = waiting::begin();
+        thread::collect();
+    };
+    let live = LIFE.end(&held, others, destroy, collect, close, |driver| {
         inject::clear();
         stop_driver(driver);
     });
