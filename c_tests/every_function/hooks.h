@@ -543,6 +543,9 @@ static inline tcuda_status call_in_hook(tcuda_status (*perform)(void *), void *a
     given = TCUDA_STATUS_OK;
     atomic_store(&waiting, perform);
     now_place->reach();
+    /* What the call has queued uses its arguments, which go now. */
+    if (!now_place->begins)
+        (void)!tcuda_device_synchronize(0);
     /* An allocator is chosen before anything is allocated, also for the arguments of a call. */
     if (atomic_exchange(&waiting, NULL) != NULL && !now_place->begins) {
         fprintf(stderr, "%s, %s: the hook was not reached\n", now_place->name, now_function);
