@@ -51,9 +51,9 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
 # context, check inside callbacks and captures, where recovery cannot
 # begin, start compilers, or are several processes, of which one waits for what the other is refused.
-LEFT_OUT = {"faults", "replay_faults", "denied", "cancel",
-            "reclamation", "pluggable_hooks", "pool_memory", "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc",
-            "quickstart_cc", "link_cc",
+LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "pluggable_hooks",
+            "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
+            "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
             "torch_streams", "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",

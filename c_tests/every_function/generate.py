@@ -260,7 +260,7 @@ class Generator:
                 f"static void *make_{prefix}memory(void)", "{",
                 "    void *ptr = NULL;",
                 "    if (is_forked || has_no_driver)",
-                "        return &on_stack;",
+                "        return on_stack;",
                 f"    CHECK_OK(tcuda_{prefix}malloc({arguments}));",
                 f"    drop_later(drop_{prefix}memory, ptr);",
                 "    return ptr;", "}", "",

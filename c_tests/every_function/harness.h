@@ -39,7 +39,8 @@ struct spoiled {
 /* The case that runs. */
 static struct spoiled now;
 static const char *now_function = "";
-static int on_stack;
+/* As long as any function reads or writes. */
+static char on_stack[4096];
 /* This is the child of a process that initialised: nothing can be made here. */
 static int is_forked;
 /* Here neither, because there is no driver. */
@@ -68,7 +69,7 @@ static inline tcuda_status call_in_place(tcuda_status (*perform)(void *), void *
         : is_spoiled(argument, STALE) ? stale_##type() \
         : is_spoiled(argument, FOREIGN) ? (type *)(void *)make_##other() \
         : is_forked || is_spoiled(argument, BITS) ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
-        : is_spoiled(argument, STACK) ? (type *)(void *)&on_stack \
+        : is_spoiled(argument, STACK) ? (type *)(void *)on_stack \
         : make_##type())
 
 #define POINTER(argument, value) (is_spoiled(argument, NIL) ? NULL : (value))
