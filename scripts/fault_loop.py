@@ -53,7 +53,7 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # begin, start compilers, or are several processes, of which one waits for what the other is refused.
 LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "pluggable_hooks",
             "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
-            "ended", "files", "many", "sync_debug_calls", "unmapped", "wrong_kind",
+            "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped", "wrong_kind",
             "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc", "quickstart_cc", "link_cc",
             "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
             "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
