@@ -216,7 +216,7 @@ static void destroy_logged(void *user_data)
     atomic_store(&data->is_destroyed, true);
 }
 
-/* Freed by nobody: a use after the end is seen. */
+/* Never freed, so that a use after the end is seen. */
 static logged *new_logged(void)
 {
     enum { MANY = 4096 };
@@ -381,7 +381,7 @@ static void make_beside_wait(const struct wait *wait)
         for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++) {
             handle made = { NULL };
             atomic_store(&doing, kind->name);
-            /* The end of a pool looks at all memory, and waits for who gives some back. */
+            /* The end of a pool looks at all memory, and waits for a thread that gives some back. */
             if (wait->body == empty_cache && kind->make == make_pool)
                 continue;
             CHECK_OK(kind->make(&made));

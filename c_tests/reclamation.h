@@ -170,7 +170,7 @@ static tcuda_status make_observer(handle *made)
 
 static void use_observer(handle used)
 {
-    /* Whoever runs out of memory calls it. */
+    /* Called by each allocation that finds no memory. */
     void *ptr = NULL;
     (void)used;
     CHECK(tcuda_malloc((size_t)1 << 50, TCUDA_CURRENT_DEVICE, NULL, &ptr) != TCUDA_STATUS_OK);

@@ -374,7 +374,7 @@ static void *looks_up(void *unused)
         struct DLManagedTensorVersioned *managed = NULL;
         tcuda_tensor tensor = { .data = (void *)atomic_load(&looked_up), .ndim = 1, .shape = shape,
             .device = { TCUDA_DEVICE_CUDA, 0 }, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 } };
-        /* A block that is there is the capsule's then, which nobody deletes: the shutdown takes it. */
+        /* A block that is there belongs to the capsule then, which is not deleted: the shutdown frees it. */
         if (tcuda_tensor_to_dlpack(&tensor, &managed) == TCUDA_STATUS_OK)
             CHECK(managed != NULL);
     }

@@ -18,7 +18,7 @@ impl Streams {
         let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
         // SAFETY: NULL or this thread's array, freed by this thread alone.
         let Some(streams) = (unsafe { streams.as_ref() }) else { return self.default() };
-        waiting::finds();
+        waiting::assert_awake();
         let stream = streams[self.ordinal as usize].load(Ordering::Relaxed);
         // SAFETY: NULL or a stream of this runtime, which stays while it is a thread's current one.
         unsafe { stream.as_ref() }.unwrap_or(self.default())

@@ -34,7 +34,7 @@ impl Fence {
 /// In `Presence::until`: the call waits.
 const WAITS: u64 = 1;
 /// In `Presence::depth`: a collection is due when the outermost call ends.
-const OWES: u32 = 1 << 31;
+const COLLECTION_DUE: u32 = 1 << 31;
 
 /// Where one thread is.
 #[repr(C)]
@@ -44,7 +44,7 @@ pub struct Presence {
     /// Twice the era in which it began to wait (for a device, a lock, a function of the host's);
     /// odd while it waits.
     until: AtomicU64,
-    /// Calls inside calls: callbacks may come back. [`OWES`] may be added while it is inside.
+    /// Calls inside calls: callbacks may come back. [`COLLECTION_DUE`] may be added while it is inside.
     depth: AtomicU32,
     /// The depth of the call that waits; 0: none does.
     waits_at: AtomicU32,
@@ -85,7 +85,7 @@ impl Presence {
     /// A call inside a call that waits may find whatever there is.
     #[cold]
     fn enter_again(&self, depth: u32, how: Fence) {
-        if self.waits_at.load(Ordering::Relaxed) == depth & !OWES {
+        if self.waits_at.load(Ordering::Relaxed) == depth & !COLLECTION_DUE {
             let until = self.until.load(Ordering::Relaxed);
             self.until.store(until & !WAITS, Ordering::Release);
             how.pass();
@@ -113,7 +113,7 @@ impl Presence {
         self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// Leaves; true: a collection is due first ([`Presence::owe`]), then `leave_last`.
+    /// Leaves; true: a collection is due first ([`Presence::request_collection`]), then `leave_last`.
     #[inline]
     pub fn leave(&self) -> bool {
         let depth = self.depth.load(Ordering::Relaxed);
@@ -129,11 +129,11 @@ impl Presence {
     /// Back in a call that waits: what was found meanwhile is in use no more.
     #[cold]
     fn leave_inner(&self, depth: u32) -> bool {
-        if depth == OWES {
+        if depth == COLLECTION_DUE {
             self.depth.store(1, Ordering::Relaxed);
             return true;
         }
-        if self.waits_at.load(Ordering::Relaxed) == depth & !OWES {
+        if self.waits_at.load(Ordering::Relaxed) == depth & !COLLECTION_DUE {
             let until = self.until.load(Ordering::Relaxed);
             self.until.store(until | WAITS, Ordering::Release);
         }
@@ -141,8 +141,8 @@ impl Presence {
     }
 
     /// Says that a collection is due when the outermost call ends, which this thread is in.
-    pub fn owe(&self) {
-        self.depth.fetch_or(OWES, Ordering::Relaxed);
+    pub fn request_collection(&self) {
+        self.depth.fetch_or(COLLECTION_DUE, Ordering::Relaxed);
     }
 
     /// The call begins to wait in an era that was read now: it finds nothing before `go_on`.
@@ -175,7 +175,7 @@ impl Presence {
     /// How many calls it is in.
     #[inline]
     pub fn depth(&self) -> u32 {
-        self.depth.load(Ordering::Relaxed) & !OWES
+        self.depth.load(Ordering::Relaxed) & !COLLECTION_DUE
     }
 
     fn address(&self) -> usize {
@@ -202,7 +202,7 @@ struct Member {
     /// The call that was seen then has found nothing that was retired before this era.
     since: u64,
     sight: Sight,
-    /// `sequence` when somebody began to wait for everyone.
+    /// `sequence` when a thread began to wait for all members.
     waited_for: u64,
     /// The lowest era since when it was seen to wait; MAX: it was not.
     lowest: u64,
@@ -288,7 +288,7 @@ impl Member {
     }
 }
 
-/// The members, and objects that those who have left may have kept from being dropped.
+/// The members, and objects that members who have left have kept.
 struct Crowd {
     members: Vec<Member>,
     /// Objects that no member keeps, and that no collection has looked at since.

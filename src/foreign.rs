@@ -108,7 +108,7 @@ impl Streams {
     /// The newest stream of this address: with this number, else one that a handle keeps alive, or, with
     /// `any`, whichever it is.
     fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
-        waiting::finds();
+        waiting::assert_awake();
         let is_it = |stream: &Stream| {
             let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
             is_same && stream.native() == native && stream.may_be_own()

@@ -126,12 +126,12 @@ impl<R, D> Life<R, D> {
         let runtime = self.runtime.swap(std::ptr::null_mut(), Ordering::AcqRel);
         others();
         let live = destroy();
-        // Whoever destroys a handle of this life's has retired its object by then.
+        // Calls that destroy a handle of this life have retired its object by then.
         others();
-        // Begins another era: who comes from here on finds none of these objects.
+        // Begins another era: calls that begin from here on find none of these objects.
         collect();
         others();
-        // Nobody else drops them: whoever collects beside this keeps them for this very call, which is
+        // No other thread drops them: a collection beside this keeps them for this very call, which is
         // inside since before the calls that may see them now.
         collect();
         if !runtime.is_null() {

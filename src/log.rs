@@ -58,7 +58,7 @@ pub fn set_listener(listener: Option<Box<Reclaimable<Listener>>>) {
 
 /// Does anybody get lines of this level? The caller is inside the library.
 pub fn is_heard(level: Level) -> bool {
-    waiting::finds();
+    waiting::assert_awake();
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: as in `send`.
     match unsafe { listener.as_ref() } {
@@ -86,7 +86,7 @@ fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
 }
 
 fn send(level: Level, otherwise: i32, line: fmt::Arguments<'_>) {
-    waiting::finds();
+    waiting::assert_awake();
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: one that was replaced lives until the threads that were inside have left.
     match unsafe { listener.as_ref() } {

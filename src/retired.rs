@@ -183,14 +183,14 @@ impl Retired {
         }
     }
 
-    /// The present era. Whoever has found an object reads an era no earlier than that in which it
+    /// The present era. A call that has found an object reads an era no earlier than that in which it
     /// was made.
     #[inline]
     pub fn era(&self) -> u64 {
         self.era.load(Ordering::Relaxed)
     }
 
-    /// Adds an object that nobody can reach any more; gives how many wait for a collection.
+    /// Adds an object that can no longer be reached; gives how many wait for a collection.
     pub fn add(&self, mut object: Object) -> usize {
         let mut young = self.young.lock();
         object.retired = self.era();
@@ -200,7 +200,7 @@ impl Retired {
 
     /// Drops objects that no call can see, after a look at so many: a call that drops all that another
     /// has held up would itself hold up as much. `own` is the caller's, if what it looks at does not
-    /// count. `barrier` makes what was done so far visible to those who enter.
+    /// count. `barrier` makes what was done so far visible to threads that enter.
     pub fn collect(
         &self,
         members: &Members,

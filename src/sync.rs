@@ -11,7 +11,7 @@ use std::sync::{LockResult, TryLockError};
 
 pub use crate::waiting::begin as waiting;
 
-/// Locks a mutex; who has to wait for it says so.
+/// Locks a mutex; a thread that has to wait for it is marked as waiting.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
     match mutex.try_lock() {

@@ -529,7 +529,7 @@ pub fn retire_all(mut objects: List) {
     }
 }
 
-/// Drops retired objects that nobody can see.
+/// Drops retired objects that no call can see.
 pub fn collect() {
     collect_of(usize::MAX);
 }
@@ -539,7 +539,7 @@ fn collect_of(most: usize) {
     let presence = &block().presence;
     let own = (presence.depth() <= 1).then_some(presence);
     if own.is_none() {
-        presence.owe();
+        presence.request_collection();
     }
     RETIRED.collect(&MEMBERS, own, most, barrier);
 }

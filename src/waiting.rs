@@ -64,7 +64,7 @@ impl Drop for Waiting {
 
 /// Checks that a thread that looks for an object does not say that it waits.
 #[inline(always)]
-pub fn finds() {
+pub fn assert_awake() {
     debug_assert!(
         block().presence.depth() == 0 || block().presence.is_awake(),
         "a thread that waits finds nothing"

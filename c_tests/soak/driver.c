@@ -144,7 +144,7 @@ static void (*sends)(int to);
 static int line;
 static pid_t partner;
 
-/* The partner never uses the driver itself: it forks those who do, one for each round. */
+/* The partner never uses the driver itself: it forks processes that do, one for each round. */
 static void start_senders(void (*how)(int to))
 {
     int ends[2];

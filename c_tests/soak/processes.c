@@ -69,7 +69,7 @@ static void begin_shared(void)
     start_importer();
     CHECK_OK(tcuda_init());
     shared_block = allocate(1000, 0, NULL);
-    shared_handle = export_block(shared_block, NULL); /* for nobody, so that the memory stays shared */
+    shared_handle = export_block(shared_block, NULL); /* not imported: the memory stays shared */
 }
 
 static void end_shared(void)

@@ -29,7 +29,7 @@ pub enum Bug {
     NoWait,
     /// Calls count as over while threads are in them.
     NoVisit,
-    /// What was retired is dropped although somebody sees it, as at a shutdown that thinks itself alone.
+    /// What was retired is dropped although a call may see it, as by a shutdown that ignores other threads.
     NoSight,
 }
 

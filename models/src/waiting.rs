@@ -10,4 +10,4 @@ pub fn begin() -> Waiting {
 }
 
 /// A thread that waits finds nothing.
-pub fn finds() {}
+pub fn assert_awake() {}

@@ -60,7 +60,7 @@ impl World {
         self.retired.add(Box::new(Reclaimable::new(Ends(Arc::clone(&self.thing)), born)));
     }
 
-    /// Drops what nobody sees.
+    /// Drops what no call sees.
     fn collect(&self) {
         self.retired.collect(&self.members, Some(&self.owner), usize::MAX, barrier);
     }
@@ -78,7 +78,7 @@ impl World {
         let thing = self.shown.load(Ordering::Acquire);
         // SAFETY: it lives as long as the world; loom checks its cell.
         if let Some(thing) = unsafe { thing.as_ref() } {
-            // SAFETY: nobody ends it before this call is over, which is what the model checks.
+            // SAFETY: it lives until this call is over, which is what the model checks.
             assert_eq!(thing.0.with(|value| unsafe { *value }), 7);
         }
         if is_brief {
@@ -157,7 +157,7 @@ fn two_collect() {
 }
 
 /// A shutdown collects, waits and collects beside another thread's collection: what was retired before
-/// is gone then, whoever had it in hands or kept it for whom.
+/// is dropped then, whichever thread held it and for whichever call.
 fn empties_beside_a_collection() {
     explore(3, 4, || {
         let world = World::new();
@@ -201,7 +201,7 @@ fn waits(finds_later: bool, in_callback: bool, born: u64) {
                 // SAFETY: it lives as long as the world; loom checks its cell.
                 let thing = unsafe { other.shown.load(Ordering::Acquire).as_ref() };
                 move || {
-                    // SAFETY: nobody ends it before this call is over, which is what the model checks.
+                    // SAFETY: it lives until this call is over, which is what the model checks.
                     thing.map(|thing| thing.0.with(|value| assert_eq!(unsafe { *value }, 7)))
                 }
             };

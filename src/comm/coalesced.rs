@@ -59,7 +59,7 @@ impl Layout {
     }
 
     /// The next tensor: in the last block, unless that would get too large. One that `is_own` stays where it
-    /// is: a block in which nothing lies would have nobody who frees it.
+    /// is: a block in which no tensor lies would never be freed.
     pub(super) fn add(&mut self, tensor: &Tensor, is_own: bool) -> Result<()> {
         let (start, ndim) = (self.sizes.len(), tensor.shape().len());
         self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;

@@ -61,7 +61,7 @@ impl<T: Send + Sync + 'static> Table<T> {
                 Ok(self.tag << TAG_SHIFT | generation << INDEX_BITS | index)
             }
             Err(error) => {
-                // SAFETY: from `into_value`, and nobody else has it.
+                // SAFETY: from `into_value`, and no other reference exists.
                 drop(unsafe { Reclaimable::from_value(object) });
                 Err(error)
             }
@@ -133,7 +133,7 @@ impl<T: Send + Sync + 'static> Table<T> {
 
     #[inline]
     fn find(&self, handle: usize) -> Option<*const T> {
-        waiting::finds();
+        waiting::assert_awake();
         let index = handle & ((1 << INDEX_BITS) - 1);
         if index >= FIRST_CHUNK {
             return self.find_far(handle);

@@ -21,10 +21,11 @@ pub struct tcuda_stream {
     _private: [u8; 0],
 }
 
-/// Runs on a driver thread in stream order; must not call CUDA or tcuda, nor wait for them. A call
-/// of tcuda that waits for the device, needs the driver or is about a graph (tcuda_graph_destroy
-/// too) gives TCUDA_STATUS_INVALID_STATE there and does nothing; so does tcuda_free of a block where
-/// another thread waits for the stream of that block.
+/// Runs on a driver thread in stream order. As CUDA says of host functions, it must not call CUDA or
+/// tcuda, nor wait for work of a device. A call of tcuda that waits for the device, calls the driver
+/// or uses a graph returns TCUDA_STATUS_INVALID_STATE there and does nothing: tcuda_graph_destroy
+/// and tcuda_graphed_callable_destroy leave the handle valid, and tcuda_free leaves the block
+/// allocated where another thread waits for the block's stream; call them again from another thread.
 pub type tcuda_host_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
 /// What a stream's handle stands for.

@@ -418,8 +418,8 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
         let (shape, data) = (raw.shape as usize, raw.data as u64);
         let is_ours = owned::is_ours(shape);
         if !is_ours && data != 0 {
-            // Before its shape is read: what is no block may be no tensor either. A shutdown waits for those
-            // who have the runtime; without it there are no blocks.
+            // Before its shape is read: what is no block may be no tensor either. A shutdown waits for calls
+            // that have the runtime; without it there are no blocks.
             match crate::runtime::existing(call.inside()) {
                 Some(_) => crate::memory::find(data)?,
                 None => return Err(crate::memory::unknown_pointer(data)),

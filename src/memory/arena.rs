@@ -352,7 +352,7 @@ impl Arena {
     /// Its stream.
     #[inline]
     pub fn stream(&self) -> Option<&Stream> {
-        waiting::finds();
+        waiting::assert_awake();
         // SAFETY: NULL or a stream that stays as long as its arenas name it and a call may have found it.
         unsafe { self.stream.load(Ordering::Acquire).as_ref() }
     }

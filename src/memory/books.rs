@@ -58,7 +58,7 @@ impl<M: Member> GuardedBooks<M> {
 
     /// Runs `body` with the lock alone: accounts change meanwhile.
     pub fn with_members<R>(&self, body: impl FnOnce(&mut Vec<Box<Reclaimable<M>>>) -> R) -> R {
-        waiting::finds();
+        waiting::assert_awake();
         let _guard = self.lock.guard();
         self.books.with_mut(|books| {
             // SAFETY: the lock is held.

@@ -61,7 +61,7 @@ fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64)
     let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
-    waiting::finds();
+    waiting::assert_awake();
     // SAFETY: NULL or an arena of the stream's device, which lives as long as a call may have found it.
     let arena = unsafe { arena.as_ref() }?;
     // Of nothing there is no block either.

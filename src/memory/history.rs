@@ -111,7 +111,7 @@ pub fn is_on() -> bool {
 }
 
 fn recorder<'a>() -> Option<&'a Recorder> {
-    waiting::finds();
+    waiting::assert_awake();
     // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
     unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
 }

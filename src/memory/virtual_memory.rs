@@ -39,7 +39,7 @@ static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 /// The arena whose slot holds an address, and the offset in it.
 #[inline]
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
-    waiting::finds();
+    waiting::assert_awake();
     let (arena, _) = REGISTRY.arena_of(address)?;
     // SAFETY: an arena that ends leaves the table, and lives as long as a call may have found it.
     let arena = unsafe { &*arena };

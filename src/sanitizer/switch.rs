@@ -33,7 +33,7 @@ pub trait Listener: Source {
 }
 
 fn listener<'a>() -> Option<&'a dyn Listener> {
-    waiting::finds();
+    waiting::assert_awake();
     // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
     unsafe { LISTENER.load(Ordering::Acquire).as_ref() }.map(|listener| &**listener)
 }

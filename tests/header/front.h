@@ -20,8 +20,9 @@
  *            tensor's, else of the current one. Such calls queue or order work; they do not wait.
  * Handles    Opaque and checked: NULL, stale or foreign is TCUDA_STATUS_INVALID_HANDLE, never
  *            undefined. What comes through T ** is the caller's, to be destroyed once, in any order
- *            (objects keep what they need alive); what is "borrowed" is not, and stays valid;
- *            of a stream of the host's, as long as a handle of tcuda_stream_from_external.
+ *            (objects keep what they need alive). A "borrowed" handle is not the caller's and stays
+ *            valid; one of a host's stream, until the last handle that tcuda_stream_from_external
+ *            gave for that stream is destroyed.
  *            Handles are never const: they name an object and are not read through.
  * destroy    Returns a status, because a stale handle, which void would swallow, is the very bug to
  *            report; unique_ptr, Drop, finalizers and ffi.gc may ignore it. NULL is OK: no-op.
@@ -41,13 +42,13 @@
  *            Bytes: the same without a NUL. const char * that is returned is static.
  * Lists      In: (items, count). Out: (items, capacity, count): the rule for text, in elements.
  * Callbacks  user_data comes first; they must return: no exception and no longjmp may leave them.
- *            destroy(user_data) runs once, when the library lets go of it; a failed registration
- *            takes nothing.
- * Threads    Any call, any thread, any time, but not in a signal handler. In host functions of
- *            streams what CUDA forbids there is TCUDA_STATUS_INVALID_STATE: see tcuda_host_fn.
+ *            destroy(user_data) runs once, when the library no longer needs it; if a registration
+ *            fails, it does not run.
+ * Threads    Any call, any thread, any time, but not in a signal handler. A host function of a
+ *            stream is limited further: see tcuda_host_fn.
  *            Current device, streams, last error: thread-local.
- *            pthread_cancel waits for the end of a call, also in its callbacks, which must not
- *            enable cancellation; a thread whose cancel type is asynchronous must make no call. */
+ *            pthread_cancel takes effect when the call has returned; callbacks must not enable
+ *            it. A thread with PTHREAD_CANCEL_ASYNCHRONOUS must make no call. */
 
 #ifndef TCUDA_H
 #define TCUDA_H

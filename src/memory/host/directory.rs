@@ -44,7 +44,7 @@ impl Directory {
     }
 
     fn list(&self) -> &[Entry] {
-        waiting::finds();
+        waiting::assert_awake();
         // SAFETY: NULL or a list, dropped once all are gone who were inside the library when it was
         // replaced, as this thread is.
         let list = unsafe { self.list.load(Ordering::Acquire).as_ref() };

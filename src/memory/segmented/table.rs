@@ -60,7 +60,7 @@ fn find(address: u64) -> Option<Entry> {
 
 /// The arena whose segment holds an address, and the offset in its units.
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
-    waiting::finds();
+    waiting::assert_awake();
     let Entry { arena, start, address: first, .. } = find(address)?;
     // SAFETY: an arena that ends has no segments left, and lives as long as a call may have found it.
     Some((unsafe { &*arena }, u64::from(start) * UNIT + (address - first)))
