@@ -147,6 +147,8 @@ pub struct World {
     pub has_whole: bool,
     /// Where this thread is routed, the last one last: pools and devices.
     pub routes: Vec<(usize, i32)>,
+    /// Handles of tcuda_graph_pool: each may be one more of a pool that has others.
+    pub pools_of_graphs: Vec<usize>,
     /// Handles and addresses that were live once.
     pub dead: Vec<usize>,
     /// Native handles of streams and events.
@@ -190,6 +192,7 @@ impl World {
             is_plain: false,
             has_whole: false,
             routes: Vec::new(),
+            pools_of_graphs: Vec::new(),
             dead: Vec::new(),
             natives: Vec::new(),
             counted: 0,

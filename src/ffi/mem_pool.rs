@@ -92,8 +92,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin(
 /// Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
 /// destroyed since. (the end of torch.cuda.use_mem_pool)
 ///
-/// @param pool    the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where it was destroyed, the
-///                same handle, or TCUDA_STATUS_INVALID_HANDLE
+/// @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where that one
+///                was destroyed, the same, or TCUDA_STATUS_INVALID_HANDLE
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]

@@ -182,6 +182,7 @@ pub(super) fn pool(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_graph_pool(graph as *mut _, out.ptr()));
     if let Some(pool) = out.check(w.judge(status, &e)) {
         w.pools.push(pool as usize);
+        w.pools_of_graphs.push(pool as usize);
         w.counted += 1;
     }
 }

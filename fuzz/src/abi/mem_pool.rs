@@ -69,9 +69,15 @@ pub(super) fn end(w: &mut World, i: &mut Input) {
     let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
     let device = meant(w, device).unwrap_or(if device == -1 { 0 } else { device });
     let last = w.routes.iter().rposition(|route| route.1 == device);
-    let ends = last.filter(|index| w.routes[*index].0 == handle);
-    if ends.is_none() {
-        e.wrong(status::INVALID_STATE);
+    let may_be_same = |begun: usize| {
+        let of_graph = |pool: &usize| *pool == begun || *pool == handle;
+        w.pools.contains(&handle) && w.pools_of_graphs.iter().any(of_graph)
+    };
+    let ends = last.filter(|index| w.routes[*index].0 == handle || may_be_same(w.routes[*index].0));
+    match ends {
+        None => e.wrong(status::INVALID_STATE),
+        Some(index) if w.routes[index].0 != handle => e.also(&[status::INVALID_STATE]),
+        Some(_) => (),
     }
     let status = status_of!(tcuda_mem_pool_end(handle as *mut _, device));
     if w.judge(status, &e)

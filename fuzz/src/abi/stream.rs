@@ -94,10 +94,18 @@ pub(super) fn exchange(w: &mut World, i: &mut Input) {
     let mut device = Out::<i32>::required(i, &mut e);
     let status = status_of!(tcuda_stream_exchange(stream, previous.ptr(), device.ptr()));
     let ok = w.judge(status, &e);
-    if let Some(device) = device.check(ok) {
+    let (device, previous) = (device.check(ok), previous.check(ok));
+    if device == Some(-1) {
+        // Without a device there is no stream.
+        assert!(
+            previous == Some(std::ptr::null_mut()) && (w.mode == Mode::Threads || w.devices() == 0)
+        );
+        return;
+    }
+    if let Some(device) = device {
         assert!(device >= 0 && (w.mode == Mode::Threads || device < w.devices()));
     }
-    if let Some(stream) = previous.check(ok) {
+    if let Some(stream) = previous {
         w.add_stream(stream, false);
     }
 }
