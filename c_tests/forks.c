@@ -171,6 +171,7 @@ int main(void)
         printf("skipped: its allocator is not held still over a fork\n");
         return CHECK_SKIPPED;
     }
+    skip_without_gpu_before_forks();
     RUNS(forks_beside_busy_threads);
     RUNS(forks_beside_a_call_that_stays);
     return finish_cases();

@@ -236,6 +236,7 @@ static void run(enum hook in, void (*call)(void), bool in_pool)
 
 int main(void)
 {
+    skip_without_gpu_before_forks();
     for (int in = 0; in < HOOKS; in++)
         for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
             for (int in_pool = 0; in_pool < 2; in_pool++) {

@@ -18,6 +18,23 @@ enum { UNDER_ADDRESS_SANITIZER = true };
 enum { UNDER_ADDRESS_SANITIZER = false };
 #endif
 
+/* SKIP_WITHOUT_GPU for programs whose children use the GPU: a child asks, since CUDA does not work in a
+ * child of a process that has used it. */
+static inline void skip_without_gpu_before_forks(void)
+{
+    int status = 0;
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        SKIP_WITHOUT_GPU();
+        exit(EXIT_SUCCESS);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    if (status != 0)
+        exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
+}
+
 static inline bool on_simulator(void)
 {
     return strcmp(tcuda_backend_name(), "sim") == 0;

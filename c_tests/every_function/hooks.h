@@ -616,6 +616,7 @@ static inline int run_in_place(const struct function *functions, int function_co
 static inline int run_in_hooks(const struct function *functions, int function_count)
 {
     int failures = 0;
+    skip_without_gpu_before_forks();
     for (size_t i = 0; i < sizeof hook_places / sizeof hook_places[0]; i++) {
         now_place = &hook_places[i];
         if (in_child(run_in_place, functions, function_count)) {
