@@ -127,6 +127,61 @@ static void files_that_the_system_refuses(void)
     CHECK_OK(tcuda_memory_snapshot_destroy(snapshot));
 }
 
+static long number_after(const char *text, const char *name)
+{
+    const char *const at = strstr(text, name);
+    CHECK(at != NULL);
+    return at == NULL ? -1 : strtol(at + strlen(name), NULL, 10);
+}
+
+/* The events of a snapshot's page, and the number that it says were dropped. */
+static long events_in(tcuda_memory_snapshot *snapshot, long *dropped)
+{
+    size_t needed = 0;
+    CHECK_OK(tcuda_memory_snapshot_html(snapshot, NULL, 0, &needed));
+    char *const page = malloc(needed + 1);
+    CHECK(page != NULL);
+    CHECK_OK(tcuda_memory_snapshot_html(snapshot, page, needed + 1, NULL));
+    *dropped = number_after(page, "\"dropped\":");
+    /* Six numbers an event. */
+    enum { NUMBERS = 6 };
+    static const char list[] = "\"events\":[";
+    const char *at = strstr(page, list);
+    CHECK(at != NULL);
+    size_t commas = 0;
+    for (at = at == NULL ? "]" : at + strlen(list); *at != ']' && *at != '\0'; at++)
+        commas += *at == ',';
+    free(page);
+    CHECK_EQ((commas + 1) % NUMBERS, 0);
+    return (long)((commas + 1) / NUMBERS);
+}
+
+/* An event that finds no host memory is dropped and counted, and no allocation fails for it. */
+static void events_that_the_system_refuses(int resource)
+{
+    /* Three of each pair, and the snapshot itself. */
+    enum { PAIRS = 200000, EVENTS = 3 * PAIRS + 1 };
+    tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
+    options.frames_for = TCUDA_FRAMES_NONE;
+    options.max_entries = 1 << 28;
+    options.flags = TCUDA_RECORD_CLEAR;
+    CHECK_OK(tcuda_free(allocate(512, 0, NULL)));
+    CHECK_OK(tcuda_memory_record_history(TCUDA_HISTORY_ALL, &options));
+    CHECK_OK(tcuda_free(allocate(512, 0, NULL)));
+    allow_no_more(resource);
+    for (int i = 1; i < PAIRS; i++)
+        CHECK_OK(tcuda_free(allocate(512, 0, NULL)));
+    allow_all_again(resource);
+    tcuda_memory_snapshot *snapshot = NULL;
+    long dropped = 0;
+    CHECK_OK(tcuda_memory_snapshot_create(1, &snapshot));
+    const long kept = events_in(snapshot, &dropped);
+    CHECK(dropped > 0);
+    CHECK_EQ(kept + dropped, EVENTS);
+    CHECK_OK(tcuda_memory_snapshot_destroy(snapshot));
+    CHECK_OK(tcuda_memory_record_history(TCUDA_HISTORY_OFF, NULL));
+}
+
 int main(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -142,5 +197,7 @@ int main(void)
     memory_that_the_system_refuses(RLIMIT_DATA);
     handles_that_the_system_refuses(RLIMIT_DATA);
     files_that_the_system_refuses();
+    events_that_the_system_refuses(RLIMIT_AS);
+    events_that_the_system_refuses(RLIMIT_DATA);
     return finish();
 }
