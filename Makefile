@@ -5,28 +5,28 @@ PREFIX ?= $(HOME)/.local
 .PHONY: build demo test gauntlet test-gpu bless install clean
 
 build:
-	@scripts/build.sh
+	@scripts/tools/build.sh
 
 # make demo ARGS="--backend sim --repeat 5"
 demo:
-	@scripts/demo.sh $(ARGS)
+	@scripts/tools/demo.sh $(ARGS)
 
 test:
-	@scripts/test.sh
+	@scripts/ci/test.sh
 
 # Everything in full: make gauntlet ARGS="--only NAME"
 gauntlet:
-	@scripts/gauntlet.sh $(ARGS)
+	@scripts/ci/gauntlet.sh $(ARGS)
 
 test-gpu:
-	@scripts/test_gpu.sh
+	@scripts/gpu/test_gpu.sh
 
 # Writes include/tcuda.h anew from src/ffi.
 bless:
 	TCUDA_BLESS=1 cargo test --locked --test header
 
 install:
-	@scripts/install.sh "$(PREFIX)"
+	@scripts/tools/install.sh "$(PREFIX)"
 
 clean:
 	rm -rf build target

@@ -26,7 +26,7 @@ import time
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "scripts"))
+sys.path.insert(0, str(HERE.parent / "scripts/gpu"))
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB, 1024 * MIB)

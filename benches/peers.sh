@@ -144,6 +144,6 @@ else
 fi
 wait
 
-python3 "$root/scripts/unpack_traces.py" "$root/data/traces" "$build/traces"
+python3 "$root/scripts/tools/unpack_traces.py" "$root/data/traces" "$build/traces"
 python3 "$here/peers/peers.py" --backend "$backend" --programs "$build" "${options[@]}" "$out" \
     "$build"/traces/*.trace

@@ -17,7 +17,7 @@ try:
     import cffi
 except ImportError:
     if not os.path.isdir(os.path.join(tools, "cffi")):
-        installer = pathlib.Path(__file__).parent.parent / "scripts/pip_install.py"
+        installer = pathlib.Path(__file__).parent.parent / "scripts/tools/pip_install.py"
         if subprocess.run([sys.executable, installer, "cffi", tools]).returncode != 0:
             print("skipped: no cffi, and it cannot be fetched")
             sys.exit(77)

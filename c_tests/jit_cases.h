@@ -1,4 +1,4 @@
-/* Cases of functions: types by operators, and how tensors lie. scripts/jit_gpu.py reads this file too:
+/* Cases of functions: types by operators, and how tensors lie. scripts/gpu/jit_gpu.py reads this file too:
  * a line is a case. */
 
 /* What PyTorch promotes to, the function, and the operation that the host does. */

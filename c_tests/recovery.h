@@ -1,4 +1,4 @@
-/* What a test does when something fails because of a fault that scripts/fault_loop.py injected: it
+/* What a test does when something fails because of a fault that scripts/ci/fault_loop.py injected: it
  * does not complain, but takes the faults back and looks whether the library has lost anything and
  * works again. The environment's TCUDA_TEST_RECOVERY, set by that script, names the file to which
  * whatever no fault excuses is appended. */

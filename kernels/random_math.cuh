@@ -3,7 +3,7 @@
 // PyTorch's values come from CUDA 13.0's compiler, with contraction, without fast-math. What it
 // makes of them was read off its machine code; here every fused and every single operation is
 // named, so that no compiler chooses. What is left to the compiler, NVRTC 11.8, is instruction for
-// instruction as in CUDA 13.0 (scripts/math_gpu.py compares all of it on a GPU).
+// instruction as in CUDA 13.0 (scripts/gpu/math_gpu.py compares all of it on a GPU).
 #pragma once
 
 static __device__ __forceinline__ float fma32(float a, float b, float c)

@@ -21,7 +21,7 @@ fn note(text: &str) {
 
 #[test]
 fn the_ptx_is_current_and_assembles() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/make_ptx.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/generate/make_ptx.py");
     let Ok(output) = Command::new("python3").arg(script).args(["--check", "--assemble"]).output()
     else {
         return note("skipped: no python3");

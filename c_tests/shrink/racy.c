@@ -1,4 +1,4 @@
-/* For the test of scripts/shrink.py: forty operations, of which one copy lacks the wait for the fill
+/* For the test of scripts/ci/shrink.py: forty operations, of which one copy lacks the wait for the fill
  * of another stream. With the argument "right" the wait is there. */
 #define _POSIX_C_SOURCE 200809L
 

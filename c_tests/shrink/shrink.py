@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/shrink.py on programs with a race, of one host thread and of several, and on the same
+"""scripts/ci/shrink.py on programs with a race, of one host thread and of several, and on the same
 programs without it.
 
     python3 c_tests/shrink/shrink.py SCRIPT PROGRAM THREADED_PROGRAM

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Where the simulated machine is known to differ; scripts/contract.py keeps it honest.
+/// Where the simulated machine is known to differ; scripts/ci/contract.py keeps it honest.
 const DIFFERENCES: &str = include_str!("differences.txt");
 /// A sequence that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(40);

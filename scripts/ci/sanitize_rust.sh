@@ -2,8 +2,8 @@
 # usage: sanitize_rust.sh [filter...]: the Rust unit tests under AddressSanitizer, leaks included. The
 # stable compiler has the sanitizer, behind a switch; a target makes build scripts go without it.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1
 export CARGO_TARGET_DIR=$root/target/asan
-export LSAN_OPTIONS=suppressions=$root/scripts/lsan_rust.supp:print_suppressions=0
+export LSAN_OPTIONS=suppressions=$root/scripts/ci/lsan_rust.supp:print_suppressions=0
 exec cargo test --locked --target x86_64-unknown-linux-gnu --lib -- "$@"

@@ -2,7 +2,7 @@
 # usage: properties.sh [SECONDS] [FILTER...]: the property tests of memory again and again, on new random programs
 # each time, for 300 seconds; optimised, with every assertion. A program that fails is made smaller and printed.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 seconds=300
 [[ ${1:-} =~ ^[0-9]+$ ]] && { seconds=$1; shift; }

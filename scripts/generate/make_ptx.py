@@ -21,7 +21,7 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOLS = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tools"
 NVRTC = ("nvidia-cuda-nvrtc-cu11==11.8.89", "nvidia/cuda_nvrtc/lib/libnvrtc.so.11.2")
 PTXAS = ("nvidia-cuda-nvcc-cu12==12.9.86", "nvidia/cuda_nvcc/bin/ptxas")
@@ -140,7 +140,7 @@ def main():
                 old.splitlines(True), ptx.splitlines(True), f"{path.name} (checked in)", f"{path.name} (new)"
             )
             sys.stderr.writelines(difference)
-            print(f"{path.name} is out of date: run scripts/make_ptx.py", file=sys.stderr)
+            print(f"{path.name} is out of date: run scripts/generate/make_ptx.py", file=sys.stderr)
     for source in sorted(source for name in COMPILED for source in (ROOT / "kernels").glob(name)):
         for gpu in MACHINES:
             path = source.with_suffix(f".sm_{gpu}.cubin")
@@ -149,7 +149,7 @@ def main():
                 path.write_bytes(code)
             elif not path.exists() or path.read_bytes() != code:
                 stale = True
-                print(f"{path.name} is out of date: run scripts/make_ptx.py", file=sys.stderr)
+                print(f"{path.name} is out of date: run scripts/generate/make_ptx.py", file=sys.stderr)
     if stale:
         sys.exit(1)
     if options.assemble:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that CI checks. Every step runs, also after a failure; the summary is at the end.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 summary=()
 failures=0
@@ -46,9 +46,9 @@ if cargo fmt --version >/dev/null 2>&1; then
 else
     skip "format" "rustfmt is not installed"
 fi
-checked "clippy" scripts/lint.sh
-checked "licences, versions and sources of crates" scripts/deny.sh
-checked "the ABI of the last release" scripts/abi.sh
+checked "clippy" scripts/ci/lint.sh
+checked "licences, versions and sources of crates" scripts/ci/deny.sh
+checked "the ABI of the last release" scripts/ci/abi.sh
 # The model runs the same programs each time here, and others each time in the gauntlet.
 step "Rust tests" env TCUDA_MODEL_SEED=1 cargo test --locked --no-fail-fast
 # A directory for what has the feature host_faults: libraries have the same names with and without it.
@@ -56,19 +56,19 @@ step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
     cargo test --locked --features host_faults --test faults
 step "fuzz targets on their corpora" env CARGO_TARGET_DIR="$root/target/faults" \
     cargo test --locked --manifest-path fuzz/Cargo.toml
-step "models of the lock-free pieces" scripts/models.sh
+step "models of the lock-free pieces" scripts/ci/models.sh
 step "C tests, debug" suite dev
-step "fault loop over the C programs, a share" python3 scripts/fault_loop.py build/dev/c_tests
+step "fault loop over the C programs, a share" python3 scripts/ci/fault_loop.py build/dev/c_tests
 step "C tests under ASan and UBSan" suite asan
-checked "C tests under valgrind" scripts/valgrind.sh --share
+checked "C tests under valgrind" scripts/ci/valgrind.sh --share
 step "C tests, release; installed and consumed" suite release
 if [ -e target/c10/torch/lib/libc10_cuda.so ]; then
-    step "differential against PyTorch's allocator, a share" scripts/differential.sh
-    step "differential, when memory is short" scripts/differential.sh --tight
-    step "differential, every statistic of segments" scripts/differential.sh --segments
+    step "differential against PyTorch's allocator, a share" scripts/ci/differential.sh
+    step "differential, when memory is short" scripts/ci/differential.sh --tight
+    step "differential, every statistic of segments" scripts/ci/differential.sh --segments
 else
     skip "differential against PyTorch's allocator" \
-        "it is not in target/c10: scripts/differential.sh --fetch gets it (530 MB)"
+        "it is not in target/c10: scripts/ci/differential.sh --fetch gets it (530 MB)"
 fi
 step "exports of the release library" env TCUDA_TEST_LIBRARY=build/release/lib/libtcuda.so \
     cargo test --locked --test exports

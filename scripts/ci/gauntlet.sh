@@ -3,7 +3,7 @@
 # each. A failure does not stop it. How each step went, how long it took and its key figures are in
 # build/gauntlet/summary.txt and summary.json, what it printed in build/gauntlet/NAME.log.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 only='' quick='' list=''
 while [ $# -gt 0 ]; do
@@ -35,25 +35,25 @@ step() {
         tail -20 "$out/$name.log"
     fi
     local told=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
-    text+=("$(python3 scripts/figures.py "${told[@]}")")
-    json+=("$(python3 scripts/figures.py "${told[@]}" --json)")
+    text+=("$(python3 scripts/ci/figures.py "${told[@]}")")
+    json+=("$(python3 scripts/ci/figures.py "${told[@]}" --json)")
     echo "${text[-1]}"
 }
 
 suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)"; }
 
 races() {
-    configure_and_build release && python3 scripts/races.py build/release/c_tests \
+    configure_and_build release && python3 scripts/ci/races.py build/release/c_tests \
         --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json &&
-        python3 scripts/races.py build/release/c_tests --sanitizer
+        python3 scripts/ci/races.py build/release/c_tests --sanitizer
 }
 
-model() { if [ -z "$quick" ]; then scripts/model.sh; else cargo test --locked --test model; fi; }
+model() { if [ -z "$quick" ]; then scripts/ci/model.sh; else cargo test --locked --test model; fi; }
 
 # Its own directory: with the feature on, everything would be built twice in the common one.
 faults() {
     if [ -z "$quick" ]; then
-        scripts/rust_faults.sh
+        scripts/ci/rust_faults.sh
     else
         CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
     fi
@@ -63,7 +63,7 @@ c_faults() {
     local share=()
     [ -n "$quick" ] || share=(--all --seconds 600)
     configure_and_build dev &&
-        python3 scripts/fault_loop.py build/dev/c_tests "${share[@]}" --json target/c_faults.json
+        python3 scripts/ci/fault_loop.py build/dev/c_tests "${share[@]}" --json target/c_faults.json
 }
 
 # Leaks of host memory on the way of each fault: the leak checker looks at every process.
@@ -73,7 +73,7 @@ sanitized_faults() {
     configure_and_build asan || return
     TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
         LSAN_OPTIONS=suppressions=$root/c_tests/lsan.supp:print_suppressions=0 \
-        python3 scripts/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
+        python3 scripts/ci/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
 
 # Each kind of thing made and ended so often, on the simulated machine.
@@ -104,30 +104,30 @@ reclamation() {
         TCUDA_BACKEND=sim build/release/c_tests/reclamation_shared --seconds "$(full 600 10)"
 }
 
-step clippy scripts/lint.sh
-step deny scripts/deny.sh
-step abi scripts/abi.sh
+step clippy scripts/ci/lint.sh
+step deny scripts/ci/deny.sh
+step abi scripts/ci/abi.sh
 step tests cargo test --locked --no-fail-fast
-step properties scripts/properties.sh "$(full 300 5)"
+step properties scripts/ci/properties.sh "$(full 300 5)"
 step contract cargo test --locked --test contract
 step model model
 step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" cargo test --locked --test sanitizer -- --nocapture
-step differential scripts/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
-step differential-tight scripts/differential.sh --tight --operations "$(full 1000000 20000)"
+step differential scripts/ci/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
+step differential-tight scripts/ci/differential.sh --tight --operations "$(full 1000000 20000)"
 differential_segments() {
     local operations
     operations=$(full 1000000 20000)
-    scripts/differential.sh --segments --operations "$operations" &&
-        scripts/differential.sh --segments --tight --operations "$operations" \
+    scripts/ci/differential.sh --segments --operations "$operations" &&
+        scripts/ci/differential.sh --segments --tight --operations "$operations" \
             --options max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:26 &&
-        scripts/differential.sh --segments --tight --operations "$operations" --fraction 0.8 \
+        scripts/ci/differential.sh --segments --tight --operations "$operations" --fraction 0.8 \
             --options garbage_collection_threshold:0.5,max_split_size_mb:30,roundup_power2_divisions:8
 }
 step differential-segments differential_segments
 step faults faults
-step fuzz scripts/fuzz.sh "$(full 60 5)"
+step fuzz scripts/ci/fuzz.sh "$(full 60 5)"
 step random-caller random_caller
-step models scripts/models.sh "$(full --full --quick)"
+step models scripts/ci/models.sh "$(full --full --quick)"
 step c-debug suite dev
 step c-faults c_faults
 step c-asan suite asan
@@ -137,9 +137,9 @@ step soak soak
 step instructions instructions
 step races races
 step reclamation reclamation
-step valgrind scripts/valgrind.sh "$(full --all --share)"
-step rust-asan scripts/sanitize_rust.sh
-step branches scripts/branches.sh
+step valgrind scripts/ci/valgrind.sh "$(full --all --share)"
+step rust-asan scripts/ci/sanitize_rust.sh
+step branches scripts/ci/branches.sh
 
 [ -z "$list" ] || exit 0
 printf '%s\n' "${text[@]}" | tee "$out/summary.txt"

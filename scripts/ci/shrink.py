@@ -1,7 +1,7 @@
 """Finds a seed of the adversarial schedule that a program fails under, and the few operations that
 must be late for it.
 
-    python3 scripts/shrink.py [--seeds 0-999] [--options devices=2] [--timeout 60] -- PROGRAM ARGS...
+    python3 scripts/ci/shrink.py [--seeds 0-999] [--options devices=2] [--timeout 60] -- PROGRAM ARGS...
 
 The program runs on the simulated machine and takes its options from the environment (TCUDA_SIM).
 It fails when it ends with a status other than 0 and 77, with a signal, or not at all. The exit

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The C tests on a real GPU: the same programs as on the simulated machine, one at a time.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 "$cmake" --preset release -B build/gpu -DTCUDA_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" \
     -DTCUDA_TEST_BACKEND=cuda
 "$cmake" --build build/gpu --parallel "$(jobs)"

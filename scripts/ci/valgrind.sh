@@ -3,7 +3,7 @@
 # simulated devices, since valgrind cannot reserve as much as a large one. What is read before it is
 # written, touched after it is freed, or lost, ends a program. Children of forks are followed.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed"; exit 0; }
 configure_and_build dev >build/valgrind.log 2>&1 || { tail -20 build/valgrind.log; exit 1; }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Telemetry of a GPU beside nvidia-smi, which is asked just before and just after.
 
-    scripts/telemetry_gpu.py target/release/libtcuda.so [--rounds N]
+    scripts/gpu/telemetry_gpu.py target/release/libtcuda.so [--rounds N]
 
 Each round asks nvidia-smi, tcuda and nvidia-smi again, for every visible device, by its UUID: an idle
 round, and rounds while the device fills memory. A value fails when it is outside of what the two answers

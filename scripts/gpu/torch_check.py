@@ -20,7 +20,7 @@ import time
 
 SKIPPED = 77
 TIMEOUT = 90
-EXAMPLE = pathlib.Path(__file__).resolve().parent.parent / "examples/torch_on_tcuda.py"
+EXAMPLE = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/torch_on_tcuda.py"
 ACTIONS = {"alloc", "free_requested", "free_completed", "segment_map", "segment_unmap", "snapshot"}
 
 

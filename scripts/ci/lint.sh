@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Clippy over every crate and feature: the library with and without host_faults, fuzz/ and models/.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 cargo clippy --version >/dev/null 2>&1 || { echo "skipped: clippy is not installed"; exit 0; }
 clippy() { cargo clippy --locked "$@"; }
 clippy --all-targets -- -D warnings

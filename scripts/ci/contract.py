@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Sets the two columns of the driver contract suite side by side.
 
-    scripts/contract.py [--steps] BINARY            runs it on the simulated machine and on the GPU
-    scripts/contract.py [--steps] SIM.json GPU.json compares what two runs wrote with --json
+    scripts/ci/contract.py [--steps] BINARY            runs it on the simulated machine and on the GPU
+    scripts/ci/contract.py [--steps] SIM.json GPU.json compares what two runs wrote with --json
 
 Prints for each topic how many sequences and steps were run on both, how many steps went as expected
 in each column, and how many differ; with --steps every step with both columns. Every step at which
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-LIST = pathlib.Path(__file__).resolve().parent.parent / "tests/contract/differences.txt"
+LIST = pathlib.Path(__file__).resolve().parent.parent.parent / "tests/contract/differences.txt"
 NOTHING = ("", "nothing")
 
 

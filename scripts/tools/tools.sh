@@ -1,7 +1,7 @@
 # Sourced by the other scripts: cargo, and CMake 3.25 or newer as $cmake and $ctest. Where there is
 # none it comes from PyPI into target/tools; nothing needs root.
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
 # So that a make under cmake does not take itself for a part of ours.
@@ -27,7 +27,7 @@ else
     if ! is_new_enough "$wheel_bin/cmake"; then
         echo "Getting CMake from PyPI into target/tools (none of 3.25 or newer is installed)"
         rm -rf "$tools/cmake"
-        python3 scripts/pip_install.py cmake "$tools/cmake"
+        python3 scripts/tools/pip_install.py cmake "$tools/cmake"
     fi
     cmake=$wheel_bin/cmake ctest=$wheel_bin/ctest
 fi

@@ -18,14 +18,14 @@ import re
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "scripts/math_gpu.cu"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SOURCE = ROOT / "scripts/gpu/math_gpu.cu"
 CHUNK = 1 << 28
 BLOCK = 256
 
 
 def make(path):
-    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "scripts/generate"))
     import make_ptx
 
     path.parent.mkdir(parents=True, exist_ok=True)

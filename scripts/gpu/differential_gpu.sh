@@ -6,7 +6,7 @@
 # differential.json. Needs g++, CUDA's headers and a python3 that has PyTorch; tcuda is not built here.
 # Options are those of tests/differential/main.cc; 1,000,000 random operations is the default.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 usage="usage: differential_gpu.sh LIBDIR TRACES OUT [option...]"
 library=$(cd "${1:?$usage}" && pwd)/libtcuda.so traces=${2:?$usage} out=${3:?$usage}
 shift 3
@@ -55,6 +55,6 @@ done
 [ -n "$is_built" ] || { echo "the differential test could not be built"; exit 1; }
 # A small share first: what is wrong from the beginning shows at once.
 "$out/differential_gpu" --operations 5000 --seconds 20 --seed 1
-python3 "$root/scripts/unpack_traces.py" "$traces" "$out/traces"
+python3 "$root/scripts/tools/unpack_traces.py" "$traces" "$out/traces"
 "$out/differential_gpu" --operations 1000000 --seconds 80 --json "$out/differential.json" "$@" \
     "$out"/traces/*.trace

@@ -2,7 +2,7 @@
 # usage: models.sh [--quick|--full] [filter...]: the models of what threads share, under loom, with their planted
 # bugs. --full interrupts threads more often.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 case ${1:-} in
 --full)

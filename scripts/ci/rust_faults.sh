@@ -2,7 +2,7 @@
 # usage: rust_faults.sh: the whole fault loop of tests/faults, a process for each scenario, as many at a
 # time as there are cores. The logs are in target/faults/loop; the last line adds them up.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 export CARGO_TARGET_DIR=target/faults
 logs=target/faults/loop

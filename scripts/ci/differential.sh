@@ -4,7 +4,7 @@
 # PyTorch's allocator (530 MB to download) where it is not in target/c10 yet, --traces adds those of
 # data/traces; options are those of tests/differential/main.cc.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 c10=$root/target/c10
 if [ "${1:-}" = --fetch ]; then
@@ -12,13 +12,13 @@ if [ "${1:-}" = --fetch ]; then
     benches/c10_without_gpu.sh "$c10" >/dev/null ||
         { echo "skipped: PyTorch's allocator cannot be fetched from PyPI"; exit 0; }
 elif [ ! -e "$c10/torch/lib/libc10_cuda.so" ]; then
-    echo "skipped: PyTorch's allocator is not in target/c10 (scripts/differential.sh --fetch)"
+    echo "skipped: PyTorch's allocator is not in target/c10 (scripts/ci/differential.sh --fetch)"
     exit 0
 fi
 traces=()
 if [ "${1:-}" = --traces ]; then
     shift
-    python3 scripts/unpack_traces.py data/traces "$root/target/traces"
+    python3 scripts/tools/unpack_traces.py data/traces "$root/target/traces"
     traces=("$root"/target/traces/*.trace)
 fi
 command -v g++ >/dev/null || { echo "skipped: g++ is not installed"; exit 0; }

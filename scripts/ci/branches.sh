@@ -2,7 +2,7 @@
 # usage: branches.sh [--report]: which branches the Rust and the C tests take, file by file, with a floor
 # for the core. --report: only counts anew what the last run left. Reports: build/coverage.
 set -euo pipefail
-source "$(dirname "$0")/tools.sh"
+source "$(dirname "$0")/../tools/tools.sh"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 llvm=$(rustc --print sysroot)/lib/rustlib/$host/bin
@@ -70,5 +70,5 @@ done <<<"$binaries"
 "$llvm/llvm-cov" export -instr-profile "$out/tests.profdata" "${objects[@]}" -skip-expansions \
     -sources "$root/src" >"$out/export.json" 2>"$out/export.log" ||
     { echo "FAILED report: see $out/export.log"; tail -5 "$out/export.log"; exit 1; }
-python3 scripts/branches.py "$out/export.json" "$root" --branches 90 --json "$out/summary.json"
+python3 scripts/ci/branches.py "$out/export.json" "$root" --branches 90 --json "$out/summary.json"
 exit $failed
