@@ -2,7 +2,7 @@
 
 PREFIX ?= $(HOME)/.local
 
-.PHONY: build demo test gauntlet test-gpu bless install clean
+.PHONY: build demo test check gauntlet test-gpu bless install clean
 
 build:
 	@scripts/tools/build.sh
@@ -11,8 +11,13 @@ build:
 demo:
 	@scripts/tools/demo.sh $(ARGS)
 
+# Ten minutes: all that guards behaviour, once.
 test:
 	@scripts/ci/test.sh
+
+# Half an hour more: other builds, machines, sanitizers, models.
+check:
+	@scripts/ci/check.sh
 
 # Everything in full: make gauntlet ARGS="--only NAME"
 gauntlet:
