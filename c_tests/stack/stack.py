@@ -1,5 +1,5 @@
 """How deep the functions of tcuda.h go into the stack of their caller: at most 16 KiB, and 32 KiB where the
-call initialises the library, in a release build; those that need more are named here, with how much.
+call initialises the library, in a release build.
 
 usage: stack.py LIBRARY BUILD_TYPE HEADER PROGRAM...
 
@@ -18,13 +18,6 @@ import header as reader
 
 KIB = 1024
 MOST, MOST_OF_INIT = 16 * KIB, 32 * KIB
-# Elements in any order between several memories go through many layers. The simulated machine computes on the
-# calling thread.
-MORE = {
-    "tcuda_comm_broadcast": 24 * KIB, "tcuda_comm_broadcast_into": 24 * KIB,
-    "tcuda_comm_broadcast_coalesced": 24 * KIB, "tcuda_comm_reduce_add_into": 20 * KIB,
-    "tcuda_comm_gather": 20 * KIB,
-}
 
 
 def depths(library, programs):
@@ -43,7 +36,7 @@ def depths(library, programs):
 
 
 def most(name):
-    return MOST_OF_INIT if name.startswith("init ") else MORE.get(name, MOST)
+    return MOST_OF_INIT if name.startswith("init ") else MOST
 
 
 def main():

@@ -14,7 +14,7 @@ use super::{told, ways};
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
-use crate::tensor::{Parts, Sizes, Tensor, compact};
+use crate::tensor::{Sizes, Tensor, compact};
 use crate::thread::try_box;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
@@ -57,9 +57,8 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
                 sent.push((target.home(), address))?;
             }
             None => {
-                let copy = draft.dense(target, src.dtype, shape, &strides)?;
-                copies.dsts.try_reserve(1).map_err(|_| NO_ROOM)?;
-                copies.dsts.push((target.home(), copy));
+                let copy = copies.next(target.home())?;
+                draft.dense(target, src.dtype, (shape, &strides), copy)?;
             }
         }
     }
@@ -133,10 +132,12 @@ fn send_flat(team: &Team, flat: &Flat, flats: &[Flat]) -> Result<()> {
 fn copy_into(team: &Team, src: (Home, &Tensor), outs: Tensors<'_>) -> Result<()> {
     let mut copies = Copies { src, dsts: Vec::new() };
     copies.dsts.try_reserve_exact(outs.len).map_err(|_| NO_ROOM)?;
-    for out in outs.all()? {
-        let home = Home::of(team.runtime(), &out)?;
-        members::record(team, home, &out)?;
-        copies.dsts.push((home, out));
+    for index in 0..outs.len {
+        let out = copies.next(Home::Pageable)?;
+        (outs.read)(index, out)?;
+        let home = Home::of(team.runtime(), out)?;
+        members::record(team, home, out)?;
+        copies.dsts[index].0 = home;
     }
     copies.run(team)?;
     copies.tell(team, "tcuda_comm_broadcast_into");
@@ -148,6 +149,15 @@ fn tell_sent(team: &Team, operation: &'static str, flat: &Flat, dsts: &[(Home, u
 }
 
 impl Copies<'_> {
+    /// The next place that it goes to, to be set.
+    #[inline(never)]
+    fn next(&mut self, home: Home) -> Result<&mut Tensor> {
+        self.dsts.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.dsts.push((home, Tensor::none()));
+        let last = self.dsts.len() - 1;
+        Ok(&mut self.dsts[last].1)
+    }
+
     /// Queues them. What goes to several devices as one range goes to all together.
     fn run(&self, team: &Team) -> Result<()> {
         let (home, src) = self.src;
@@ -194,13 +204,7 @@ impl Copies<'_> {
     ) -> Result<Option<(Part, u64)>> {
         let (root, mut sent) = (home.device(), None);
         for (to, dst) in &self.dsts {
-            // A form is large, and stays where it was made.
-            let found = Form::of(src, dst);
-            let form = match &found {
-                Ok(Some(form)) => form,
-                Ok(None) => continue,
-                Err(_) => return found.map(|_| None),
-            };
+            let Some(form) = Form::of(src, dst)? else { continue };
             match (root, to.device()) {
                 _ if *to == home && form.stays() => (),
                 (Some(root), Some(device)) if form.is_range() => {
@@ -228,18 +232,8 @@ fn pack<'a>(
 ) -> Result<Box<(Scratch<'a>, Tensor)>> {
     let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);
     let scratch = Scratch::on(team, root, bytes)?;
-    let mut strides = Sizes::new();
-    strides.fill(src.shape().iter().copied())?;
-    compact(src.shape(), &mut strides);
-    let view = Tensor::new(Parts {
-        data: scratch.address,
-        byte_offset: 0,
-        place: src.place,
-        dtype: src.dtype,
-        shape: src.shape(),
-        strides: Some(&strides),
-    })?;
-    let packed = try_box((scratch, view), "the outputs of a broadcast")?;
+    let mut packed = try_box((scratch, Tensor::none()), "the outputs of a broadcast")?;
+    src.side_by_side(packed.0.address, &mut packed.1)?;
     let mut packing = Moves::default();
     packing.add((home, src), (home, &packed.1))?;
     packing.run(team)?;

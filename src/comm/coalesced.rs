@@ -245,9 +245,7 @@ fn send(
     first: Target<'_>,
     copies: &[Copied],
 ) -> Result<()> {
-    let Some(root) = first.home().device() else {
-        return move_each(team, tensors, layout, copies.iter());
-    };
+    let root = first.home().device();
     // Of several copies on one device the others are made there.
     let mut seen = Devices::default();
     let (mut far, mut rest) = (Vec::new(), Vec::new());
@@ -255,14 +253,14 @@ fn send(
     rest.try_reserve_exact(copies.len()).map_err(|_| NO_ROOM)?;
     for copy in copies {
         match copy.0 {
-            Home::Device(device) if !seen.has(device) => {
+            Home::Device(device) if root.is_some() && !seen.has(device) => {
                 seen.add(device);
                 far.push((device, copy));
             }
             _ => rest.push(copy),
         }
     }
-    if !far.is_empty() {
+    if let Some(root) = root.filter(|_| !far.is_empty()) {
         let (pieces, _scratch) = pieces(team, tensors, layout, root)?;
         let num_blocks = layout.blocks.len();
         let (mut parts, mut blocks) = (Vec::new(), Vec::new());
@@ -287,10 +285,11 @@ fn send(
             blocks.iter().try_for_each(|block| send_block(team, root, block))?;
         }
     }
-    move_each(team, tensors, layout, rest.into_iter())
+    if rest.is_empty() { Ok(()) } else { move_each(team, root, tensors, layout, &rest) }
 }
 
 /// What is sent, block by block; what does not lie side by side is packed first.
+#[inline(never)]
 fn pieces<'a>(
     team: &Team<'a>,
     tensors: Tensors<'_>,
@@ -304,12 +303,10 @@ fn pieces<'a>(
         let Some((_, offset)) = laid.site else { continue };
         let mut src = laid.own.data.wrapping_add(laid.own.byte_offset);
         if !laid.is_compact {
-            let mut tensor = Tensor::none();
-            (tensors.read)(index, &mut tensor)?;
             let room = Scratch::on(team, root, laid.bytes)?;
-            let packed = tensor.side_by_side(room.address)?;
-            packing.add((Home::Device(root), &tensor), (Home::Device(root), &packed))?;
             src = room.address;
+            let to = [(Home::Device(root), src)].into_iter();
+            add_moves(team, Some(root), (tensors, index), &mut packing, to)?;
             scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
             scratch.push(room);
         }
@@ -340,24 +337,41 @@ fn send_block(team: &Team<'_>, root: i32, block: &Block) -> Result<()> {
 }
 
 /// Tensor by tensor.
-fn move_each<'c>(
+#[inline(never)]
+fn move_each(
     team: &Team<'_>,
+    root: Option<i32>,
     tensors: Tensors<'_>,
     layout: &Layout,
-    copies: impl Iterator<Item = &'c Copied> + Clone,
+    copies: &[&Copied],
 ) -> Result<()> {
     let mut moves = Moves::default();
     for (index, laid) in layout.tensors.iter().enumerate() {
-        let (Some((block, offset)), Some(_)) = (laid.site, copies.clone().next()) else {
-            continue;
-        };
-        let mut tensor = Tensor::none();
-        (tensors.read)(index, &mut tensor)?;
-        let home = Home::of(team.runtime(), &tensor)?;
-        for (to, blocks) in copies.clone() {
-            let copy = tensor.side_by_side(blocks[block].1 + offset)?;
-            moves.add((home, &tensor), (*to, &copy))?;
-        }
+        let Some((block, offset)) = laid.site else { continue };
+        let places = copies.iter().map(|(to, blocks)| (*to, blocks[block].1 + offset));
+        add_moves(team, root, (tensors, index), &mut moves, places)?;
     }
     moves.run(team)
+}
+
+/// A tensor of a device, or of the host, goes to several places, where its elements lie side by side.
+#[inline(never)]
+fn add_moves(
+    team: &Team<'_>,
+    root: Option<i32>,
+    (tensors, index): (Tensors<'_>, usize),
+    moves: &mut Moves,
+    places: impl Iterator<Item = (Home, u64)>,
+) -> Result<()> {
+    let (mut tensor, mut copy) = (Tensor::none(), Tensor::none());
+    (tensors.read)(index, &mut tensor)?;
+    let home = match root {
+        Some(root) => Home::Device(root),
+        None => Home::of(team.runtime(), &tensor)?,
+    };
+    for (to, address) in places {
+        tensor.side_by_side(address, &mut copy)?;
+        moves.add((home, &tensor), (to, &copy))?;
+    }
+    Ok(())
 }

@@ -3,14 +3,14 @@
 use super::Tensors;
 use super::check::{self, Home};
 use super::flat::Flat;
-use super::outs::{Draft, Outs};
+use super::outs::{Draft, Outs, Target};
 use super::team::MOST;
-use super::teams::{NO_ROOM, Piece, Range, Ranges, Teams, narrow, with_room};
+use super::teams::{Piece, Range, Ranges, Teams, with_room};
 use crate::error::{Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::stream::Stream;
-use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact};
+use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact, dtype::code};
 
 /// What tensors are together along a dimension, and where they are.
 struct Joined {
@@ -24,31 +24,42 @@ struct Joined {
 }
 
 impl Joined {
+    fn none() -> Joined {
+        Joined {
+            shape: Sizes::new(),
+            strides: Sizes::new(),
+            dim: 0,
+            dtype: Dtype::new(code::UINT, 8),
+            homes: Few::new(),
+            flats: Few::new(),
+        }
+    }
+
     /// PyTorch's checks, and the layout that it gives the result.
-    fn of(runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<Joined> {
+    #[inline(never)]
+    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<()> {
         check::require_some("count", tensors.len)?;
         let (mut first, mut next) = (Tensor::none(), Tensor::none());
         (tensors.read)(0, &mut first)?;
-        give_dimension(&mut first)?;
+        first.require_dimension();
         let dim = check::dimension(dim, first.shape().len())?;
-        let mut shape = Sizes::new();
+        let Joined { shape, strides, homes, flats, .. } = self;
         shape.fill(first.shape().iter().copied())?;
-        let mut format = Format::of(&first);
-        let (mut homes, mut flats, mut whole) = (Few::new(), Few::new(), 0i64);
+        let (mut format, mut whole) = (Format::of(&first), 0i64);
         for index in 0..tensors.len {
             let which = Which::of("tensors", index);
             let tensor = match index {
                 0 => &first,
                 _ => {
                     (tensors.read)(index, &mut next)?;
-                    give_dimension(&mut next)?;
+                    next.require_dimension();
                     &next
                 }
             };
             check::require_dtype(which, tensor, first.dtype)?;
             let size = tensor.shape().get(dim).copied();
             shape[dim] = size.unwrap_or(shape[dim]);
-            check::require_shape(which, tensor, &shape)?;
+            check::require_shape(which, tensor, shape)?;
             whole = whole.saturating_add(shape[dim]);
             if Format::of(tensor) != format {
                 format = Format::Contiguous;
@@ -60,10 +71,10 @@ impl Joined {
             }
         }
         shape[dim] = whole;
-        let mut strides = Sizes::new();
         strides.fill(shape.iter().copied())?;
-        format.strides(&shape, &mut strides);
-        Ok(Joined { shape, strides, dim, dtype: first.dtype, homes, flats })
+        format.strides(shape, strides);
+        (self.dim, self.dtype) = (dim, first.dtype);
+        Ok(())
     }
 
     /// Do the tensors lie one after the other in one whose elements lie side by side?
@@ -75,31 +86,24 @@ impl Joined {
         self.flats.iter().map(|flat| flat.bytes).sum()
     }
 
-    /// Queues them as ranges of an output.
+    /// Queues them as ranges of an output, and waits for those that went to memory of the host if that is
+    /// the call's own.
     fn run(
         &self,
         teams: &Teams<'_>,
         by: &[usize],
         (to, mut address): (Home, u64),
+        is_own: bool,
         operation: &'static str,
-    ) -> Result<Ranges> {
+    ) -> Result<()> {
         let mut ranges = Ranges::new();
         for (src, team) in self.flats.iter().zip(by) {
             ranges.push(Range { src: *src, dst: (to, address), team: *team })?;
             address += src.bytes;
         }
         teams.run_ranges(&ranges, operation)?;
-        Ok(ranges)
+        if is_own { teams.wait_for_ranges(&ranges) } else { Ok(()) }
     }
-}
-
-/// A tensor without dimensions counts as if it had one.
-#[inline(never)]
-fn give_dimension(tensor: &mut Tensor) -> Result<()> {
-    if tensor.shape().is_empty() {
-        *tensor = tensor.reshaped(&[1], &[1])?;
-    }
-    Ok(())
 }
 
 /// PyTorch's memory formats.
@@ -158,6 +162,7 @@ fn teams_of<'a>(
     Ok((teams, places))
 }
 
+#[inline(never)]
 fn parts(
     tensors: Tensors<'_>,
     joined: &Joined,
@@ -165,13 +170,14 @@ fn parts(
     (to, out): (Home, &Tensor),
 ) -> Result<Vec<Piece>> {
     let (mut pieces, mut start) = (with_room(tensors.len)?, 0);
-    for (index, mut tensor) in tensors.all()?.into_iter().enumerate() {
-        give_dimension(&mut tensor)?;
+    for (index, (home, team)) in joined.homes.iter().zip(by).enumerate() {
+        pieces.push(Piece { src: (*home, Tensor::none()), dst: (to, *out), team: *team });
+        let Piece { src: (_, tensor), dst: (_, part), .. } = &mut pieces[index];
+        (tensors.read)(index, tensor)?;
+        tensor.require_dimension();
         let size = tensor.shape()[joined.dim];
-        let part = narrow(out, joined.dim, start, size)?;
+        part.narrow(joined.dim, start, size)?;
         start += size;
-        let (home, team) = joined.homes.get(index).zip(by.get(index)).ok_or(NO_ROOM)?;
-        pieces.push(Piece { src: (*home, tensor), dst: (to, part), team: *team });
     }
     Ok(pieces)
 }
@@ -183,7 +189,8 @@ pub fn gather<'a>(
     dim: i32,
     destination: i32,
 ) -> Result<Outs<'a>> {
-    let joined = Joined::of(runtime, tensors, dim)?;
+    let mut joined = Joined::none();
+    joined.set(runtime, tensors, dim)?;
     let target = check::target(runtime, destination)?;
     let (teams, by) = teams_of(runtime, &joined.homes, target.stream())?;
     let mut draft = Draft::new(runtime, 1, joined.shape.len(), 1)?;
@@ -191,19 +198,32 @@ pub fn gather<'a>(
     if joined.are_ranges() && is_compact(sizes) {
         let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
         let outs = draft.finish()?;
-        let ranges = joined.run(&teams, &by, (target.home(), address), "tcuda_comm_gather")?;
-        teams.wait_for_ranges(&ranges)?;
+        joined.run(&teams, &by, (target.home(), address), true, "tcuda_comm_gather")?;
         return Ok(outs);
     }
-    let out = draft.dense(target, joined.dtype, sizes.0, sizes.1)?;
-    let outs = draft.finish()?;
-    let pieces = parts(tensors, &joined, &by, (target.home(), &out))?;
+    let (pieces, outs) = draft_parts(draft, target, tensors, &joined, &by)?;
     teams.run(&pieces, "tcuda_comm_gather")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
 }
 
+/// The output, and its parts.
+#[inline(never)]
+fn draft_parts<'a>(
+    mut draft: Draft<'a>,
+    target: Target<'_>,
+    tensors: Tensors<'_>,
+    joined: &Joined,
+    by: &[usize],
+) -> Result<(Vec<Piece>, Outs<'a>)> {
+    let mut out = Tensor::none();
+    draft.dense(target, joined.dtype, (&joined.shape, &joined.strides), &mut out)?;
+    let outs = draft.finish()?;
+    Ok((parts(tensors, joined, by, (target.home(), &out))?, outs))
+}
+
 /// Do elements lie side by side by these sizes and strides?
+#[inline(never)]
 fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
     let mut expected = [0; MAX_DIMS];
     compact(shape, &mut expected);
@@ -212,7 +232,8 @@ fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
 
 /// Tensors, joined in an output.
 pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
-    let joined = Joined::of(runtime, tensors, dim)?;
+    let mut joined = Joined::none();
+    joined.set(runtime, tensors, dim)?;
     let which = Which::all("out");
     check::require_dtype(which, out, joined.dtype)?;
     check::require_shape(which, out, &joined.shape)?;
@@ -226,7 +247,7 @@ pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tens
     match Flat::of(to, out).filter(|_| joined.are_ranges()) {
         Some(flat) => {
             by.iter().try_for_each(|team| teams.record(*team, &flat))?;
-            joined.run(&teams, &by, (to, flat.address), "tcuda_comm_gather_into").map(drop)
+            joined.run(&teams, &by, (to, flat.address), false, "tcuda_comm_gather_into")
         }
         None => {
             let pieces = parts(tensors, &joined, &by, (to, out))?;

@@ -47,9 +47,8 @@ impl Tensors<'_> {
         let mut all = Vec::new();
         all.try_reserve_exact(self.len).map_err(|_| NO_ROOM)?;
         for index in 0..self.len {
-            let mut tensor = Tensor::none();
-            (self.read)(index, &mut tensor)?;
-            all.push(tensor);
+            all.push(Tensor::none());
+            (self.read)(index, &mut all[index])?;
         }
         Ok(all)
     }

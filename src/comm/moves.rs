@@ -5,14 +5,13 @@ use super::check::Home;
 use super::form::{Elements, Form};
 use super::path::{Part, Rows, Strided};
 use super::plain;
-use super::team::{MOST, Team};
-use super::ways;
+use super::team::{MOST_ROWS, Team};
+use super::{told, ways};
 use crate::error::{Error, Result};
 use crate::few::Few;
 use crate::tensor::Tensor;
 
 /// Elements that go from one memory to another.
-#[derive(Clone, Copy)]
 pub struct Move {
     /// Where they are.
     pub src: Home,
@@ -47,7 +46,7 @@ impl Move {
 #[derive(Default)]
 pub struct Moves {
     /// Between devices.
-    rows: Few<Rows, MOST>,
+    rows: Few<Rows, MOST_ROWS>,
     /// All others.
     list: Vec<Move>,
 }
@@ -58,23 +57,21 @@ impl Moves {
     /// The elements of one view go to those of another, of the same shape and type; nothing where both
     /// are the same.
     pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
-        // A form is large, and stays where it was made.
-        match Form::of(src, dst) {
-            Ok(Some(ref form)) if from == to && form.stays() => Ok(()),
-            Ok(Some(ref form)) => self.add_form(from, to, form),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
+        match Form::of(src, dst)? {
+            Some(form) if from == to && form.stays() => Ok(()),
+            Some(form) => self.add_form(from, to, form),
+            None => Ok(()),
         }
     }
 
     /// The same in another form.
     #[inline(never)]
-    pub fn add_form(&mut self, src: Home, dst: Home, form: &Form) -> Result<()> {
-        if let Some(rows) = Move::rows(src, dst, form) {
+    pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
+        if let Some(rows) = Move::rows(src, dst, &form) {
             return self.rows.push(rows);
         }
         self.list.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.list.push(Move { src, dst, form: *form });
+        self.list.push(Move { src, dst, form });
         Ok(())
     }
 
@@ -91,7 +88,7 @@ impl Moves {
                 let src = Part { device: from, address: src };
                 self.rows.push(Rows::flat(src, Part { device: to, address: dst }, bytes))
             }
-            _ => self.add_form(from, to, &Form::range(src, dst, bytes)),
+            _ => self.add_form(from, to, Form::range(src, dst, bytes)),
         }
     }
 
@@ -105,7 +102,8 @@ impl Moves {
     fn strided(&self) -> Result<Vec<(Part, Part, Elements)>> {
         let mut strided = Vec::new();
         for moved in &self.list {
-            if let (Some((from, to)), Some(elements)) = (moved.devices(), moved.form.elements()) {
+            let Some((from, to)) = moved.devices() else { continue };
+            if let Some(elements) = moved.form.elements()? {
                 strided.try_reserve(1).map_err(|_| NO_ROOM)?;
                 let src = Part { device: from, address: moved.form.src };
                 strided.push((src, Part { device: to, address: moved.form.dst }, elements));
@@ -125,7 +123,7 @@ impl Moves {
         let strided = self.strided()?;
         let strided_are_done = strided.is_empty() || run_strided(team, &strided)?;
         for moved in &self.list {
-            let is_strided = moved.devices().is_some() && moved.form.elements().is_some();
+            let is_strided = moved.devices().is_some() && moved.form.elements()?.is_some();
             if !(is_strided && strided_are_done) {
                 plain::run(team, moved)?;
             }
@@ -134,10 +132,25 @@ impl Moves {
     }
 }
 
+/// Queues a copy of one tensor.
+#[inline(never)]
+pub fn run_one(
+    team: &Team,
+    src: (Home, &Tensor),
+    dst: (Home, &Tensor),
+    operation: &'static str,
+) -> Result<()> {
+    let mut moves = Moves::default();
+    moves.add(src, dst)?;
+    moves.run(team)?;
+    told::tell(team, operation, |told| told.moved(src, dst));
+    Ok(())
+}
+
 #[inline(never)]
 fn run_rows(team: &Team, rows: &Rows) -> Result<()> {
     let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
-    plain::run(team, &Move { src, dst, form: Form::of_rows(rows) })
+    plain::run(team, &Move { src, dst, form: Form::of_rows(rows)? })
 }
 
 fn run_strided(team: &Team, list: &[(Part, Part, Elements)]) -> Result<bool> {

@@ -8,8 +8,9 @@ use crate::runtime::Runtime;
 use crate::stream::Stream;
 use crate::sync_debug;
 use crate::tensor::bundle::{Bundle, Given, Site};
+use crate::tensor::order::strides_of_copy;
 use crate::tensor::owned::{self, Block};
-use crate::tensor::{Dtype, Parts, Place, Tensor};
+use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor};
 
 /// Where an output is to be.
 #[derive(Clone, Copy)]
@@ -93,22 +94,30 @@ impl<'a> Draft<'a> {
         Ok((added?, block.address()))
     }
 
-    /// An output in a block of its own, with strides by which its elements fill it.
+    /// An output in a block of its own, with strides by which its elements fill it: `out` becomes that.
     pub fn dense(
         &mut self,
         target: Target<'_>,
         dtype: Dtype,
-        shape: &[i64],
-        strides: &[i64],
-    ) -> Result<Tensor> {
+        sizes: (&[i64], &[i64]),
+        out: &mut Tensor,
+    ) -> Result<()> {
         // Any address will do to find the size.
-        let place = target.place();
-        let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: Some(strides) };
-        let mut tensor = Tensor::new(parts)?;
-        let (first, end) = tensor.range()?;
-        tensor.data = self.range(target, dtype, (shape, strides), end - first)?;
-        tensor.address = tensor.data;
-        Ok(tensor)
+        let (place, shape, strides) = (target.place(), sizes.0, Some(sizes.1));
+        out.assign(Parts { data: 1, byte_offset: 0, place, dtype, shape, strides })?;
+        let (first, end) = out.range()?;
+        out.data = self.range(target, dtype, sizes, end - first)?;
+        out.address = out.data;
+        Ok(())
+    }
+
+    /// The same with the strides of a copy of a tensor.
+    #[inline(never)]
+    pub fn copy_of(&mut self, target: Target<'_>, tensor: &Tensor, out: &mut Tensor) -> Result<()> {
+        let (shape, mut strides) = (tensor.shape(), [0; MAX_DIMS]);
+        let strides = &mut strides[..shape.len()];
+        strides_of_copy(shape, tensor.strides(), strides);
+        self.dense(target, tensor.dtype, (shape, strides), out)
     }
 
     /// The same where it is known how many bytes that takes: where it is.

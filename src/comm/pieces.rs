@@ -4,14 +4,13 @@ use super::check::{self, Home};
 use super::flat::Flat;
 use super::outs::{Draft, Outs, Target, is_at};
 use super::team::MOST;
-use super::teams::{Piece, Range, Ranges, Teams, narrow, with_room};
+use super::teams::{Piece, Range, Ranges, Teams, with_room};
 use super::{Split, Tensors};
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
 use crate::tensor::bundle::Site;
-use crate::tensor::order::strides_of_copy;
-use crate::tensor::{MAX_DIMS, Sizes, Tensor};
+use crate::tensor::{Sizes, Tensor};
 
 const NO_DIMENSION: Error =
     Error::Invalid("a tensor without dimensions cannot be split; give it one, of size 1");
@@ -101,22 +100,46 @@ pub fn scatter<'a>(
     }
     let (mut pieces, mut start) = (with_room(sizes.len())?, 0);
     for (size, (target, team)) in sizes.iter().zip(targets.iter()) {
-        let (piece, target) = (narrow(tensor, dim, start, *size)?, *target);
+        draft_piece(
+            &mut draft,
+            &mut pieces,
+            (home, tensor),
+            (dim, start, *size),
+            (*target, *team),
+        )?;
         start += size;
-        if is_at(home, target) {
-            draft.alias(&piece)?;
-            continue;
-        }
-        let mut strides = [0; MAX_DIMS];
-        strides_of_copy(piece.shape(), piece.strides(), &mut strides[..ndim]);
-        let out = draft.dense(target, piece.dtype, piece.shape(), &strides[..ndim])?;
-        let (src, dst) = ((home, piece), (target.home(), out));
-        pieces.push(Piece { src, dst, team: *team });
     }
     let outs = draft.finish()?;
     teams.run(&pieces, "tcuda_comm_scatter")?;
     teams.wait_for_host(&pieces)?;
     Ok(outs)
+}
+
+/// The whole of a tensor as the next piece, to be narrowed, and its output, to be set. There is room.
+#[inline(never)]
+fn add_piece(pieces: &mut Vec<Piece>, (home, tensor): (Home, &Tensor), to: Home, team: usize) {
+    pieces.push(Piece { src: (home, *tensor), dst: (to, Tensor::none()), team });
+}
+
+/// The next piece, and its output.
+#[inline(never)]
+fn draft_piece(
+    draft: &mut Draft<'_>,
+    pieces: &mut Vec<Piece>,
+    (home, tensor): (Home, &Tensor),
+    (dim, start, size): (usize, i64, i64),
+    (target, team): (Target<'_>, usize),
+) -> Result<()> {
+    add_piece(pieces, (home, tensor), target.home(), team);
+    let last = pieces.len() - 1;
+    let Piece { src: (_, piece), dst: (_, out), .. } = &mut pieces[last];
+    piece.narrow(dim, start, size)?;
+    if is_at(home, target) {
+        draft.alias(piece)?;
+        pieces.truncate(last);
+        return Ok(());
+    }
+    draft.copy_of(target, piece, out)
 }
 
 /// Pieces of a tensor, in the outputs, whose sizes say which.
@@ -135,21 +158,7 @@ pub fn scatter_into(
     let home = Home::of(runtime, tensor)?;
     let mut sizes = Few::<i64, MOST>::new();
     let mut flats = Few::<(Home, Option<Flat>), MOST>::new();
-    let whole = tensor.shape()[dim];
-    let (mut shape, mut out) = (Sizes::new(), Tensor::none());
-    shape.fill(tensor.shape().iter().copied())?;
-    for index in 0..outs.len {
-        let which = Which::of("outs", index);
-        (outs.read)(index, &mut out)?;
-        check::require_dtype(which, &out, tensor.dtype)?;
-        shape[dim] = out.shape().get(dim).copied().unwrap_or(whole);
-        check::require_shape(which, &out, &shape)?;
-        check::require_apart(&out)?;
-        sizes.push(shape[dim])?;
-        let to = Home::of(runtime, &out)?;
-        flats.push((to, Flat::of(to, &out)))?;
-    }
-    require_sum(sizes.iter().copied(), whole, "the sizes of outs")?;
+    check_outs(runtime, (tensor, dim), outs, &mut sizes, &mut flats)?;
     let mut teams = Teams::new(runtime);
     let mut places = Few::<usize, MOST>::new();
     for (index, (to, _)) in flats.iter().enumerate() {
@@ -171,12 +180,40 @@ pub fn scatter_into(
         return teams.run_ranges(&ranges, "tcuda_comm_scatter_into");
     }
     let (mut pieces, mut start) = (with_room(outs.len)?, 0i64);
-    for (index, (out, size)) in outs.all()?.into_iter().zip(sizes.iter()).enumerate() {
-        let (piece, team) = (narrow(tensor, dim, start, *size)?, places[index]);
-        start += *size;
-        pieces.push(Piece { src: (home, piece), dst: (flats[index].0, out), team });
+    for (index, ((to, _), team)) in flats.iter().zip(places.iter()).enumerate() {
+        add_piece(&mut pieces, (home, tensor), *to, *team);
+        let Piece { src: (_, piece), dst: (_, out), .. } = &mut pieces[index];
+        piece.narrow(dim, start, sizes[index])?;
+        (outs.read)(index, out)?;
+        start += sizes[index];
     }
     teams.run(&pieces, "tcuda_comm_scatter_into")
+}
+
+/// The sizes of the outputs along a dimension, and where they are, with PyTorch's checks.
+#[inline(never)]
+fn check_outs(
+    runtime: &Runtime,
+    (tensor, dim): (&Tensor, usize),
+    outs: Tensors<'_>,
+    sizes: &mut Few<i64, MOST>,
+    flats: &mut Few<(Home, Option<Flat>), MOST>,
+) -> Result<()> {
+    let whole = tensor.shape()[dim];
+    let (mut shape, mut out) = (Sizes::new(), Tensor::none());
+    shape.fill(tensor.shape().iter().copied())?;
+    for index in 0..outs.len {
+        let which = Which::of("outs", index);
+        (outs.read)(index, &mut out)?;
+        check::require_dtype(which, &out, tensor.dtype)?;
+        shape[dim] = out.shape().get(dim).copied().unwrap_or(whole);
+        check::require_shape(which, &out, &shape)?;
+        check::require_apart(&out)?;
+        sizes.push(shape[dim])?;
+        let to = Home::of(runtime, &out)?;
+        flats.push((to, Flat::of(to, &out)))?;
+    }
+    require_sum(sizes.iter().copied(), whole, "the sizes of outs")
 }
 
 /// A tensor of which all pieces lie side by side.

@@ -94,7 +94,7 @@ fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
 #[inline(never)]
 fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
     if form.num_rows() > FEW
-        && let Some(elements) = form.elements()
+        && let Some(elements) = form.elements()?
     {
         let at = |address| Part { device, address };
         let (src, dst) = (at(form.src), at(form.dst));
@@ -116,7 +116,7 @@ fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     let bytes = form.bytes();
     let packed = Scratch::on(team, from, bytes)?;
     pack(team, from, form, packed.address)?;
-    if is_compact_at_end(form) {
+    if is_compact_at_end(form)? {
         return send_packed(team, (from, to), form, packed.address, None);
     }
     let arrived = Scratch::on(team, to, bytes)?;
@@ -127,17 +127,17 @@ fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
 // Forms are large: each step has its own for as long as it takes.
 #[inline(never)]
 fn pack(team: &Team, device: i32, form: &Form, to: u64) -> Result<()> {
-    on_device(team, device, &form.packing(to))
+    on_device(team, device, &form.packing(to)?)
 }
 
 #[inline(never)]
 fn unpack(team: &Team, device: i32, form: &Form, from: u64) -> Result<()> {
-    on_device(team, device, &form.unpacking(from))
+    on_device(team, device, &form.unpacking(from)?)
 }
 
 #[inline(never)]
-fn is_compact_at_end(form: &Form) -> bool {
-    form.unpacking(0).is_range()
+fn is_compact_at_end(form: &Form) -> Result<bool> {
+    Ok(form.unpacking(0)?.is_range())
 }
 
 /// Sends what was packed to where it goes, or to where it is unpacked from.
@@ -150,14 +150,14 @@ fn send_packed(
     arrived: Option<u64>,
 ) -> Result<()> {
     match arrived {
-        None => send(team, from, to, &form.unpacking(packed)),
+        None => send(team, from, to, &form.unpacking(packed)?),
         Some(arrived) => send(team, from, to, &range(packed, arrived, form)),
     }
 }
 
 /// The bytes of a form, side by side in both memories.
 fn range(src: u64, dst: u64, form: &Form) -> Form {
-    form.unpacking(src).packing(dst)
+    Form::range(src, dst, form.bytes())
 }
 
 /// Copies bytes from one device to another.
@@ -206,7 +206,7 @@ fn through_kernel(
     (first, bytes): (u64, u64),
     form: &Form,
 ) -> Result<bool> {
-    let Some(elements) = form.elements() else { return Ok(false) };
+    let Some(elements) = form.elements()? else { return Ok(false) };
     let runtime = team.runtime();
     if !copy::is_mapped(runtime, runtime.device(device)?, first, bytes)? {
         return Ok(false);
@@ -231,17 +231,17 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     }
     let bytes = form.bytes();
     let arrived =
-        if is_compact_at_end(form) { None } else { Some(Scratch::on(team, device, bytes)?) };
+        if is_compact_at_end(form)? { None } else { Some(Scratch::on(team, device, bytes)?) };
     let target = arrived.as_ref().map_or(form.dst, |scratch| scratch.address);
     match host {
         Home::Pageable => {
             refuse_capture(team)?;
             let packed = Scratch::pinned(team.runtime(), bytes)?;
-            in_host(&form.packing(packed.address));
+            in_host(&form.packing(packed.address)?);
             copy_all(team, &range(packed.address, target, form), stream)?;
         }
         // Read when the stream gets there.
-        _ => copy_all(team, &form.packing(target), stream)?,
+        _ => copy_all(team, &form.packing(target)?, stream)?,
     }
     match arrived {
         Some(scratch) => unpack(team, device, form, scratch.address),
@@ -262,7 +262,7 @@ fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
         return Ok(());
     }
     let bytes = form.bytes();
-    let packing = form.packing(0);
+    let packing = form.packing(0)?;
     let packed = if packing.is_range() { None } else { Some(Scratch::on(team, device, bytes)?) };
     let source = match &packed {
         Some(scratch) => {
@@ -272,13 +272,13 @@ fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
         None => form.src,
     };
     if !is_pageable {
-        return copy_all(team, &form.unpacking(source), stream);
+        return copy_all(team, &form.unpacking(source)?, stream);
     }
     refuse_capture(team)?;
     let arrived = Scratch::pinned(team.runtime(), bytes)?;
     copy_all(team, &range(source, arrived.address, form), stream)?;
     wait(team, stream)?;
-    in_host(&form.unpacking(arrived.address));
+    in_host(&form.unpacking(arrived.address)?);
     Ok(())
 }
 

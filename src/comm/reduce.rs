@@ -10,7 +10,7 @@ use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::plain::{self, Scratch};
 use super::team::{MOST, Team};
-use super::{told, ways};
+use super::{moves, told, ways};
 use crate::device::CURRENT;
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
@@ -64,23 +64,35 @@ fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32
 struct Checked {
     first: Tensor,
     homes: Few<Home, MOST>,
-    /// All of them, where they lie side by side on devices, aligned.
-    flats: Option<Few<Flat, MOST>>,
+    /// All of them, where they lie side by side on devices, aligned; else none.
+    flats: Few<Flat, MOST>,
     number: Number,
     /// Numbers.
     elements: u64,
 }
 
 impl Checked {
-    fn new(runtime: &Runtime, tensors: Tensors<'_>) -> Result<Checked> {
+    fn none() -> Checked {
+        Checked {
+            first: Tensor::none(),
+            homes: Few::new(),
+            flats: Few::new(),
+            number: Number::Bool,
+            elements: 0,
+        }
+    }
+
+    /// With PyTorch's checks.
+    #[inline(never)]
+    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>) -> Result<()> {
         check::require_some("count", tensors.len)?;
-        let (mut first, mut next) = (Tensor::none(), Tensor::none());
-        (tensors.read)(0, &mut first)?;
-        let (mut homes, mut flats) = (Few::new(), Few::<Flat, MOST>::new());
+        let Checked { first, homes, flats, .. } = self;
+        let mut next = Tensor::none();
+        (tensors.read)(0, first)?;
         for index in 0..tensors.len {
             let which = Which::of("tensors", index);
             let tensor = match index {
-                0 => &first,
+                0 => &*first,
                 _ => {
                     (tensors.read)(index, &mut next)?;
                     &next
@@ -96,21 +108,16 @@ impl Checked {
         }
         let (number, each) = number_of(first.dtype)?;
         let is_aligned = |flat: &Flat| flat.address.is_multiple_of(number.bytes());
-        let are_flat = flats.len() == tensors.len && flats.iter().all(is_aligned);
-        let elements = first.numel * each;
-        Ok(Checked { first, homes, flats: are_flat.then_some(flats), number, elements })
+        if !(flats.len() == tensors.len && flats.iter().all(is_aligned)) {
+            flats.clear();
+        }
+        (self.number, self.elements) = (number, first.numel * each);
+        Ok(())
     }
 
     /// Queues the sum of what lies side by side, the root first.
-    fn add(
-        &self,
-        team: &Team,
-        flats: &[Flat],
-        root: usize,
-        dst: Part,
-        operation: &'static str,
-    ) -> Result<()> {
-        let mut sources = Few::<Part, MOST>::new();
+    fn add(&self, team: &Team, root: usize, dst: Part, operation: &'static str) -> Result<()> {
+        let (flats, mut sources) = (&*self.flats, Few::<Part, MOST>::new());
         for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
             flat.record(team)?;
             let device = flat.home.device().unwrap_or(dst.device);
@@ -152,17 +159,14 @@ pub fn reduce_add<'a>(
     tensors: Tensors<'_>,
     destination: i32,
 ) -> Result<Outs<'a>> {
-    let checked = Checked::new(runtime, tensors)?;
+    let mut checked = Checked::none();
+    checked.set(runtime, tensors)?;
     let target = check::target(runtime, destination)?;
     let root = root_of(checked.homes.iter().copied(), target);
-    let mut read = Tensor::none();
-    let first = match root {
-        0 => &checked.first,
-        _ => {
-            (tensors.read)(root, &mut read)?;
-            &read
-        }
-    };
+    if root > 0 {
+        (tensors.read)(root, &mut checked.first)?;
+    }
+    let first = &checked.first;
     let ndim = first.shape().len();
     let mut draft = Draft::new(runtime, 1, ndim, 1)?;
     if tensors.len == 1 && is_at(checked.homes[root], target) {
@@ -170,30 +174,42 @@ pub fn reduce_add<'a>(
         return draft.finish();
     }
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
-    let operation = "tcuda_comm_reduce_add";
-    if let (Some(flats), Target::Device(..), 2..) = (&checked.flats, target, tensors.len) {
+    if let ([_, _, ..], Target::Device(..)) = (&*checked.flats, target) {
         // What lies side by side keeps its strides.
         let sizes = (first.shape(), first.strides());
-        let address = draft.range(target, first.dtype, sizes, flats[root].bytes)?;
+        let address = draft.range(target, first.dtype, sizes, checked.flats[root].bytes)?;
         let outs = draft.finish()?;
-        checked.add(&team, flats, root, Part { device: adder, address }, operation)?;
+        checked.add(&team, root, Part { device: adder, address }, "tcuda_comm_reduce_add")?;
         return Ok(outs);
     }
-    let mut strides = [0; MAX_DIMS];
-    strides_of_copy(first.shape(), first.strides(), &mut strides[..ndim]);
-    let out = draft.dense(target, first.dtype, first.shape(), &strides[..ndim])?;
-    let outs = draft.finish()?;
-    let out = (target.home(), &out);
-    add(&team, adder, &tensors.all()?, &checked.homes, root, out, operation)?;
+    let outs = reduce_add_any((&team, adder), tensors, (&checked, root), draft, target)?;
     if matches!(target, Target::Host) {
         wait_for(&team, [adder].into_iter().collect())?;
     }
     Ok(outs)
 }
 
+/// The same of tensors of any layout.
+#[inline(never)]
+fn reduce_add_any<'a>(
+    (team, adder): (&Team<'_>, i32),
+    tensors: Tensors<'_>,
+    (checked, root): (&Checked, usize),
+    mut draft: Draft<'a>,
+    target: Target<'_>,
+) -> Result<Outs<'a>> {
+    let mut out = Tensor::none();
+    draft.copy_of(target, &checked.first, &mut out)?;
+    let outs = draft.finish()?;
+    let out = (target.home(), &out);
+    add(team, adder, &tensors.all()?, &checked.homes, root, out, "tcuda_comm_reduce_add")?;
+    Ok(outs)
+}
+
 /// The sum of tensors, in an output.
 pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
-    let checked = Checked::new(runtime, tensors)?;
+    let mut checked = Checked::none();
+    checked.set(runtime, tensors)?;
     let which = Which::all("out");
     check::require_dtype(which, out, checked.first.dtype)?;
     check::require_shape(which, out, checked.first.shape())?;
@@ -207,20 +223,21 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) ->
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
     members::record(&team, home, out)?;
     let operation = "tcuda_comm_reduce_add_into";
-    if let (Some(flats), Some(own), 2..) = (&checked.flats, Flat::of(home, out), tensors.len) {
+    if let (flats @ [_, _, ..], Some(own)) = (&*checked.flats, Flat::of(home, out)) {
         let is_aligned = own.address.is_multiple_of(checked.number.bytes());
         let first = &flats[root];
         let is_apart = !others(flats, root).any(|flat| flat.meets(&own))
             && (!first.meets(&own) || first.address == own.address);
         if home == Home::Device(adder) && is_aligned && is_apart {
             let dst = Part { device: adder, address: own.address };
-            return checked.add(&team, flats, root, dst, operation);
+            return checked.add(&team, root, dst, operation);
         }
     }
     add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out), operation)
 }
 
 /// Adds tensors on a device, the root first, into an output.
+#[inline(never)]
 fn add(
     team: &Team,
     adder: i32,
@@ -233,15 +250,12 @@ fn add(
     for (home, tensor) in homes.iter().zip(tensors) {
         members::record(team, *home, tensor)?;
     }
-    if tensors.len() == 1 {
-        let mut moves = Moves::default();
-        moves.add((homes[0], &tensors[0]), (home, out))?;
-        moves.run(team)?;
-        told::tell(team, operation, |told| told.moved((homes[0], &tensors[0]), (home, out)));
-        return Ok(());
+    if let [only] = tensors {
+        return moves::run_one(team, (homes[0], only), (home, out), operation);
     }
     let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
-    let mut adding = Adding::with_room(team, adder, tensors.len(), 1)?;
+    let mut adding = Adding::new(team, adder);
+    adding.reserve(tensors.len(), 1)?;
     let sources = order().map(|index| (homes[index], &tensors[index]));
     adding.item(sources, (home, out))?;
     adding.run()?;
@@ -274,20 +288,23 @@ struct Item {
 }
 
 impl<'t, 'a> Adding<'t, 'a> {
-    /// Nothing yet, with host memory for so much.
-    pub fn with_room(
-        team: &'t Team<'a>,
-        adder: i32,
-        sources: usize,
-        items: usize,
-    ) -> Result<Adding<'t, 'a>> {
-        let (before, after) = (Moves::default(), Moves::default());
-        let scratch = Vec::new();
-        let mut adding =
-            Adding { team, adder, sources: Vec::new(), items: Vec::new(), scratch, before, after };
-        adding.sources.try_reserve_exact(sources).map_err(|_| NO_ROOM)?;
-        adding.items.try_reserve_exact(items).map_err(|_| NO_ROOM)?;
-        Ok(adding)
+    /// Nothing yet.
+    pub fn new(team: &'t Team<'a>, adder: i32) -> Adding<'t, 'a> {
+        Adding {
+            team,
+            adder,
+            sources: Vec::new(),
+            items: Vec::new(),
+            scratch: Vec::new(),
+            before: Moves::default(),
+            after: Moves::default(),
+        }
+    }
+
+    /// Takes host memory for so much.
+    pub fn reserve(&mut self, sources: usize, items: usize) -> Result<()> {
+        self.sources.try_reserve_exact(sources).map_err(|_| NO_ROOM)?;
+        self.items.try_reserve_exact(items).map_err(|_| NO_ROOM)
     }
 
     /// Memory on a device for a tensor's elements, and where it begins; kept until all is queued.
@@ -301,27 +318,29 @@ impl<'t, 'a> Adding<'t, 'a> {
     }
 
     /// A place for the sum in which its elements lie side by side.
-    fn place_for_sum(&mut self, out: &Tensor) -> Result<Tensor> {
-        let (data, dtype, place) =
-            (self.scratch(self.adder, out)?, out.dtype, Place::Cuda(self.adder));
+    #[inline(never)]
+    fn place_for_sum(&mut self, out: &Tensor, place: &mut Tensor) -> Result<()> {
+        let (data, dtype) = (self.scratch(self.adder, out)?, out.dtype);
         let mut strides = [0; MAX_DIMS];
         let strides = &mut strides[..out.shape().len()];
         strides_of_copy(out.shape(), out.strides(), strides);
         let (shape, strides) = (out.shape(), Some(&*strides));
-        Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })
+        let on = Place::Cuda(self.adder);
+        place.assign(Parts { data, byte_offset: 0, place: on, dtype, shape, strides })
     }
 
     /// A place in which the elements of another lie just as in the sum, and its lowest address.
-    fn place_like(&mut self, device: i32, sum: &Tensor) -> Result<(Tensor, u64)> {
+    fn place_like(&mut self, device: i32, sum: &Tensor, like: &mut Tensor) -> Result<u64> {
         let lowest = self.scratch(device, sum)?;
         // The first element need not be the lowest.
         let address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
-        let mut like = *sum;
+        *like = *sum;
         (like.address, like.data, like.place) = (address, lowest, Place::Cuda(device));
-        Ok((like, lowest))
+        Ok(lowest)
     }
 
     /// A sum of two or more tensors of one shape and type.
+    #[inline(never)]
     pub fn item<'s>(
         &mut self,
         sources: impl Iterator<Item = (Home, &'s Tensor)> + Clone,
@@ -338,11 +357,11 @@ impl<'t, 'a> Adding<'t, 'a> {
             && is_aligned(out.address)
             && lies_side_by_side(out)?
             && !meets(sources.clone(), (home, out))?;
-        let kept;
+        let (mut kept, mut like) = (Tensor::none(), Tensor::none());
         let sum = match is_in_place {
             true => out,
             false => {
-                kept = self.place_for_sum(out)?;
+                self.place_for_sum(out, &mut kept)?;
                 self.after.add((Home::Device(self.adder), &kept), (home, out))?;
                 &kept
             }
@@ -355,7 +374,7 @@ impl<'t, 'a> Adding<'t, 'a> {
                 (Some(device), Some(form)) => Part { device, address: form.src },
                 (device, _) => {
                     let device = device.unwrap_or(self.adder);
-                    let (like, address) = self.place_like(device, sum)?;
+                    let address = self.place_like(device, sum, &mut like)?;
                     self.before.add((home, source), (Home::Device(device), &like))?;
                     Part { device, address }
                 }

@@ -9,9 +9,9 @@ use super::moves::Moves;
 use super::outs::{Draft, Outs, Target, is_at};
 use super::path::{Number, Part, Sum};
 use super::reduce::{Adding, add_all, number_of, root_of};
-use super::team::{Devices, MOST};
+use super::team::{Devices, MOST, Team};
 use super::told::{self, Told};
-use crate::device::{CURRENT, Device};
+use crate::device::CURRENT;
 use crate::error::{Error, Result, Which};
 use crate::few::Few;
 use crate::runtime::Runtime;
@@ -19,6 +19,21 @@ use crate::tensor::{Place, Tensor};
 
 const OPERATION: &str = "tcuda_comm_reduce_add_coalesced";
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
+
+/// Lists of tensors, one of each device, one after the other.
+#[derive(Clone, Copy)]
+struct Lists<'a> {
+    tensors: Tensors<'a>,
+    num_devices: usize,
+    num_tensors: usize,
+}
+
+impl Lists<'_> {
+    /// Where among all tensors those of a number are.
+    fn column(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+        (number..self.tensors.len).step_by(self.num_tensors)
+    }
+}
 
 /// Tensors of several devices that are added up, and which of them comes first.
 struct Column {
@@ -34,17 +49,18 @@ impl Column {
     }
 
     /// Those of a number in each list, with PyTorch's checks.
+    #[inline(never)]
     fn read(
         &mut self,
         runtime: &Runtime,
-        tensors: Tensors<'_>,
-        (number, num_tensors): (usize, usize),
+        lists: Lists<'_>,
+        number: usize,
         target: Target<'_>,
     ) -> Result<()> {
         self.tensors.clear();
-        for index in (number..tensors.len).step_by(num_tensors) {
+        for index in lists.column(number) {
             let mut tensor = Tensor::none();
-            (tensors.read)(index, &mut tensor)?;
+            (lists.tensors.read)(index, &mut tensor)?;
             if let Some((_, first)) = self.tensors.first() {
                 let which = Which::of("tensors", index);
                 check::require_dtype(which, &tensor, first.dtype)?;
@@ -80,6 +96,56 @@ impl Columns {
         Ok(Columns { sources, numbers, are_flat: true })
     }
 
+    /// All of them, with PyTorch's checks: who takes part, and where the sums lie. Gives the first device that
+    /// has a tensor, and all that have one.
+    #[inline(never)]
+    fn read<'a>(
+        &mut self,
+        runtime: &'a Runtime,
+        lists: Lists<'_>,
+        target: Target<'a>,
+        members: &mut Members<'a>,
+        layout: &mut Layout,
+    ) -> Result<(Option<i32>, Devices)> {
+        let tensors = lists.tensors;
+        let (mut first_device, mut devices) = (None, Devices::default());
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        let (mut homes, mut flats) = (Few::<Home, MOST>::new(), Few::<Option<Flat>, MOST>::new());
+        for number in 0..lists.num_tensors {
+            homes.clear();
+            flats.clear();
+            for index in lists.column(number) {
+                let tensor = match index == number {
+                    true => {
+                        (tensors.read)(index, &mut first)?;
+                        &first
+                    }
+                    false => {
+                        (tensors.read)(index, &mut next)?;
+                        let which = Which::of("tensors", index);
+                        check::require_dtype(which, &next, first.dtype)?;
+                        check::require_shape(which, &next, first.shape())?;
+                        &next
+                    }
+                };
+                let home = home_of(runtime, tensor, own_target(runtime, tensor)?)?;
+                members.add_home(home)?;
+                first_device = first_device.or(home.device());
+                home.device().into_iter().for_each(|device| devices.add(device));
+                homes.push(home)?;
+                flats.push(Flat::of(home, tensor))?;
+            }
+            let root = root_of(homes.iter().copied(), target);
+            if root > 0 {
+                (tensors.read)(number + root * lists.num_tensors, &mut first)?;
+            }
+            self.add(&flats, root, &first)?;
+            let is_own = lists.num_devices == 1 && homes.iter().all(|home| is_at(*home, target));
+            layout.add(&first, is_own)?;
+        }
+        Ok((first_device, devices))
+    }
+
     /// The next column.
     fn add(&mut self, flats: &[Option<Flat>], root: usize, first: &Tensor) -> Result<()> {
         let (number, each) = number_of(first.dtype)?;
@@ -112,84 +178,82 @@ pub fn reduce_add_coalesced<'a>(
     members.add_target(target)?;
     let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
     let mut columns = Columns::with_room(tensors.len, num_tensors)?;
+    let lists = Lists { tensors, num_devices, num_tensors };
+    let (first, mut writers) = columns.read(runtime, lists, target, &mut members, &mut layout)?;
     // For the host the first device adds that has a tensor.
-    let mut adder = target.home().device();
-    let mut writers = Devices::default();
-    let (mut first, mut next) = (Tensor::none(), Tensor::none());
-    let (mut homes, mut flats) = (Few::<Home, MOST>::new(), Few::<Option<Flat>, MOST>::new());
-    for number in 0..num_tensors {
-        homes.clear();
-        flats.clear();
-        for index in (number..tensors.len).step_by(num_tensors) {
-            let tensor = match index == number {
-                true => {
-                    (tensors.read)(index, &mut first)?;
-                    &first
-                }
-                false => {
-                    (tensors.read)(index, &mut next)?;
-                    let which = Which::of("tensors", index);
-                    check::require_dtype(which, &next, first.dtype)?;
-                    check::require_shape(which, &next, first.shape())?;
-                    &next
-                }
-            };
-            let home = home_of(runtime, tensor, own_target(runtime, tensor)?)?;
-            members.add_home(home)?;
-            adder = adder.or(home.device());
-            home.device().into_iter().for_each(|device| writers.add(device));
-            homes.push(home)?;
-            flats.push(Flat::of(home, tensor))?;
-        }
-        let root = root_of(homes.iter().copied(), target);
-        if root > 0 {
-            (tensors.read)(number + root * num_tensors, &mut first)?;
-        }
-        columns.add(&flats, root, &first)?;
-        let is_own = num_devices == 1 && homes.iter().all(|home| is_at(*home, target));
-        layout.add(&first, is_own)?;
-    }
-    let adder = adder.map_or_else(|| runtime.device(CURRENT).map(Device::ordinal), Ok)?;
+    let adder = match target.home().device().or(first) {
+        Some(adder) => adder,
+        None => runtime.device(CURRENT)?.ordinal(),
+    };
     members.add_device(adder)?;
     let team = members.team()?;
-    let mut draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
+    let draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
     if columns.are_flat && num_devices > 1 && matches!(target, Target::Device(..)) {
-        let blocks = layout.allocate(&mut draft, target)?;
-        let mut sums = Vec::new();
-        sums.try_reserve_exact(num_tensors).map_err(|_| NO_ROOM)?;
-        let sources = columns.sources.chunks_exact(num_devices);
-        let all = layout.tensors.iter().zip(&columns.numbers).zip(sources);
-        for ((laid, (number, elements)), sources) in all {
-            let address = layout.slice(&mut draft, target, &blocks, laid)?;
-            let dst = Part { device: adder, address };
-            sums.push(Sum { number: *number, elements: *elements, sources, dst });
-        }
-        let outs = draft.finish()?;
-        add_all(&team, &sums)?;
-        told::tell(&team, OPERATION, |told| {
-            for Sum { number, elements, sources, dst } in &sums {
-                let bytes = elements * number.bytes();
-                let mut read = |part: &Part| {
-                    told.read_range(Home::Device(part.device), part.address, bytes);
-                };
-                sources.iter().for_each(&mut read);
-                told.written_range(Home::Device(dst.device), dst.address, bytes);
-            }
-        });
-        return Ok(outs);
+        return add_flat((&team, adder), &columns, num_devices, (draft, target), &layout);
     }
-    let mut column = Column::with_room(num_devices)?;
-    let mut adding = Adding::with_room(&team, adder, tensors.len, num_tensors)?;
+    let outs = add_any((&team, adder), lists, (draft, target), &layout)?;
+    if matches!(target, Target::Host) {
+        writers.add(adder);
+        wait_for(&team, writers)?;
+    }
+    Ok(outs)
+}
+
+/// Adds columns that lie side by side on devices.
+#[inline(never)]
+fn add_flat<'a>(
+    (team, adder): (&Team<'_>, i32),
+    columns: &Columns,
+    num_devices: usize,
+    (mut draft, target): (Draft<'a>, Target<'_>),
+    layout: &Layout,
+) -> Result<Outs<'a>> {
+    let blocks = layout.allocate(&mut draft, target)?;
+    let mut sums = Vec::new();
+    sums.try_reserve_exact(layout.tensors.len()).map_err(|_| NO_ROOM)?;
+    let sources = columns.sources.chunks_exact(num_devices);
+    let all = layout.tensors.iter().zip(&columns.numbers).zip(sources);
+    for ((laid, (number, elements)), sources) in all {
+        let address = layout.slice(&mut draft, target, &blocks, laid)?;
+        let dst = Part { device: adder, address };
+        sums.push(Sum { number: *number, elements: *elements, sources, dst });
+    }
+    let outs = draft.finish()?;
+    add_all(team, &sums)?;
+    told::tell(team, OPERATION, |told| {
+        for Sum { number, elements, sources, dst } in &sums {
+            let bytes = elements * number.bytes();
+            let mut read = |part: &Part| {
+                told.read_range(Home::Device(part.device), part.address, bytes);
+            };
+            sources.iter().for_each(&mut read);
+            told.written_range(Home::Device(dst.device), dst.address, bytes);
+        }
+    });
+    Ok(outs)
+}
+
+/// Adds columns of any layout, one after the other.
+#[inline(never)]
+fn add_any<'a>(
+    (team, adder): (&Team<'_>, i32),
+    lists: Lists<'_>,
+    (mut draft, target): (Draft<'a>, Target<'_>),
+    layout: &Layout,
+) -> Result<Outs<'a>> {
+    let mut column = Column::with_room(lists.num_devices)?;
+    let mut adding = Adding::new(team, adder);
+    adding.reserve(lists.tensors.len, lists.num_tensors)?;
     let mut moves = Moves::default();
     let mut blocks = None;
     let mut told = Told::begin(OPERATION);
     for (number, laid) in layout.tensors.iter().enumerate() {
-        column.read(runtime, tensors, (number, num_tensors), target)?;
+        column.read(team.runtime(), lists, number, target)?;
         for (home, tensor) in &column.tensors {
-            members::record(&team, *home, tensor)?;
+            members::record(team, *home, tensor)?;
         }
         let (home, first) = &column.tensors[column.root];
-        if num_devices == 1 && is_at(*home, target) {
+        if lists.num_devices == 1 && is_at(*home, target) {
             draft.alias(first)?;
             continue;
         }
@@ -197,27 +261,35 @@ pub fn reduce_add_coalesced<'a>(
             blocks = Some(layout.allocate(&mut draft, target)?);
         }
         let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
-        let out = first.side_by_side(address)?;
-        if let Some(told) = &mut told {
-            column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
-            told.written(target.home(), &out);
-        }
-        match num_devices {
-            1 => moves.add((*home, first), (target.home(), &out))?,
-            _ => adding.item(column.in_order(), (target.home(), &out))?,
-        }
+        add_column(&column, (target, address), (&mut moves, &mut adding), &mut told)?;
     }
     let outs = draft.finish()?;
-    moves.run(&team)?;
+    moves.run(team)?;
     adding.run()?;
     if let Some(told) = &told {
-        told.tell(&team);
-    }
-    if matches!(target, Target::Host) {
-        writers.add(adder);
-        wait_for(&team, writers)?;
+        told.tell(team);
     }
     Ok(outs)
+}
+
+#[inline(never)]
+fn add_column(
+    column: &Column,
+    (target, address): (Target<'_>, u64),
+    (moves, adding): (&mut Moves, &mut Adding<'_, '_>),
+    told: &mut Option<Told>,
+) -> Result<()> {
+    let (home, first) = &column.tensors[column.root];
+    let mut out = Tensor::none();
+    first.side_by_side(address, &mut out)?;
+    if let Some(told) = told {
+        column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
+        told.written(target.home(), &out);
+    }
+    match column.tensors.len() {
+        1 => moves.add((*home, first), (target.home(), &out)),
+        _ => adding.item(column.in_order(), (target.home(), &out)),
+    }
 }
 
 /// The current stream of the device that a tensor says it is on.

@@ -92,6 +92,9 @@ pub struct Worker<'a> {
 /// Devices, streams or tensors of a call that need no host memory.
 pub const MOST: usize = 16;
 
+/// The same of rows, which are large: those of eight devices.
+pub const MOST_ROWS: usize = 8;
+
 /// Pieces of memory of others that a question remembers.
 const KNOWN: usize = 8;
 

@@ -190,11 +190,3 @@ pub fn with_room(count: usize) -> Result<Vec<Piece>> {
 
 /// Ranges of a call.
 pub type Ranges = Few<Range, MOST>;
-
-/// A part of a tensor: `size` elements along a dimension, from `start` on.
-pub fn narrow(tensor: &Tensor, dim: usize, start: i64, size: i64) -> Result<Tensor> {
-    let mut shape = crate::tensor::Sizes::new();
-    shape.fill(tensor.shape().iter().copied())?;
-    shape[dim] = size;
-    tensor.part(start.saturating_mul(tensor.strides()[dim]), &shape)
-}

@@ -136,12 +136,6 @@ pub struct Tensor {
 
 const UNKNOWN: [MaybeUninit<i64>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
 
-fn write(to: &mut [MaybeUninit<i64>], from: &[i64]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        to.write(*from);
-    }
-}
-
 const TOO_LARGE: Error = Error::Invalid(
     "the tensor has more bytes than there are addresses: check its shape, strides and byte_offset",
 );
@@ -166,14 +160,19 @@ impl Tensor {
     /// A view, checked but for whose memory it is.
     pub fn new(parts: Parts<'_>) -> Result<Tensor> {
         let mut tensor = Tensor::none();
-        let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
-        let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };
-        let strides = strides.map(|strides| move |index: usize| strides[index]);
-        tensor.set(head, |index| shape[index], strides)?;
+        tensor.assign(parts)?;
         Ok(tensor)
     }
 
     /// Becomes another view, checked but for whose memory it is; on failure it is none.
+    pub fn assign(&mut self, parts: Parts<'_>) -> Result<()> {
+        let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
+        let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };
+        let strides = strides.map(|strides| move |index: usize| strides[index]);
+        self.set(head, |index| shape[index], strides)
+    }
+
+    /// The same with sizes and strides that are read one by one.
     #[inline]
     pub fn set(
         &mut self,
@@ -229,13 +228,14 @@ impl Tensor {
         Ok(())
     }
 
-    /// A part of it, in the same memory: `elements` further on, and of another shape, which fits there.
-    pub fn part(&self, elements: i64, shape: &[i64]) -> Result<Tensor> {
-        let (mut part, mut bits) = (*self, 0);
-        part.numel = numel(shape)?;
-        write(&mut part.shape[..self.ndim], shape);
-        part.is_compact = part.finds_compact();
-        if part.numel > 0 {
+    /// Becomes a part of itself, in the same memory: `size` elements along a dimension, from `start` on.
+    pub fn narrow(&mut self, dim: usize, start: i64, size: i64) -> Result<()> {
+        self.shape[dim].write(size);
+        self.numel = numel(self.shape())?;
+        self.is_compact = self.finds_compact();
+        let mut bits = 0;
+        if self.numel > 0 {
+            let elements = start.saturating_mul(self.strides()[dim]);
             bits = i128::from(elements) * i128::from(self.dtype.element_bits());
         }
         if bits.rem_euclid(8) != 0 {
@@ -244,17 +244,14 @@ impl Tensor {
             ));
         }
         // Inside the tensor, whose range was checked.
-        part.address = self.address.wrapping_add((bits / 8) as u64);
-        Ok(part)
+        self.address = self.address.wrapping_add((bits / 8) as u64);
+        Ok(())
     }
 
-    /// Another of its shape elsewhere, whose elements lie side by side.
-    pub fn side_by_side(&self, address: u64) -> Result<Tensor> {
-        let mut strides = [0; MAX_DIMS];
-        compact(self.shape(), &mut strides);
-        let (shape, strides) = (self.shape(), Some(&strides[..self.ndim]));
-        let (dtype, place) = (self.dtype, self.place);
-        Tensor::new(Parts { data: address, byte_offset: 0, place, dtype, shape, strides })
+    /// `other` becomes one of its shape elsewhere, whose elements lie side by side.
+    pub fn side_by_side(&self, address: u64, other: &mut Tensor) -> Result<()> {
+        let (dtype, place, shape) = (self.dtype, self.place, self.shape());
+        other.assign(Parts { data: address, byte_offset: 0, place, dtype, shape, strides: None })
     }
 
     /// The same view, of memory that starts at its first element.
@@ -262,12 +259,14 @@ impl Tensor {
         Tensor { data: if self.data == 0 { 0 } else { self.address }, ..*self }
     }
 
-    /// Its memory, seen in another way that was checked.
-    pub fn reshaped(&self, shape: &[i64], strides: &[i64]) -> Result<Tensor> {
-        let (dtype, place) = (self.dtype, self.place);
-        let (data, strides) = (self.address, Some(strides));
-        let view = Tensor::new(Parts { data, byte_offset: 0, place, dtype, shape, strides })?;
-        Ok(Tensor { data: self.data, read_only: self.read_only, ..view })
+    /// A tensor without dimensions becomes the same with one.
+    #[inline(never)]
+    pub fn require_dimension(&mut self) {
+        if self.ndim == 0 {
+            self.ndim = 1;
+            self.shape[0].write(1);
+            self.strides[0].write(1);
+        }
     }
 
     /// Sizes, the slowest dimension first.

@@ -122,6 +122,7 @@ fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
 
 /// Strides of PyTorch's copy on another device, or in another type: as they are where the elements lie side by side, else so
 /// that they do, in the same order, and with what repeats written out.
+#[inline(never)]
 pub fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
     copy.copy_from_slice(strides);
     if Dims::of(shape, strides).is_dense() {

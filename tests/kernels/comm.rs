@@ -143,7 +143,7 @@ proptest! {
         let bytes: u64 = shapes.iter().map(|shape| (shape.0 + 60) * (shape.1 + 1)).sum();
         let (starts, bytes) = places(&odds, bytes as usize);
         let mut place = Place::new(bytes);
-        let mut table = Table::new(Kernel::Rows, 1);
+        let mut table = Table::new(Kernel::Rows, 1).unwrap();
         let (mut from, mut to, mut copies) = (starts[0] as u64, starts[1] as u64, Vec::new());
         for (width, rows, gap, other_gap, even) in &shapes {
             let even = |pitch: u64| if *even { pitch.next_multiple_of(16) } else { pitch };
@@ -170,7 +170,7 @@ proptest! {
             (0..5u32, prop::collection::vec((1..6u64, 0..3i64, any::<bool>()), 0..5)), 1..8),
         grid in prop::option::of(1..9u32),
     ) {
-        let mut table = Table::new(Kernel::Strided, 1);
+        let mut table = Table::new(Kernel::Strided, 1).unwrap();
         let each = 1 << 15;
         let mut place = Place::new(2 * each * pieces.len());
         let mut copies = Vec::new();

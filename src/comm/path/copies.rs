@@ -166,8 +166,6 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
     }
 }
 
-// Out of line: only those that launch have a table on their stack.
-#[inline(never)]
 fn by_kernel<'r>(
     team: &Team,
     worker: Worker,
@@ -176,7 +174,7 @@ fn by_kernel<'r>(
 ) -> Result<()> {
     let mut parts = rows.filter(|rows| rows.bytes() > 0).flat_map(|rows| rows.parts()).peekable();
     while parts.peek().is_some() {
-        let mut table = Table::new(Kernel::Rows, bytes);
+        let mut table = Table::new(Kernel::Rows, bytes)?;
         while parts.next_if(|part| table.add_rows(part)).is_some() {}
         table.launch(team, worker.stream)?;
     }

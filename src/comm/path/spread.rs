@@ -7,7 +7,7 @@
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
 use super::{Block, Part, Piece, Rows, all_devices, chain, copies, in_order};
-use crate::comm::team::{Devices, MOST, Team, Worker};
+use crate::comm::team::{Devices, MOST, MOST_ROWS, Team, Worker};
 use crate::error::Result;
 use crate::few::Few;
 
@@ -39,7 +39,7 @@ fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
             false => chain::broadcast(team, bytes, src, dsts),
         };
     }
-    let mut rows = Few::<Rows, MOST>::new();
+    let mut rows = Few::<Rows, MOST_ROWS>::new();
     rows.fill(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)))?;
     copies(team, &rows)
 }

@@ -77,15 +77,15 @@ impl Shape {
     }
 
     /// Calls `body` with parts of at most [`MOST_ITEMS`] elements, and how far they are from the
-    /// first.
+    /// first. Cut in place: a copy for each dimension would take too much of the stack.
     fn for_each_part(
-        mut self,
+        &mut self,
         (src, dst): (u64, u64),
         body: &mut dyn FnMut(&Shape, u64, u64) -> Result<()>,
     ) -> Result<()> {
         let elements = self.elements();
         if elements <= MOST_ITEMS {
-            return if elements == 0 { Ok(()) } else { body(&self, src, dst) };
+            return if elements == 0 { Ok(()) } else { body(self, src, dst) };
         }
         // The slowest one is cut; alone it may be too long for one table all the same.
         let last = self.len - 1;
@@ -94,14 +94,12 @@ impl Shape {
         let mut at = 0;
         while at < size {
             self.dims[last].0 = most.min(size - at);
+            self.len = if self.dims[last].0 == 1 { last } else { last + 1 };
             let moved = |start: u64, step: i64| start.wrapping_add(at.wrapping_mul(step as u64));
-            let mut part = self;
-            if part.dims[last].0 == 1 {
-                part.len -= 1;
-            }
-            part.for_each_part((moved(src, from), moved(dst, to)), body)?;
+            self.for_each_part((moved(src, from), moved(dst, to)), body)?;
             at += most;
         }
+        (self.dims[last].0, self.len) = (size, last + 1);
         Ok(())
     }
 }
@@ -149,7 +147,7 @@ fn by_kernel<'s>(
     pieces: impl Iterator<Item = &'s Strided<'s>>,
     bytes: u64,
 ) -> Result<()> {
-    let empty = || Table::boxed(Kernel::Strided, bytes);
+    let empty = || Table::new(Kernel::Strided, bytes);
     let mut table = empty()?;
     for piece in pieces {
         let places = (piece.src.address, piece.dst.address);
@@ -163,4 +161,28 @@ fn by_kernel<'s>(
         })?;
     }
     if table.is_empty() { Ok(()) } else { table.launch(team, worker.stream) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Part;
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_table_is_cut() {
+        let dims = [(1 << 29, 16, 16), (3, 1 << 40, 1 << 41), (2, 1 << 44, 1 << 45)];
+        let part = Part { device: 0, address: 0 };
+        let mut shape = Shape::new(&Strided { src: part, dst: part, element: 16, dims: &dims });
+        let mut found = Vec::new();
+        let mut note = |part: &Shape, src, dst| {
+            assert_eq!(dst, 2 * src);
+            found.push((src, part.elements()));
+            Ok(())
+        };
+        shape.for_each_part((0, 0), &mut note).unwrap();
+        let (two, one, next) = (1 << 30, 1 << 29, 1 << 44);
+        let third = 2 << 40;
+        assert_eq!(found, [(0, two), (third, one), (next, two), (next + third, one)]);
+        assert_eq!(shape.dims(), dims);
+    }
 }

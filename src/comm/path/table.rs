@@ -77,17 +77,9 @@ pub struct Table {
 }
 
 impl Table {
-    /// Nothing yet; `bytes` will be moved in all, which decides how the work is cut.
-    pub fn new(kernel: Kernel, bytes: u64) -> Table {
-        let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
-        let tile = u64::from(BLOCK) * each;
-        let words = [const { MaybeUninit::uninit() }; MANY];
-        let (entries, places, apart) = (0, 0, 0);
-        Table { kernel, words, end: 2, entries, places, apart, tile, tiles: 0, used: 0 }
-    }
-
-    /// The same in host memory: it is large, and made deep in a call.
-    pub fn boxed(kernel: Kernel, bytes: u64) -> Result<Box<Table>> {
+    /// Nothing yet; `bytes` will be moved in all, which decides how the work is cut. In host memory: it is large,
+    /// and made deep in a call.
+    pub fn new(kernel: Kernel, bytes: u64) -> Result<Box<Table>> {
         let write = |place| {
             let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
             write_fields!(place, Table {
@@ -113,7 +105,7 @@ impl Table {
         first: u64,
         others: impl Iterator<Item = u64>,
     ) -> Result<Box<Table>> {
-        let mut table = Table::boxed(Kernel::Spread, bytes)?;
+        let mut table = Table::new(Kernel::Spread, bytes)?;
         for other in others {
             let distance = other.wrapping_sub(first);
             table.write([distance]);
@@ -131,7 +123,7 @@ impl Table {
 
     /// Of sums of so many.
     pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Result<Box<Table>> {
-        let mut table = Table::boxed(Kernel::Sum(number), bytes)?;
+        let mut table = Table::new(Kernel::Sum(number), bytes)?;
         table.places = sources as u32;
         Ok(table)
     }

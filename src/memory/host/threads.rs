@@ -93,6 +93,7 @@ extern "C" fn touch_part(part: *mut c_void) -> *mut c_void {
 }
 
 /// Touches every page of fresh memory, by several threads where they can be had.
+#[inline(never)]
 pub fn touch(base: usize, bytes: usize, num_threads: usize) {
     let num_threads = num_threads.clamp(1, MOST_THREADS);
     let share = bytes.div_ceil(num_threads).next_multiple_of(PAGE);
