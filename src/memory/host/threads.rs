@@ -2,7 +2,7 @@
 //! ahead. Made without host memory of Rust's, whose own threads abort where there is none.
 
 use super::source::PAGE;
-use crate::sync::{self, AtomicU32, Ordering};
+use crate::sync::{self, AtomicU32, AtomicUsize, Ordering};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,24 +71,35 @@ pub(crate) fn join(thread: libc::pthread_t) {
     unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
 }
 
-#[derive(Clone, Copy)]
-struct Part {
+/// Fresh memory, in shares of whole pages, each for the thread that takes it first.
+struct Shares {
     base: usize,
     bytes: usize,
+    each: usize,
+    /// Where the next share begins.
+    next: AtomicUsize,
 }
 
-impl Part {
-    fn touch(self) {
-        for offset in (0..self.bytes).step_by(PAGE) {
-            // SAFETY: inside the mapping, which nobody else uses yet.
-            unsafe { ((self.base + offset) as *mut u8).write_volatile(0) };
+impl Shares {
+    /// Touches every page of shares until all are taken.
+    fn touch(&self) {
+        loop {
+            // Relaxed: each gets another value, and who touched what does not matter before the join.
+            let from = self.next.fetch_add(self.each, Ordering::Relaxed);
+            if from >= self.bytes {
+                return;
+            }
+            for offset in (from..self.bytes.min(from + self.each)).step_by(PAGE) {
+                // SAFETY: inside the mapping, which nobody else uses yet.
+                unsafe { ((self.base + offset) as *mut u8).write_volatile(0) };
+            }
         }
     }
 }
 
-extern "C" fn touch_part(part: *mut c_void) -> *mut c_void {
-    // SAFETY: a part that outlives this thread.
-    unsafe { *part.cast::<Part>() }.touch();
+extern "C" fn touch_shares(shares: *mut c_void) -> *mut c_void {
+    // SAFETY: they outlive this thread.
+    unsafe { &*shares.cast::<Shares>() }.touch();
     std::ptr::null_mut()
 }
 
@@ -96,25 +107,17 @@ extern "C" fn touch_part(part: *mut c_void) -> *mut c_void {
 #[inline(never)]
 pub fn touch(base: usize, bytes: usize, num_threads: usize) {
     let num_threads = num_threads.clamp(1, MOST_THREADS);
-    let share = bytes.div_ceil(num_threads).next_multiple_of(PAGE);
-    let mut parts = [Part { base: 0, bytes: 0 }; MOST_THREADS];
-    for (index, part) in parts.iter_mut().enumerate().take(num_threads) {
-        let from = (index * share).min(bytes);
-        *part = Part { base: base + from, bytes: share.min(bytes - from) };
+    let each = bytes.div_ceil(num_threads).next_multiple_of(PAGE);
+    let shares = Shares { base, bytes, each, next: AtomicUsize::new(0) };
+    let argument = std::ptr::from_ref(&shares).cast_mut().cast::<c_void>();
+    let others = bytes.div_ceil(each.max(1)).saturating_sub(1);
+    let (mut threads, mut started) = ([0; MOST_THREADS], 0);
+    for thread in (0..others).map_while(|_| start(touch_shares, argument)) {
+        threads[started] = thread;
+        started += 1;
     }
-    let mut threads = [None; MOST_THREADS];
-    for index in 1..num_threads {
-        if parts[index].bytes > 0 {
-            let argument = std::ptr::from_mut(&mut parts[index]).cast::<c_void>();
-            threads[index] = start(touch_part, argument);
-        }
-    }
-    for (part, thread) in parts.iter().zip(&threads) {
-        if thread.is_none() {
-            part.touch();
-        }
-    }
-    threads.into_iter().flatten().for_each(join);
+    shares.touch();
+    threads[..started].iter().for_each(|thread| join(*thread));
 }
 
 /// Says that the thread is to end.
