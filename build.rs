@@ -92,9 +92,9 @@ fn architectures() -> io::Result<()> {
 fn main() -> io::Result<()> {
     compress()?;
     architectures()?;
-    println!("cargo::rerun-if-changed=src/thread.c");
+    println!("cargo::rerun-if-changed=src/base/thread.c");
     cc::Build::new()
-        .file("src/thread.c")
+        .file("src/base/thread.c")
         .flag("-fvisibility=hidden")
         .std("c11")
         .compile("tcuda_thread");

@@ -1,65 +1,26 @@
 //! All of `torch.cuda` as one small C library.
 //!
-//! Two floors, one door, one seam (ARCHITECTURE.md): the core (the modules here) knows nothing of C;
-//! [`ffi`] translates and decides nothing; only [`driver`] knows how a GPU is reached.
+//! The folders are layers: each imports only folders below it (`tests/layers.rs` has the order, and
+//! `tests/layers.allow` what is left to cut). [`ffi`] translates between C and the rest and decides
+//! nothing; only [`driver`] knows how a GPU is reached; [`runtime`] puts everything together.
 
-pub mod blas;
-pub mod brief;
-pub mod callback;
-pub mod comm;
-pub mod communicator;
-pub mod copy;
-mod current;
-pub mod device;
+pub mod base;
+pub mod collectives;
 pub mod driver;
-pub mod environment;
-pub mod epoch;
-pub mod error;
-pub mod event;
-pub mod external;
-pub mod farewell;
-pub mod few;
 pub mod ffi;
-pub mod file;
-pub mod fill;
-mod foreign;
+pub mod gpu;
 pub mod graph;
-#[cfg(any(test, feature = "host_faults"))]
-pub mod host_faults;
-mod image;
+pub mod interop;
 pub mod ipc;
 pub mod jit;
-pub mod kernels;
-pub mod life;
-pub mod lifetime;
-pub mod lock;
-pub mod log;
 pub mod memory;
-pub mod monitor;
-pub mod nvtx;
-pub mod once;
-mod place;
-pub mod profiler;
-pub mod progress;
+pub mod nccl;
+pub mod observe;
+pub mod ops;
+pub mod profiling;
 pub mod random;
-pub mod rank;
-pub mod reserve;
-pub mod retired;
 pub mod runtime;
 pub mod sanitizer;
-mod selection;
-mod shared;
-mod side;
-pub mod stderr;
-pub mod stream;
-pub mod sync;
-pub mod sync_debug;
+pub mod sim;
+pub mod telemetry;
 pub mod tensor;
-pub mod text;
-pub mod thread;
-pub mod told;
-pub mod torch;
-pub mod turn;
-pub mod waiting;
-pub mod waits;
-pub mod watch;

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tcuda::fill::{self, BLOCK, FillPlan};
+use tcuda::ops::fill::{self, BLOCK, FillPlan};
 
 #[path = "kernels/comm.rs"]
 mod comm;

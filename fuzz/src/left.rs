@@ -2,9 +2,9 @@
 //! host memory of the library.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tcuda::driver::sim::{LiveObjects, live_objects};
+use tcuda::sim::{LiveObjects, live_objects};
 use tcuda::driver::{Call, inject};
-use tcuda::host_faults::{self, Stage};
+use tcuda::base::host_faults::{self, Stage};
 
 /// What the last shutdown left.
 #[derive(Clone, Copy, Default)]

@@ -6,7 +6,8 @@ use crate::input::Input;
 use std::ffi::c_void;
 use std::ptr;
 use tcuda::driver::sys::*;
-use tcuda::driver::{Driver, code, sim};
+use tcuda::driver::{Driver, code};
+use tcuda::sim;
 
 const GRANULE: usize = 2 << 20;
 /// Granules of the reservation.

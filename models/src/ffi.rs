@@ -2,7 +2,7 @@
 
 /// As much of the boundary as handles need.
 pub mod boundary {
-    use crate::thread::{self, Inside};
+    use crate::base::thread::{self, Inside};
 
     /// A call that is inside the library.
     pub struct Call {

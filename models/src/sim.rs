@@ -1,12 +1,12 @@
 //! The queues of the simulated machine's streams, and as much of the machine as they name.
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::base::sync::{Mutex, MutexGuard};
 use queue::{Action, Kind, Operation, Point, Stream};
 use std::sync::Arc;
 
 #[allow(dead_code, reason = "the machine's calls use more of it")]
 #[allow(clippy::arc_with_non_send_sync, reason = "loom's threads are no threads of the machine")]
-#[path = "../../src/driver/sim/queue.rs"]
+#[path = "../../src/sim/queue.rs"]
 mod queue;
 
 mod copy {

@@ -1,7 +1,7 @@
 //! The twin of a model: the same with a bug planted, which must be found. Each runs in a process of its
 //! own, because what a found bug leaves behind may not unwind.
 
-use crate::sync::{Bug, with_bug};
+use crate::base::sync::{Bug, with_bug};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,11 +4,11 @@
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::explore;
-use tcuda_models::lock::Lock;
-use tcuda_models::memory::arena_lock::ArenaLock;
-use tcuda_models::rank::Rank;
-use tcuda_models::sync::{Bug, UnsafeCell};
-use tcuda_models::thread::{enter, leave, register};
+use tcuda_models::base::lock::Lock;
+use tcuda_models::memory::arena::arena_lock::ArenaLock;
+use tcuda_models::base::rank::Rank;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
+use tcuda_models::base::thread::{enter, leave, register};
 use tcuda_models::twin::fails;
 
 struct Arena {

@@ -5,13 +5,13 @@ use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tcuda_models::explore;
-use tcuda_models::memory::arena_lock::ArenaLock;
-use tcuda_models::memory::books::{GuardedBooks, Member};
-use tcuda_models::memory::stats::{
+use tcuda_models::memory::arena::arena_lock::ArenaLock;
+use tcuda_models::memory::stats::device_stats::{GuardedBooks, Member};
+use tcuda_models::memory::stats::ledger::{
     ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, Statistics, change_of, only,
 };
-use tcuda_models::retired::Reclaimable;
-use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::base::retired::Reclaimable;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
 /// What is true: the sum of all accounts at every moment, and its highest value. Not of loom's
@@ -188,11 +188,11 @@ fn inside(bodies: &'static [Body]) {
     explore(2, many, move || {
         let device = Device::new(KINDS);
         let call = |device: &Device, body: Body| {
-            tcuda_models::thread::register();
-            let inside = tcuda_models::thread::enter();
+            tcuda_models::base::thread::register();
+            let inside = tcuda_models::base::thread::enter();
             body(device);
             drop(inside);
-            tcuda_models::thread::leave();
+            tcuda_models::base::thread::leave();
         };
         let (last, others) = bodies.split_last().unwrap();
         let others: Vec<_> = others

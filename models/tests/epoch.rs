@@ -3,10 +3,10 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Members, Presence};
 use tcuda_models::explore;
-use tcuda_models::retired::{Reclaimable, Retired};
-use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering};
+use tcuda_models::base::retired::{Reclaimable, Retired};
+use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering};
 use tcuda_models::twin::fails;
 
 /// Something that a reader looks at and its owner ends; loom tells when the two meet.

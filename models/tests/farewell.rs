@@ -4,8 +4,8 @@
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::explore;
-use tcuda_models::farewell::{Farewell, Standing};
-use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::gpu::external_life::{Farewell, Standing};
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
 /// The number of the event.

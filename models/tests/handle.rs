@@ -5,8 +5,8 @@ use loom::sync::Arc;
 use tcuda_models::explore;
 use tcuda_models::ffi::boundary::Call;
 use tcuda_models::ffi::handle::Table;
-use tcuda_models::sync::{AtomicUsize, Bug, Ordering, UnsafeCell};
-use tcuda_models::thread;
+use tcuda_models::base::sync::{AtomicUsize, Bug, Ordering, UnsafeCell};
+use tcuda_models::base::thread;
 use tcuda_models::twin::fails;
 
 /// An object with its name, which its end takes away.

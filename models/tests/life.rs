@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tcuda_models::explore;
 use tcuda_models::ffi::boundary::Call;
 use tcuda_models::ffi::handle::Table;
-use tcuda_models::life::Life;
-use tcuda_models::sync::{self, Bug, UnsafeCell};
-use tcuda_models::thread;
+use tcuda_models::base::lifecycle::Life;
+use tcuda_models::base::sync::{self, Bug, UnsafeCell};
+use tcuda_models::base::thread;
 use tcuda_models::twin::fails;
 
 /// A driver, or a runtime: what calls look at, and its end takes away.

@@ -4,9 +4,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::explore;
-use tcuda_models::lock::Lock;
-use tcuda_models::rank::Rank;
-use tcuda_models::sync::Bug;
+use tcuda_models::base::lock::Lock;
+use tcuda_models::base::rank::Rank;
+use tcuda_models::base::sync::Bug;
 use tcuda_models::twin::fails;
 
 struct Counter {

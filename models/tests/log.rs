@@ -3,10 +3,10 @@
 use loom::sync::Arc;
 use std::fmt;
 use tcuda_models::explore;
-use tcuda_models::log::{self, Level, Listener, TakesLines};
-use tcuda_models::retired::Reclaimable;
-use tcuda_models::sync::{Bug, UnsafeCell};
-use tcuda_models::thread;
+use tcuda_models::base::log::{self, Level, Listener, TakesLines};
+use tcuda_models::base::retired::Reclaimable;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
+use tcuda_models::base::thread;
 use tcuda_models::twin::fails;
 
 /// A sink whose data ends with it.

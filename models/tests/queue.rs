@@ -6,7 +6,7 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Mutex;
 use tcuda_models::explore;
 use tcuda_models::sim::{Place, Queue};
-use tcuda_models::sync::{Bug, UnsafeCell};
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
 /// A stream, and memory that its operations use.

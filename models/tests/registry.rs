@@ -3,10 +3,10 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Members, Presence};
 use tcuda_models::explore;
-use tcuda_models::memory::registry::Registry;
-use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
+use tcuda_models::memory::arena::registry::Registry;
+use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
 
 const FIRST: u64 = 0x1000;

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::explore;
 use tcuda_models::ffi::slot::Slot;
-use tcuda_models::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
+use tcuda_models::base::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
 use tcuda_models::twin::fails;
 
 fn object(number: usize) -> *mut u32 {

@@ -2,10 +2,10 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Members, Presence};
 use tcuda_models::explore;
-use tcuda_models::retired::{Reclaimable, Retired};
-use tcuda_models::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
+use tcuda_models::base::retired::{Reclaimable, Retired};
+use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
 
 struct World {

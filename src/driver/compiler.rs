@@ -2,8 +2,9 @@
 //! simulated machine.
 
 use super::library::LoadError;
-use super::{Driver, nvrtc, sim};
-use crate::waiting;
+use super::{Driver, nvrtc};
+use crate::base::waiting;
+use crate::sim;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -114,7 +115,7 @@ pub enum Failure {
     NoCompiler,
     /// The compiler could not run.
     #[error("the host's C++ compiler cannot be used: {what} failed (errno {code}){}",
-        crate::error::descriptor_hint(*.code))]
+        crate::base::error::descriptor_hint(*.code))]
     Host {
         /// What was tried.
         what: &'static str,
@@ -134,7 +135,7 @@ impl Driver {
             return nvrtc::compile(program);
         }
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::host_faults::theirs();
+        let _theirs = crate::base::host_faults::theirs();
         sim::compile(program)
     }
 

@@ -1,8 +1,8 @@
 //! cuBLAS: the few calls by which a handle is made ready. Opened at its first use, never closed.
 
 use super::library::{Library, LoadError, Spec};
-use crate::once::Once;
-use crate::rank::Rank;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
 use std::ffi::{c_int, c_void};
 
 /// Stands for cublasContext, to which a cublasHandle_t points.
@@ -124,7 +124,7 @@ fn suits(library: &Library, driver_version: i32) -> bool {
 
 /// cuBLAS, opened now if it was not.
 pub fn get(is_simulated: bool, driver_version: i32) -> Result<&'static Cublas, Failure> {
-    if is_simulated && crate::environment::value(LIBRARY.variable).is_none() {
+    if is_simulated && crate::base::environment::value(LIBRARY.variable).is_none() {
         return Err(Failure::NotSimulated);
     }
     let cublas = CUBLAS.get_or_try_init(|| {

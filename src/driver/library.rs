@@ -6,7 +6,7 @@
 //!
 //! Nothing here aborts when memory is short: reasons are copied fallibly, and bounded.
 
-use crate::environment;
+use crate::base::environment;
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::ptr::NonNull;
@@ -117,7 +117,7 @@ impl Library {
     fn load(name: &CStr, flags: c_int) -> Option<Library> {
         // Local: our choice of library must not decide how other libraries' symbols are bound.
         let flags = flags | libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        let _waiting = crate::waiting::begin();
+        let _waiting = crate::base::waiting::begin();
         // SAFETY: `name` is NUL-terminated; the library's constructors are trusted, as a driver is.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
         NonNull::new(handle).map(|handle| Library { handle })

@@ -4,14 +4,13 @@
 pub mod compiler;
 pub mod cublas;
 pub mod cuda;
-#[cfg(debug_assertions)]
-mod held;
 pub mod inject;
 pub mod library;
+#[cfg(debug_assertions)]
+mod lock_rules;
 pub mod nccl;
 pub mod nvml;
 pub mod nvrtc;
-pub mod sim;
 pub mod table;
 pub mod telemetry;
 
@@ -139,7 +138,7 @@ impl Driver {
     pub fn new(name: &'static str, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
         let is_simulated = name == "sim";
-        let repeats = is_simulated && !sim::goes_by_time();
+        let repeats = is_simulated && !crate::sim::goes_by_time();
         Driver { table, name, is_simulated, repeats, counts }
     }
 

@@ -5,8 +5,8 @@
 //! where the calls of the machine are. On a GPU that one is refused.
 
 use super::library::{Library, LoadError, Spec, Text};
-use crate::once::Once;
-use crate::rank::Rank;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 
@@ -272,7 +272,7 @@ pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
         (true, None) => Err(Failure::OnSimulatedMachine),
         (true, Some(tell)) => {
             // SAFETY: by its name it is the function that is meant here; any thread, any time.
-            match unsafe { tell(Some(super::sim::function)) } {
+            match unsafe { tell(Some(crate::sim::function)) } {
                 0 => Ok(functions),
                 _ => Err(Failure::OnSimulatedMachine),
             }

@@ -2,8 +2,8 @@
 
 use super::library::{Library, LoadError, Spec};
 use super::telemetry::{Memory, Rates};
-use crate::once::Once;
-use crate::rank::Rank;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::{self, Write};
 

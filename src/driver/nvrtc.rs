@@ -3,8 +3,8 @@
 use super::Table;
 use super::compiler::{Failure, Image, Log, NvrtcError, Program};
 use super::library::{Library, Spec};
-use crate::once::Once;
-use crate::rank::Rank;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};

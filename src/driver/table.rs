@@ -5,7 +5,8 @@
 //! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
 
 use super::{CudaResult, Driver, inject};
-use crate::{progress, sync_debug, thread, waiting};
+use crate::base::{progress, thread, waiting};
+use crate::gpu::sync_debug;
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -86,7 +87,7 @@ macro_rules! driver_calls {
                     return Err(super::CudaError::missing(stringify!($name)));
                 };
                 #[cfg(debug_assertions)]
-                super::held::check(Call::$name);
+                crate::driver::lock_rules::check(Call::$name);
                 self.count_call(Call::$name);
                 if const { sync_debug::waits(Call::$name) } {
                     // A driver need not notice: it may wait for the very function that calls it.
@@ -106,7 +107,7 @@ macro_rules! driver_calls {
                         }
                     }
                     #[cfg(any(test, feature = "host_faults"))]
-                    let _theirs = crate::host_faults::theirs();
+                    let _theirs = crate::base::host_faults::theirs();
                     // SAFETY: the caller's promise.
                     let code = unsafe { function($($arg),*) };
                     if const { super::tells(Call::$name) } && code == super::code::SUCCESS {

@@ -1,7 +1,7 @@
 //! What NVML measures. Values that only a whole board has are those of the board, also for a part of it.
 
 use super::nvml::{Failure, Handle, Place, Read, ReadOf, check, functions};
-use crate::waiting;
+use crate::base::waiting;
 use std::ffi::c_uint;
 
 /// nvmlUtilization_t

@@ -2,13 +2,13 @@
 //! thread's last error, and raw pointers become references.
 
 use super::status::{record, status_of, tcuda_status};
-use crate::brief;
-use crate::error::{Error, Result, note_refused};
-use crate::nvtx::own;
+use crate::base::brief;
+use crate::base::error::{Error, Result, note_refused};
+use crate::base::text::Text;
+use crate::base::thread::{self, Inside};
+use crate::base::waiting;
+use crate::profiling::nvtx::own;
 use crate::runtime::{self, Runtime};
-use crate::text::Text;
-use crate::thread::{self, Inside};
-use crate::waiting;
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::{self, Write};

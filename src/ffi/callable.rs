@@ -8,16 +8,16 @@ use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
 use super::stream::{borrow, optional, tcuda_stream};
 use super::tensor::{EMPTY, lent, tcuda_tensor, view};
-use crate::callback;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::thread;
+use crate::base::waiting;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
-use crate::graph::statics::Static;
+use crate::graph::static_buffers::Static;
+use crate::ops::callback;
 use crate::runtime;
-use crate::stream::Stream;
-use crate::sync_debug;
 use crate::tensor::{Place, Tensor};
-use crate::thread;
-use crate::waiting;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
         for sample in plans.iter().flat_map(|plan| &plan.samples) {
             sample.require_on(runtime)?;
         }
-        let device = device.unwrap_or(crate::device::CURRENT);
+        let device = device.unwrap_or(crate::gpu::device::CURRENT);
         // What may fail for want of memory comes first: what is captured is not lost then.
         let mut handles = Vec::new();
         handles.try_reserve_exact(count).map_err(|_| NO_ROOM)?;

@@ -4,12 +4,13 @@ use super::boundary::{Call, boundary};
 use super::status::tcuda_status;
 use super::stream::{required, tcuda_stream};
 use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor};
-use crate::comm::outs::Outs;
-use crate::comm::team::MOST;
-use crate::comm::{self, Split, Tensors};
-use crate::error::{Error, Result};
-use crate::few::Few;
-use crate::stream::Stream;
+use crate::base::error::{Error, Result};
+use crate::base::inline_vec::Few;
+use crate::collectives;
+use crate::collectives::outputs::Outs;
+use crate::collectives::team::MOST;
+use crate::collectives::{Split, Tensors};
+use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
 
 /// A list of the host's must be there unless it is empty, and have addresses.
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast(
         let mut viewed = Tensor::none();
         read_view(&mut viewed, src, "src")?;
         let devices = numbers(devices, count, "devices")?;
-        outs.set(comm::broadcast(call.runtime()?, &viewed, &devices)?);
+        outs.set(collectives::broadcast(call.runtime()?, &viewed, &devices)?);
         Ok(())
     })
 }
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_into(
         let mut viewed = Tensor::none();
         read_view(&mut viewed, src, "src")?;
         let read = writables(outs, count, "outs")?;
-        comm::broadcast_into(call.runtime()?, &viewed, Tensors { len: count, read: &read })
+        collectives::broadcast_into(call.runtime()?, &viewed, Tensors { len: count, read: &read })
     })
 }
 
@@ -209,8 +210,12 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
         let read = views(tensors, num_tensors, "tensors")?;
         let devices = numbers(devices, num_devices, "devices")?;
         let tensors = Tensors { len: num_tensors, read: &read };
-        let made =
-            comm::broadcast_coalesced(call.runtime()?, tensors, &devices, buffer_bytes as u64)?;
+        let made = collectives::broadcast_coalesced(
+            call.runtime()?,
+            tensors,
+            &devices,
+            buffer_bytes as u64,
+        )?;
         outs.set(made);
         Ok(())
     })
@@ -241,7 +246,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
         let out = places(out, 1, "out")?;
         let read = views(tensors, count, "tensors")?;
         let tensors = Tensors { len: count, read: &read };
-        out.set(comm::reduce_add(call.runtime()?, tensors, destination)?);
+        out.set(collectives::reduce_add(call.runtime()?, tensors, destination)?);
         Ok(())
     })
 }
@@ -264,7 +269,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_into(
         let mut viewed = Tensor::none();
         read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        comm::reduce_add_into(call.runtime()?, tensors, &viewed)
+        collectives::reduce_add_into(call.runtime()?, tensors, &viewed)
     })
 }
 
@@ -293,7 +298,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_coalesced(
         let len = total(num_devices, num_tensors)?;
         let read = views(tensors, len, "tensors")?;
         let tensors = Tensors { len, read: &read };
-        outs.set(comm::reduce_add_coalesced(
+        outs.set(collectives::reduce_add_coalesced(
             call.runtime()?,
             tensors,
             num_devices,
@@ -340,7 +345,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter(
         };
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: sizes.as_deref(), dim, streams: &streams };
-        outs.set(comm::scatter(call.runtime()?, &viewed, &devices, split)?);
+        outs.set(collectives::scatter(call.runtime()?, &viewed, &devices, split)?);
         Ok(())
     })
 }
@@ -370,7 +375,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: None, dim, streams: &streams };
         let outs = Tensors { len: count, read: &read };
-        comm::scatter_into(call.runtime()?, &viewed, outs, split)
+        collectives::scatter_into(call.runtime()?, &viewed, outs, split)
     })
 }
 
@@ -397,7 +402,7 @@ pub unsafe extern "C" fn tcuda_comm_gather(
         let out = places(out, 1, "out")?;
         let read = views(tensors, count, "tensors")?;
         let tensors = Tensors { len: count, read: &read };
-        out.set(comm::gather(call.runtime()?, tensors, dim, destination)?);
+        out.set(collectives::gather(call.runtime()?, tensors, dim, destination)?);
         Ok(())
     })
 }
@@ -421,6 +426,6 @@ pub unsafe extern "C" fn tcuda_comm_gather_into(
         let mut viewed = Tensor::none();
         read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        comm::gather_into(call.runtime()?, tensors, dim, &viewed)
+        collectives::gather_into(call.runtime()?, tensors, dim, &viewed)
     })
 }

@@ -5,12 +5,14 @@ use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use super::tensor::{tcuda_tensor, view, writable};
-use crate::communicator::verbs::{ReduceOp, Request, Verb};
-use crate::communicator::{self, Communicator, group};
-use crate::driver::nccl::{self, UniqueId};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::shared::Shared;
+use crate::driver::nccl as driver_nccl;
+use crate::driver::nccl::UniqueId;
+use crate::nccl;
+use crate::nccl::verbs::{ReduceOp, Request, Verb};
+use crate::nccl::{Communicator, group};
 use crate::runtime;
-use crate::shared::Shared;
 use crate::tensor::Tensor;
 
 /// One rank of a group of processes and devices that work together by NCCL.
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn tcuda_nccl_version(
     boundary(|_| {
         let (major, minor) = (out(major, "major")?, out(minor, "minor")?);
         let patch = out(patch, "patch")?;
-        let version = nccl::version()?;
+        let version = driver_nccl::version()?;
         major.set(version.0);
         minor.set(version.1);
         patch.set(version.2);
@@ -85,8 +87,8 @@ pub unsafe extern "C" fn tcuda_nccl_version(
 pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_unique_id) -> tcuda_status {
     boundary(|call| {
         let id = out(id, "id")?;
-        let functions = nccl::functions(runtime::is_simulated(call.inside())?)?;
-        let UniqueId(bytes) = communicator::unique_id(call.inside(), functions)?;
+        let functions = driver_nccl::functions(runtime::is_simulated(call.inside())?)?;
+        let UniqueId(bytes) = nccl::unique_id(call.inside(), functions)?;
         id.set(tcuda_unique_id { bytes });
         Ok(())
     })
@@ -120,7 +122,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
         let id = UniqueId(unsafe { id.read_unaligned() }.bytes);
         let (inside, runtime) = (call.inside(), call.runtime()?);
         let place = (rank, num_ranks);
-        let handle = communicator::init_rank(inside, runtime, id, place, device, insert, remove)?;
+        let handle = nccl::init_rank(inside, runtime, id, place, device, insert, remove)?;
         communicator.set(handle as *mut tcuda_communicator);
         Ok(())
     })
@@ -152,13 +154,13 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
                 allowed: "use 1 to the number of devices, each device once",
             });
         }
-        let mut list = [0; crate::device::MAX_DEVICES];
+        let mut list = [0; crate::gpu::device::MAX_DEVICES];
         let list = list.get_mut(..count).unwrap_or_default();
         let bytes = size_of_val(list);
         let (from, to) = (devices.cast::<u8>(), list.as_mut_ptr().cast::<u8>());
         // SAFETY: the caller promises `count` of them; of any alignment.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        let handles = communicator::init_all(call.inside(), runtime, list, insert, remove)?;
+        let handles = nccl::init_all(call.inside(), runtime, list, insert, remove)?;
         for (index, handle) in handles.into_iter().enumerate() {
             // SAFETY: the caller promises room for `count`.
             let place = unsafe { communicators.add(index) };

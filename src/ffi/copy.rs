@@ -3,9 +3,9 @@
 use super::boundary::{boundary, bytes};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
-use crate::copy::{self, Rows};
-use crate::error::{Error, Result};
-use crate::told;
+use crate::base::error::{Error, Result};
+use crate::ops::copy::{self, Rows};
+use crate::ops::observed_ops;
 use std::ffi::c_void;
 
 /// The address of a pointer that must not be NULL.
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn tcuda_copy(
         let (dst, src) = (address(dst, "dst")?, address(src, "src")?);
         let runtime = call.runtime()?;
         let stream = copy::stream_for(runtime, stream, &[dst, src])?;
-        told::copy_for_host(runtime, dst, src, bytes as u64, stream)
+        observed_ops::copy_for_host(runtime, dst, src, bytes as u64, stream)
     })
 }
 
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn tcuda_copy_2d(
         let stream = copy::stream_for(runtime, stream, &[dst, src])?;
         let dst = Rows { address: dst, pitch: dst_pitch_bytes as u64 };
         let src = Rows { address: src, pitch: src_pitch_bytes as u64 };
-        told::copy_2d_for_host(runtime, dst, src, width_bytes as u64, rows as u64, stream)
+        observed_ops::copy_2d_for_host(runtime, dst, src, width_bytes as u64, rows as u64, stream)
     })
 }
 
@@ -101,6 +101,6 @@ pub unsafe extern "C" fn tcuda_fill(
         let ptr = address(ptr, "ptr")?;
         let runtime = call.runtime()?;
         let stream = copy::stream_for(runtime, stream, &[ptr])?;
-        told::fill_for_host(runtime, ptr, value, count as u64, stream)
+        observed_ops::fill_for_host(runtime, ptr, value, count as u64, stream)
     })
 }

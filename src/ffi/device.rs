@@ -2,11 +2,15 @@
 
 use super::boundary::{Sized_, boundary, boundary_with_forked, out, struct_out, text_out};
 use super::status::tcuda_status;
-use crate::device::{CURRENT, Device};
+use crate::base::error::Result;
+use crate::base::text;
 use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
-use crate::error::Result;
-use crate::{blas, copy, kernels, runtime, sync_debug, text};
+use crate::gpu::device::{CURRENT, Device};
+use crate::gpu::sync_debug;
+use crate::interop::blas;
+use crate::ops::{copy, kernels};
+use crate::runtime;
 use std::ffi::{c_char, c_void};
 
 /// Hidden waits are as any others.

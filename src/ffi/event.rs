@@ -4,9 +4,9 @@ use super::boundary::{Call, boundary, boundary_of_quick, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream, wait_event};
+use crate::base::error::Result;
 use crate::driver::sys::CUevent_st;
-use crate::error::Result;
-use crate::event::Event;
+use crate::gpu::event::Event;
 use crate::runtime;
 
 /// A point in a stream.

@@ -3,8 +3,8 @@
 use super::boundary::{Call, Out, boundary, boundary_with_forked, bytes, out};
 use super::handle::Table;
 use super::status::tcuda_status;
-use crate::device::CURRENT;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::gpu::device::CURRENT;
 use crate::random::generator::{Generator, Position, STATE_BYTES};
 use crate::random::pending::Target;
 use crate::{random, runtime};
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn tcuda_random_state_get_all(
             return Err(Error::Null { name: "states" });
         }
         let runtime = call.runtime()?;
-        let mut found = [[0; STATE_BYTES]; crate::device::MAX_DEVICES];
+        let mut found = [[0; STATE_BYTES]; crate::gpu::device::MAX_DEVICES];
         for (device, state) in runtime.devices.iter().zip(&mut found) {
             *state = device.generator.get(runtime, "tcuda_random_state_get_all")?.bytes();
         }
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn tcuda_random_state_set_all(
     count: usize,
 ) -> tcuda_status {
     boundary(|call| {
-        if count > crate::device::MAX_DEVICES {
+        if count > crate::gpu::device::MAX_DEVICES {
             let allowed = "no process has so many devices";
             return Err(Error::OutOfRange { name: "count", value: count as i64, allowed });
         }

@@ -4,13 +4,13 @@
 
 use super::boundary::Call;
 use super::slot::Slot;
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::rank::Rank;
-use crate::retired::Reclaimable;
-use crate::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
-use crate::thread::{self, Inside};
-use crate::waiting;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::retired::Reclaimable;
+use crate::base::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
+use crate::base::thread::{self, Inside};
+use crate::base::waiting;
 
 /// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
 const INDEX_BITS: u32 = 24;

@@ -3,13 +3,15 @@
 use super::boundary::{Sized_, boundary, optional_text, struct_in};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
-use crate::error::{Error, Result};
-use crate::memory::frames::{DEEPEST, Named};
-use crate::memory::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source};
-use crate::memory::ring::Action;
-use crate::text::Text;
-use crate::thread::try_box;
-use crate::waiting;
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
+use crate::base::thread::try_box;
+use crate::base::waiting;
+use crate::memory::trace::frames::{DEEPEST, Named};
+use crate::memory::trace::history::{
+    self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source,
+};
+use crate::memory::trace::ring::Action;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,9 +4,9 @@ use super::boundary::{Sized_, boundary, out, struct_out};
 use super::statistics::{stat, tcuda_stat};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
-use crate::device::CURRENT;
-use crate::memory::host::stats::{HostStatistics, Times};
-use crate::memory::{Kind, host, name_kind};
+use crate::gpu::device::CURRENT;
+use crate::memory::pinned::stats::{HostStatistics, Times};
+use crate::memory::{Kind, name_kind, pinned};
 use std::ffi::c_void;
 
 /// How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
         match crate::runtime::existing(call.inside()) {
             Some(runtime) => (runtime.host.free(runtime, ptr as usize))
                 .map_err(|error| name_kind(runtime, Kind::Pinned, error)),
-            None => Err(host::unknown_block(ptr as usize)),
+            None => Err(pinned::unknown_block(ptr as usize)),
         }
     })
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn tcuda_host_record(
             return Ok(());
         }
         let Some(runtime) = crate::runtime::existing(call.inside()) else {
-            return Err(host::unknown_address(ptr as usize));
+            return Err(pinned::unknown_address(ptr as usize));
         };
         let stream = match stream {
             Some(stream) => stream,

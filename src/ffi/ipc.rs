@@ -3,9 +3,9 @@
 use super::boundary::{boundary, given, out};
 use super::status::tcuda_status;
 use super::stream::{optional, or_current, tcuda_stream};
-use crate::callback;
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::memory::{Kind, name_kind};
+use crate::ops::callback;
 use std::ffi::c_void;
 
 /// Another process's way to a block: plain data, to be sent.

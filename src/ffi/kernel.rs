@@ -4,7 +4,7 @@ use super::boundary::{Sized_, boundary, out, struct_in, terminated};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::jit::kernel::{Geometry, Kernel};
 use crate::jit::store::MOST_PARAMETERS;
 use std::ffi::{CStr, c_char, c_void};
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
             false => struct_in(options, defaults, "options")?,
         };
         let flags = flags(options.flags, options.num_flags)?;
-        let device = call.runtime()?.device(crate::device::CURRENT)?;
+        let device = call.runtime()?.device(crate::gpu::device::CURRENT)?;
         let made = Kernel::new(device, source, name, &flags)?;
         kernel.set(KERNELS.insert(made)? as *mut tcuda_kernel);
         Ok(())

@@ -15,14 +15,15 @@ use super::pluggable::ALLOCATORS;
 use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status};
 use super::stream::STREAMS;
+use crate::base::error::{Error, Result};
+use crate::base::log::{self, Level};
+use crate::base::text::Text;
+use crate::base::thread::try_box;
+use crate::base::waiting;
+use crate::base::{text, thread};
 use crate::driver::inject;
-use crate::error::{Error, Result};
-use crate::log::{self, Level};
-use crate::sync_debug;
-use crate::text::Text;
-use crate::thread::try_box;
-use crate::waiting;
-use crate::{runtime, selection, text, thread};
+use crate::gpu::sync_debug;
+use crate::runtime::{self, selection};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -408,7 +409,7 @@ fn destroy_handles<T: Send + Sync>(
 }
 
 fn destroy_all_handles(_call: &Call) -> usize {
-    crate::communicator::group::forget();
+    crate::nccl::group::forget();
     // First: what they queued may wait for what only they can end.
     destroy_handles(&COMMUNICATORS, |communicator| communicator.close())
         + destroy_handles(&ALLOCATIONS, |_| true)

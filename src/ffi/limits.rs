@@ -4,13 +4,13 @@ use super::boundary::{boundary, flag, out, text, text_out};
 use super::handle::Table;
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::base::thread::try_box;
+use crate::base::waiting;
 use crate::memory::backend;
-use crate::memory::observers::{self, Observes, Shortage};
-use crate::memory::settings;
+use crate::memory::config::settings;
+use crate::memory::fallback::observers::{self, Observes, Shortage};
 use crate::runtime;
-use crate::thread::try_box;
-use crate::waiting;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,10 +5,10 @@ use super::handle::Table;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
-use crate::memory::pool::MemPool;
-use crate::memory::snapshot::Snapshot;
+use crate::gpu::sync_debug;
+use crate::memory::pools::pool::MemPool;
+use crate::memory::trace::snapshot::Snapshot;
 use crate::runtime;
-use crate::sync_debug;
 
 /// A private pool, for any device.
 pub struct tcuda_mem_pool {
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
         found.close();
         MEM_POOLS.remove(pool as usize, "pool")?;
         runtime::existing(call.inside())
-            .map_or(Ok(()), |runtime| crate::memory::pool::release(runtime, id))
+            .map_or(Ok(()), |runtime| crate::memory::pools::pool::release(runtime, id))
     })
 }
 

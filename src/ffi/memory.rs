@@ -4,15 +4,15 @@ use super::boundary::{Call, boundary, boundary_of_quick, boundary_with_short_way
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{borrow, known, optional, tcuda_stream};
-use crate::copy;
-use crate::device::{CURRENT, Device};
-use crate::error::{Error, Result};
-use crate::external::HeldStream;
+use crate::base::error::{Error, Result};
+use crate::base::thread::Inside;
+use crate::gpu::device::{CURRENT, Device};
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::Stream;
 use crate::memory::{self, Kind, fast::OTHER, fast::OWNER};
+use crate::observe::flags;
+use crate::ops::copy;
 use crate::runtime::Runtime;
-use crate::stream::Stream;
-use crate::thread::Inside;
-use crate::watch;
 use std::ffi::c_void;
 
 /// A block as an object.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn tcuda_malloc(
         ptr: *mut *mut c_void,
     ) -> tcuda_status {
         let short = |inside: &Inside| short::<OTHER>(inside, bytes as u64, device, stream, ptr);
-        boundary_with_short_way(watch::ALL, short, || long(bytes, device, stream, ptr))
+        boundary_with_short_way(flags::ALL, short, || long(bytes, device, stream, ptr))
     }
     #[cold]
     #[inline(never)]
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn tcuda_malloc(
         })
     }
     let short = |inside: &Inside| short::<OWNER>(inside, bytes as u64, device, stream, ptr);
-    boundary_with_short_way(watch::ALL, short, || as_other(bytes, device, stream, ptr))
+    boundary_with_short_way(flags::ALL, short, || as_other(bytes, device, stream, ptr))
 }
 
 /// Gives a block back to the cache, in the order of its stream; the host does not wait.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
         })
     }
     let short = |inside: &Inside| memory::fast::free(inside, ptr as u64);
-    boundary_with_short_way(watch::ALL, short, || long(ptr))
+    boundary_with_short_way(flags::ALL, short, || long(ptr))
 }
 
 /// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
                 .map_err(|error| memory::name_kind(runtime, Kind::Device, error))
         })
     }
-    boundary_with_short_way(watch::CALLS, short, || long(ptr, stream))
+    boundary_with_short_way(flags::CALLS, short, || long(ptr, stream))
 }
 
 /// tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)

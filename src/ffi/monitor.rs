@@ -2,9 +2,9 @@
 
 use super::boundary::{Call, boundary, out};
 use super::status::tcuda_status;
-use crate::device::Device;
-use crate::error::Result;
-use crate::monitor;
+use crate::base::error::Result;
+use crate::gpu::device::Device;
+use crate::telemetry::monitor;
 
 /// Gives one value of a device.
 fn give<T>(

@@ -3,8 +3,8 @@
 use super::boundary::{boundary, boundary_outside, out, terminated};
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
-use crate::nvtx::{self, device};
-use crate::profiler;
+use crate::profiling::nvtx::{self, device};
+use crate::profiling::profiler;
 use std::ffi::c_char;
 
 /// Writes a depth where it is wanted.

@@ -3,11 +3,11 @@
 use super::boundary::{Sized_, boundary, out, struct_in, terminated};
 use super::handle::Table;
 use super::status::tcuda_status;
+use crate::base::error::Error;
+use crate::base::thread;
 use crate::driver::sys::CUstream_st;
-use crate::error::Error;
 use crate::memory::backend;
-use crate::memory::pluggable::{Hooks, Pluggable};
-use crate::thread;
+use crate::memory::backing::pluggable::{Hooks, Pluggable};
 use std::ffi::{c_char, c_void};
 
 /// An allocator of another library.

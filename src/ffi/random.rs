@@ -5,7 +5,7 @@ use super::generator::{GENERATORS, tcuda_generator};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use super::tensor::{read_view, read_writable, tcuda_tensor};
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::random::check;
 use crate::random::fill::Fill;
 use crate::random::plan::{Distribution, Dtype};

@@ -6,12 +6,12 @@ use super::kernel::{TCUDA_ACCESS_READ, TCUDA_ACCESS_READ_WRITE, TCUDA_ACCESS_WRI
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
-use crate::error::{Error, Result};
-use crate::memory::frames::Named;
-use crate::memory::history::Source;
+use crate::base::error::{Error, Result};
+use crate::base::thread::try_box;
+use crate::base::waiting;
+use crate::memory::trace::frames::Named;
+use crate::memory::trace::history::Source;
 use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
-use crate::thread::try_box;
-use crate::waiting;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 

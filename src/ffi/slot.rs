@@ -1,7 +1,7 @@
 //! A place for one object after another, each under a generation of its own. Finding one takes no
 //! lock and no atomic read-modify-write.
 
-use crate::sync::{self, AtomicPtr, AtomicU32, Ordering};
+use crate::base::sync::{self, AtomicPtr, AtomicU32, Ordering};
 
 /// The place.
 pub struct Slot<T> {

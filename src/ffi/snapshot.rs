@@ -3,10 +3,10 @@
 use super::boundary::{Sized_, boundary, bytes_out, flag, out, struct_out, text, text_out};
 use super::handle::Table;
 use super::status::tcuda_status;
+use crate::base::error::{Error, Result};
 use crate::driver::sys::CUstream_st;
-use crate::error::{Error, Result};
-use crate::memory::snapshot::{BlockState, Snapshot};
-use crate::memory::stats::Class;
+use crate::memory::stats::ledger::Class;
+use crate::memory::trace::snapshot::{BlockState, Snapshot};
 use crate::runtime;
 use std::ffi::{c_char, c_void};
 

@@ -4,15 +4,15 @@ use super::boundary::{
     Call, Sized_, boundary, boundary_of_quick, flag, out, struct_out, text, text_out,
 };
 use super::status::tcuda_status;
-use crate::error::{Error, Result};
-use crate::memory::stats::{
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
+use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatRow, Statistics,
 };
 use crate::memory::{AllKeys, Json, Keys, Summary, in_row, nearest, pool_in};
-use crate::monitor::{Process, Processes};
 use crate::runtime;
-use crate::text::Text;
+use crate::telemetry::monitor::{Process, Processes};
 use std::ffi::c_char;
 
 /// A quantity: now, its highest value, all increases and all decreases; the last three since they
@@ -111,7 +111,7 @@ fn with_statistics<R>(call: &Call, device: i32, body: impl FnOnce(&Statistics) -
     let mut all = Statistics::default();
     match runtime::existing(call.inside()) {
         Some(runtime) => runtime.device(device)?.memory.all_statistics(&mut all)?,
-        None => crate::device::require_possible(device)?,
+        None => crate::gpu::device::require_possible(device)?,
     }
     Ok(body(&all))
 }

@@ -1,10 +1,10 @@
 //! Statuses, and the last error of each thread.
 
+use crate::base::error::{self, Error};
+use crate::base::{text, thread};
 use crate::driver::compiler;
 use crate::driver::nvml::Failure;
 use crate::driver::{cublas, nccl};
-use crate::error::{self, Error};
-use crate::{text, thread};
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 

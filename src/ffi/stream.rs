@@ -5,14 +5,16 @@ use super::event::{EVENTS, tcuda_event};
 use super::handle::Table;
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
-use crate::callback::{self, Callback};
-use crate::device::CURRENT;
+use crate::base::error::{Error, Result};
+use crate::base::thread::{self, Inside};
 use crate::driver::sys::CUstream_st;
-use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::stream::Stream;
-use crate::thread::Inside;
-use crate::{external, runtime, thread, turn};
+use crate::gpu::device::CURRENT;
+use crate::gpu::event::Event;
+use crate::gpu::external_registry;
+use crate::gpu::stream::Stream;
+use crate::observe::turn;
+use crate::ops::callback::{self, Callback};
+use crate::runtime;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
@@ -81,7 +83,7 @@ pub(super) fn optional(stream: *mut tcuda_stream, call: &Call) -> Result<Option<
 pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stream> {
     match optional(stream, call)? {
         Some(stream) => Ok(stream),
-        None => Ok(call.runtime()?.device(crate::device::CURRENT)?.streams.current()),
+        None => Ok(call.runtime()?.device(crate::gpu::device::CURRENT)?.streams.current()),
     }
 }
 
@@ -101,7 +103,7 @@ pub(super) fn borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
 #[cold]
 fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     let new = STREAMS.insert(StreamRef { stream, borrowed: true })?;
-    external::on_end(|handle| drop(STREAMS.remove(handle, "stream")));
+    external_registry::on_end(|handle| drop(STREAMS.remove(handle, "stream")));
     match stream.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new as *mut tcuda_stream),
         Err(first) => {

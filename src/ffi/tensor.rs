@@ -2,11 +2,11 @@
 
 use super::boundary::{boundary, boundary_of_quick, out};
 use super::status::tcuda_status;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::thread::{self, try_box};
 use crate::tensor::bundle::Given;
 use crate::tensor::owned::{self, Lent, Loan, Moved, Share, Sizes};
 use crate::tensor::{self, Dtype, Head, Parts, Place, Tensor};
-use crate::thread::{self, try_box};
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 

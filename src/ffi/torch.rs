@@ -2,12 +2,14 @@
 
 use super::boundary::{Call, boundary};
 use super::status::{last_message, tcuda_status};
+use crate::base::error::Result;
+use crate::base::log::{self, Level};
+use crate::base::stderr;
+use crate::base::text::Count;
 use crate::driver::sys::CUstream_st;
-use crate::error::Result;
-use crate::log::{self, Level};
+use crate::interop::torch;
 use crate::memory::{self, Kind};
-use crate::text::Count;
-use crate::{runtime, stderr, torch};
+use crate::runtime;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -152,7 +154,7 @@ pub unsafe extern "C" fn tcuda_torch_base_alloc(
         return std::ptr::null_mut();
     }
     answer("tcuda_torch_base_alloc", |_| {
-        let (address, length) = memory::snapshot::segment_of(ptr as u64)?;
+        let (address, length) = memory::trace::snapshot::segment_of(ptr as u64)?;
         base = address;
         if !bytes.is_null() {
             // SAFETY: not NULL, and writable by the caller's promise.

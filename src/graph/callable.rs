@@ -2,19 +2,19 @@
 //! they are. Calling one copies what is new into them and replays. (torch.cuda.make_graphed_callables)
 
 use super::Graph;
-use super::statics::{Blocks, Static};
-use crate::callback;
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::external::HeldStream;
-use crate::lock::Mutex;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::Stream;
+use crate::graph::static_buffers::{Blocks, Static};
 use crate::memory;
 use crate::memory::backend::Server;
-use crate::memory::pool::Pool;
-use crate::rank::Rank;
+use crate::memory::pools::pool::Pool;
+use crate::ops::callback;
 use crate::runtime::Runtime;
 use crate::sanitizer;
-use crate::stream::Stream;
 use crate::tensor::Tensor;
 
 /// Which of its functions.

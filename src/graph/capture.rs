@@ -1,19 +1,19 @@
 //! Captures: how they begin and end, in PyTorch's order.
 
-use super::underway::{Uses, capture_of};
 use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
-use crate::callback;
+use crate::base::error::{Error, Result};
+use crate::base::thread;
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
-use crate::error::{Error, Result};
-use crate::external::HeldStream;
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::{Stream, is_capturing};
+use crate::graph::active_captures::{Uses, capture_of};
 use crate::memory::Relaxed;
 use crate::memory::backend::Server;
-use crate::memory::pool::Pool;
+use crate::memory::pools::pool::Pool;
+use crate::ops::callback;
 use crate::runtime::Runtime;
 use crate::sanitizer;
-use crate::stream::{Stream, is_capturing};
-use crate::thread;
 use std::ptr::null_mut;
 
 /// A capture that is under way.

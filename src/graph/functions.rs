@@ -4,16 +4,16 @@
 //! The driver gets a number and no address: what it calls after an error, or for a host that launches
 //! on its own, finds the function here or nothing.
 
-use crate::callback::Callback;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::progress;
+use crate::base::rank::{Rank, before_captured_function};
+use crate::base::thread;
+use crate::base::waiting;
 use crate::driver::sys::CUstream;
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::progress;
-use crate::rank::{Rank, before_captured_function};
+use crate::ops::callback::Callback;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
-use crate::thread;
-use crate::waiting;
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 

@@ -4,31 +4,31 @@
 //! ends them, [`leaving`] gives back what a graph held. A graph has a lock of its own, under which nothing
 //! is taken that an allocation needs, so that replays and allocations go on beside each other.
 
+pub mod active_captures;
 pub mod callable;
 mod capture;
 pub(crate) mod functions;
-mod leaving;
-pub mod statics;
-pub mod underway;
+mod reclamation;
+pub mod static_buffers;
 
-use crate::callback;
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
 };
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
+use crate::graph::reclamation::{Content, Leaving};
 use crate::memory::Relaxed;
-use crate::memory::pool::{MemPool, Pool};
+use crate::memory::pools::pool::{MemPool, Pool};
+use crate::ops::callback;
 use crate::random::capture::Registration;
 use crate::random::generator::Generator;
-use crate::rank::Rank;
 use crate::runtime::Runtime;
 use crate::sanitizer;
-use crate::stream::Stream;
 use capture::Capture;
-use leaving::{Content, Leaving};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
@@ -381,7 +381,7 @@ impl Graph {
     pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
         callback::refuse()?;
         self.state.lock().require_template()?;
-        crate::file::replace_by_name(path, |path| {
+        crate::base::file::replace_by_name(path, |path| {
             let _templates = TEMPLATES.lock();
             let state = self.state.lock();
             state.require_template()?;

@@ -1,7 +1,7 @@
 //! Descriptors of the library's own, which a forked child closes: it would keep alive what the others
 //! think is gone, and answers nobody.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors below this are known; no usual limit lets a process have more.

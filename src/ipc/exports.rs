@@ -2,8 +2,8 @@
 
 use super::descriptor::Descriptor;
 use super::handle::{BYTES, Handle, Words};
+use crate::base::error::{Error, Result};
 use crate::driver::sys::CUevent;
-use crate::error::{Error, Result};
 
 /// Whether a block that the host frees may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What a handle of shared memory says: 512 bytes of plain data, which may come from anywhere. Whoever
 //! gave it compares all of them with its own before anything that they say is believed.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// Bytes of a handle.
 pub const BYTES: usize = 512;

@@ -4,13 +4,13 @@
 use super::descriptor::Descriptor;
 use super::handle::{CHANGED, Handle, Words};
 use super::socket::{self, Answer, CLOSE, GONE, IMPORT, IMPORT_MAPPED, MOST_FILES, Received};
-use crate::device::Device;
+use crate::base::error::{Error, Result};
 use crate::driver::sys::{
     CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
 use crate::driver::{Driver, code};
-use crate::error::{Error, Result};
+use crate::gpu::device::Device;
 use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::time::Duration;

@@ -18,21 +18,21 @@ pub use descriptor::close_in_child;
 pub use exports::Verdict;
 pub use handle::{BYTES, Handle};
 
-use crate::callback;
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::lock::{Held, Mutex};
+use crate::base::log::{self, Level};
+use crate::base::rank::Rank;
+use crate::base::text::Count;
+use crate::base::thread;
 use crate::driver::code;
 use crate::driver::sys::{CUevent, CUipcEventHandle};
-use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
-use crate::log::{self, Level};
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
 use crate::memory::exported::{self, Exported};
 use crate::memory::wait_for;
-use crate::rank::Rank;
+use crate::ops::callback;
 use crate::runtime::Runtime;
-use crate::sanitizer::{self, heard};
-use crate::stream::Stream;
-use crate::text::Count;
-use crate::thread;
+use crate::sanitizer::{self, sync_points};
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, Words};
 use imports::Imports;
@@ -64,7 +64,7 @@ impl Ipc {
         let exports = Mutex::new(Rank::LEAF, Exports::new());
         let desk = Desk { exports, has_news: AtomicBool::new(false) };
         Ok(Ipc {
-            desk: crate::thread::try_box(desk, "what is shared")?,
+            desk: crate::base::thread::try_box(desk, "what is shared")?,
             server: Mutex::new(Rank::IPC, None),
             imports: Mutex::new(Rank::IPC, Imports::new()),
             has_warned: AtomicBool::new(false),
@@ -327,7 +327,7 @@ impl Ipc {
         }
         // Unmapping waits for nothing, nor does the other process.
         let point = sanitizer::point_of_stream(runtime, stream);
-        heard::waited(point, || wait_for(runtime, stream))?;
+        sync_points::waited(point, || wait_for(runtime, stream))?;
         let mut imports = self.imports.lock();
         if let Some((start, 1)) = imports.block_of(address) {
             sanitizer::freed(start);

@@ -1,9 +1,9 @@
 //! The memory around an exported block, opened for other processes.
 
 use super::descriptor::Descriptor;
-use crate::device::Device;
+use crate::base::error::{Error, Result};
 use crate::driver::sys::{CUipcMemHandle, CUmemAllocationHandleType};
-use crate::error::{Error, Result};
+use crate::gpu::device::Device;
 use crate::memory::exported::Exported;
 use std::ffi::c_int;
 

@@ -4,9 +4,9 @@
 use super::descriptor::{Descriptor, errno};
 use super::exports::Exports;
 use super::socket::{self, Answer, CLOSE, IMPORT, IMPORT_MAPPED, MOST_FILES, Question, Received};
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::memory::host::threads;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::memory::pinned::threads;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ impl Server {
         let name = socket::random()?;
         let listener = socket::listen(&name)?;
         let start = Start { desk, listener, is_over: AtomicBool::new(false) };
-        let start = Box::into_raw(crate::thread::try_box(start, "a thread")?);
+        let start = Box::into_raw(crate::base::thread::try_box(start, "a thread")?);
         let Some(thread) = threads::start(run, start.cast()) else {
             // SAFETY: from `into_raw`, and no thread got it.
             drop(unsafe { Box::from_raw(start) });

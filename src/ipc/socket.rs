@@ -4,8 +4,8 @@
 
 use super::descriptor::{Descriptor, errno, failure};
 use super::handle::{BYTES, Handle};
-use crate::error::{Error, Result};
-use crate::waiting;
+use crate::base::error::{Error, Result};
+use crate::base::waiting;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 

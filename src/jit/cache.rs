@@ -3,12 +3,12 @@
 
 use super::includes;
 use super::text::Growing;
+use crate::base::environment;
+use crate::base::error::Result;
+use crate::base::file;
+use crate::base::waiting;
 use crate::driver::Driver;
 use crate::driver::compiler::{Image, Program};
-use crate::environment;
-use crate::error::Result;
-use crate::file;
-use crate::waiting;
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

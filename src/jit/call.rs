@@ -9,15 +9,15 @@ use super::store::Loaded;
 use super::text::{Layout, MOST_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
 use super::tile;
 use super::{Jit, MOST_SCALARS, Scalar};
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
 use crate::driver::compiler::{Failure, Program};
 use crate::driver::sys::CUfunction;
-use crate::error::{Error, Result};
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
-use crate::stream::Stream;
 use crate::tensor::Tensor;
-use crate::text::Text;
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 
@@ -185,7 +185,7 @@ fn device_of<'a>(
         }
         found = Some(device);
     }
-    runtime.device(found.unwrap_or(crate::device::CURRENT))
+    runtime.device(found.unwrap_or(crate::gpu::device::CURRENT))
 }
 
 /// A call with everything found.

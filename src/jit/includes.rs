@@ -5,10 +5,10 @@
 //! in every directory that is searched. Where a line cannot be understood, the program has no key.
 
 use super::source::blanked;
+use crate::base::error::{Error, Result};
+use crate::base::file;
 use crate::driver::Driver;
 use crate::driver::compiler::Program;
-use crate::error::{Error, Result};
-use crate::file;
 use std::ffi::CStr;
 
 /// The most files, and bytes of them, that are read for a key.

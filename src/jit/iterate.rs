@@ -4,8 +4,8 @@
 use super::kind::Kind;
 use super::rows;
 use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
-use crate::error::{Error, Result};
-use crate::place::try_box_at;
+use crate::base::error::{Error, Result};
+use crate::base::place::try_box_at;
 use crate::tensor::{MAX_DIMS, Tensor};
 use std::mem::MaybeUninit;
 

@@ -3,14 +3,14 @@
 use super::call::capability;
 use super::plans::Plans;
 use super::store::MOST_PARAMETERS;
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
 use crate::driver::compiler::Program;
-use crate::error::{Error, Result};
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
-use crate::stream::Stream;
-use crate::text::Text;
 use std::ffi::{CStr, c_void};
 
 /// How a kernel is launched.

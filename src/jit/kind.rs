@@ -1,6 +1,6 @@
 //! What elements are to a compiled function: their names in C++, and PyTorch's promotion.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::tensor::{Dtype, Tensor, dtype::code};
 
 /// PyTorch's types that functions are compiled for.

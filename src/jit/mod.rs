@@ -15,7 +15,7 @@ pub mod store;
 pub mod text;
 pub mod tile;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use plans::Plans;
 use recent::Recent;
 use source::Signature;

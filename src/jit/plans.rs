@@ -1,9 +1,9 @@
 //! What a function needs for calls like earlier ones: found without a lock, because entries only come.
 
 use super::store::Entry;
-use crate::error::Result;
-use crate::shared::Shared;
-use crate::thread::try_box;
+use crate::base::error::Result;
+use crate::base::shared::Shared;
+use crate::base::thread::try_box;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 

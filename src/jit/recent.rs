@@ -3,10 +3,10 @@
 
 use super::MOST_SCALARS;
 use super::iterate::MOST_OPERANDS;
-use crate::copy;
-use crate::lock::Mutex;
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
 use crate::memory;
-use crate::rank::Rank;
+use crate::ops::copy;
 use crate::runtime::Runtime;
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
 use std::mem::MaybeUninit;

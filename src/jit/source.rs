@@ -1,8 +1,8 @@
 //! The code string of a function, in PyTorch's shape: a template of one type, whose last function is
 //! the one that is called.
 
-use crate::error::{Error, Result};
-use crate::text::Text;
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
 
 /// Most bytes of a code: beyond that it is no function.
 pub const MOST_BYTES: usize = 1 << 20;

@@ -2,16 +2,16 @@
 //! until the library is shut down, because graphs and work on the way need it.
 
 use super::cache::{self, Key};
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
+use crate::base::shared::Shared;
 use crate::driver::compiler::{Image, Program};
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::gpu::device::Device;
 use crate::memory::Relaxed;
-use crate::once::Once;
-use crate::rank::Rank;
-use crate::shared::Shared;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -3,7 +3,7 @@
 use super::kind::Kind;
 use super::rows::rows_of_thread;
 use super::source::Signature;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use std::fmt::{self, Write};
 
 /// Threads of a block.

@@ -1,14 +1,14 @@
 //! Who serves the requests of the process: our cache, the driver's plain memory without a cache, the
 //! driver's pools, or an allocator of another library.
 
-use super::pluggable::Pluggable;
-use super::settings::{Backend, Settings};
-use crate::environment;
-use crate::error::Result;
-use crate::lock::Mutex;
-use crate::rank::Rank;
+use crate::base::environment;
+use crate::base::error::Result;
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::thread::Inside;
+use crate::memory::backing::pluggable::Pluggable;
+use crate::memory::config::settings::{Backend, Settings};
 use crate::runtime;
-use crate::thread::Inside;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 

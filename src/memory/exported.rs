@@ -3,16 +3,18 @@
 //! back, all that is needed is that freeing one finds out: it counts as used by one stream more, which
 //! is none. So does a block that a private pool lent to an allocation outside of it.
 
+use super::DeviceMemory;
 use super::arena::{Arena, ArenaState};
-use super::block::{Block, NONE, State, UNIT};
 use super::pointer::unknown_pointer;
-use super::stats::change_of;
-use super::{DeviceMemory, direct, history, segmented, virtual_memory};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::gpu::stream::Stream;
 use crate::ipc::Verdict;
+use crate::memory::arena::block::{Block, NONE, State, UNIT};
+use crate::memory::backing::{segmented, uncached, virtual_memory};
+use crate::memory::stats::ledger::change_of;
+use crate::memory::trace::history;
+use crate::observe::flags;
 use crate::runtime::Runtime;
-use crate::stream::Stream;
-use crate::watch;
 
 /// What stands for other processes where a block's streams are listed; never looked into.
 static PROCESSES: u64 = 0;
@@ -55,7 +57,7 @@ const NOT_IN_USE: &str = "is in memory of tcuda's that nobody has allocated now"
 pub fn keep(address: u64) -> Result<Exported> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
-        if direct::has(address) {
+        if uncached::has(address) {
             return Err(Error::NotSupported {
                 what: "sharing memory that does not come from the cache with other processes",
                 by: "allocator backend",
@@ -94,7 +96,7 @@ pub fn forget(address: u64) {
 
 /// Frees a block that the host freed before, and that no other process has any more.
 pub fn free(runtime: &Runtime, address: u64) {
-    if watch::is_watched() {
+    if flags::is_watched() {
         history::before_free();
     }
     let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));

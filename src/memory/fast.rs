@@ -5,23 +5,23 @@
 //!
 //! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
 //! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
-//! Whoever is watching (`watch.rs`) was asked about before. What may be seen by other threads at the same time
+//! Whoever is watching (`flags.rs`) was asked about before. What may be seen by other threads at the same time
 //! is in `epoch.rs` (being inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all
 //! else here is plain memory under that lock.
 
 use super::arena::Arena;
-use super::arena_lock::ArenaGuard;
-use super::block::UNIT;
-use super::policy;
-use super::starts::unit_of;
-use super::stats::change_of;
-use super::virtual_memory;
-use crate::device::CURRENT;
+use crate::base::thread::Inside;
+use crate::base::waiting;
+use crate::gpu::device::CURRENT;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::arena_lock::ArenaGuard;
+use crate::memory::arena::block::UNIT;
+use crate::memory::arena::block_index::unit_of;
+use crate::memory::backing::virtual_memory;
+use crate::memory::config::policy;
+use crate::memory::stats::ledger::change_of;
 use crate::runtime;
 use crate::sanitizer;
-use crate::stream::Stream;
-use crate::thread::Inside;
-use crate::waiting;
 use std::sync::atomic::Ordering;
 
 /// The thread to which the arena is biased.

@@ -4,120 +4,64 @@
 //! counting, [`limbo`] what waits for other streams. This module ties them to a device: which arena
 //! serves whom, growing, giving back, and what happens when memory runs out.
 
-pub mod account;
 pub mod arena;
-pub mod arena_lock;
 pub mod backend;
-mod bins;
-pub mod block;
-pub mod books;
-mod by_pool;
-mod config_error;
-pub mod dictionary;
-pub mod direct;
-mod driver_pool;
-mod ended;
+pub mod backing;
+pub mod config;
 pub mod exported;
+pub mod fallback;
 pub mod fast;
-pub(crate) mod figures;
-mod follow;
-pub mod frames;
-mod grammar;
-mod guests;
-pub mod habit;
-pub mod history;
-mod holes;
-pub mod host;
-pub mod host_settings;
-mod json;
-mod keys;
-mod ladder;
-mod launches;
-mod leeway;
-pub mod lend;
-mod limbo;
-mod limit;
-mod merge;
-pub mod observers;
-mod page;
-mod pickle;
-pub mod pluggable;
+pub mod pinned;
 mod pointer;
 mod poison;
-mod policy;
-pub mod pool;
-mod quick;
-mod reclaim;
-mod region;
-pub mod registry;
-mod relaxed;
+pub mod pools;
 mod report;
-mod rest;
-pub mod ring;
-pub mod route;
-pub mod row;
-mod scopes;
-pub mod segment;
-pub mod segmented;
-pub mod settings;
-mod share;
-mod shortage;
-pub mod slack;
-mod sleep;
-mod slots;
-pub mod snapshot;
-pub mod source;
-pub mod stacks;
-mod starts;
 pub mod stats;
 mod suballocations;
-mod summary;
-mod tally;
 #[cfg(test)]
 mod tests;
-mod uses;
-pub mod virtual_memory;
+pub mod trace;
 mod wrong_kind;
 
-pub use config_error::{ConfigError, Problem};
-pub use keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
-pub use launches::end_of;
+pub(crate) use crate::gpu::capture_mode::Relaxed;
+pub use crate::memory::arena::graph_launches::end_of;
+pub use crate::memory::config::config_error::{ConfigError, Problem};
+pub(crate) use crate::memory::fallback::reclaim::wait_for;
+pub(crate) use crate::memory::pools::sleep::require_awake;
+pub use crate::memory::stats::keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
+pub use crate::memory::stats::summary::Summary;
 pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,
     unknown_pointer, use_inside,
 };
-pub(crate) use reclaim::wait_for;
-pub(crate) use relaxed::Relaxed;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
-pub(crate) use sleep::require_awake;
-pub use summary::Summary;
 pub use wrong_kind::{Kind, name_kind};
 
-use crate::callback;
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::CUdevice;
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::rank::Rank;
-use crate::runtime::Runtime;
-use crate::sanitizer;
-use crate::stream::Stream;
-use crate::watch::{self, Watcher};
-use arena::{Arena, Request};
-use backend::Server;
-use bins::SHORT_WALK;
-use block::UNIT;
-use books::GuardedBooks;
-use driver_pool::DriverPool;
-use policy::Policy;
-use settings::Settings;
-use stats::{
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::bins::SHORT_WALK;
+use crate::memory::arena::block::UNIT;
+use crate::memory::backing::driver_pool::DriverPool;
+use crate::memory::backing::virtual_memory::VirtualMemory;
+use crate::memory::config::policy::Policy;
+use crate::memory::config::settings::Settings;
+use crate::memory::stats::device_stats::GuardedBooks;
+use crate::memory::stats::ledger::{
     ACTIVE_BYTES, ALLOCATED_BYTES, Class, INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
     change_of,
 };
+use crate::observe::flags::{self, Watcher};
+use crate::ops::callback;
+use crate::runtime::Runtime;
+use crate::sanitizer;
+use arena::{Arena, Request};
+use backend::Server;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use virtual_memory::VirtualMemory;
 
 /// Largest size of the small class.
 pub const SMALL: u64 = 1 << 20;
@@ -136,8 +80,8 @@ pub struct DeviceMemory {
     virtual_memory: VirtualMemory,
     books: GuardedBooks<Arena>,
     policy: Policy,
-    keeper: segmented::Keeper,
-    by_pool: Mutex<by_pool::ByPool>,
+    keeper: crate::memory::backing::segmented::Keeper,
+    by_pool: Mutex<crate::memory::stats::by_pool::ByPool>,
     /// [`Server`], its number.
     server: AtomicU8,
     /// Was a block allocated that is in no arena?
@@ -146,10 +90,10 @@ pub struct DeviceMemory {
     /// Waits of streams for others that sharing has added.
     waits: AtomicU64,
     /// Arenas of streams and pools that have ended.
-    ended: ended::Ended,
+    ended: crate::memory::arena::ended::Ended,
 }
 
-type Books = books::Books<Arena>;
+type Books = crate::memory::stats::device_stats::Books<Arena>;
 
 /// The size of the block for a request: at least one unit, whole units.
 pub fn round_size(bytes: u64) -> u64 {
@@ -174,13 +118,13 @@ impl DeviceMemory {
             virtual_memory,
             books: GuardedBooks::new(),
             policy,
-            keeper: segmented::Keeper::new(),
-            by_pool: Mutex::new(Rank::LEAF, by_pool::ByPool::new()),
+            keeper: crate::memory::backing::segmented::Keeper::new(),
+            by_pool: Mutex::new(Rank::LEAF, crate::memory::stats::by_pool::ByPool::new()),
             server: AtomicU8::new(0),
             is_direct: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
-            ended: ended::Ended::new(),
+            ended: crate::memory::arena::ended::Ended::new(),
         };
         memory.configure(settings);
         Ok(memory)
@@ -258,8 +202,9 @@ impl DeviceMemory {
             return Ok(0);
         }
         // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
-        if bytes <= self.policy.plain() && !watch::is_watched() {
-            let size = policy::Size { bytes: round_size(bytes), oversize: false };
+        if bytes <= self.policy.plain() && !flags::is_watched() {
+            let size =
+                crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
             return self.allocate_block::<false>(runtime, device, stream, bytes, size);
         }
         self.allocate_watched(runtime, device, stream, bytes)
@@ -275,8 +220,9 @@ impl DeviceMemory {
     ) -> Result<u64> {
         // A stream of the host's may have to be asked what it is.
         let is_plain = bytes <= self.policy.plain() && !stream.is_external();
-        if is_plain && watch::is_only(Watcher::Sanitizer) {
-            let size = policy::Size { bytes: round_size(bytes), oversize: false };
+        if is_plain && flags::is_only(Watcher::Sanitizer) {
+            let size =
+                crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
             let address = self.allocate_block::<false>(runtime, device, stream, bytes, size)?;
             sanitizer::allocated_plainly(address, bytes, stream);
             return Ok(address);
@@ -293,8 +239,8 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
-        history::before_allocation(stream);
-        observers::check()?;
+        crate::memory::trace::history::before_allocation(stream);
+        crate::memory::fallback::observers::check()?;
         if self.server() != Server::Cache && bytes < TOO_LARGE {
             return self.allocate_direct(runtime, device, stream, bytes);
         }
@@ -316,7 +262,7 @@ impl DeviceMemory {
         Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))
     }
 
-    /// A block of this size for a request; `WATCHED`: as [`watch::is_watched`] said.
+    /// A block of this size for a request; `WATCHED`: as [`flags::is_watched`] said.
     #[inline(always)]
     fn allocate_block<const WATCHED: bool>(
         &self,
@@ -324,10 +270,10 @@ impl DeviceMemory {
         device: &Device,
         stream: &Stream,
         bytes: u64,
-        size: policy::Size,
+        size: crate::memory::config::policy::Size,
     ) -> Result<u64> {
         let request = size.request(bytes);
-        let is_routed = || route::is_routed() || runtime.captures.any();
+        let is_routed = || crate::memory::pools::route::is_routed() || runtime.captures.any();
         let arena = match WATCHED && is_routed() {
             false => self.arena(runtime, device, stream, (size.arena_class(false), false))?,
             true => match self.routed_arena(runtime, device, stream, size)? {
@@ -367,7 +313,7 @@ impl DeviceMemory {
             return Ok(None);
         };
         if WATCHED {
-            history::allocated(arena, state, id);
+            crate::memory::trace::history::allocated(arena, state, id);
         }
         let address = arena.base + u64::from(start) * UNIT;
         let (bytes, requested) = ((u64::from(request.units) * UNIT) as i64, request.bytes as i64);

@@ -1,15 +1,17 @@
 //! Blocks by their addresses: whose memory it is, giving back, and saying who else uses it.
 
+use super::DeviceMemory;
 use super::arena::Arena;
-use super::arena_lock::ArenaGuard;
-use super::block::{Block, UNIT};
-use super::stats::change_of;
-use super::{DeviceMemory, direct, history, segmented, virtual_memory};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::gpu::stream::Stream;
+use crate::memory::arena::arena_lock::ArenaGuard;
+use crate::memory::arena::block::{Block, UNIT};
+use crate::memory::backing::{segmented, uncached, virtual_memory};
+use crate::memory::stats::ledger::change_of;
+use crate::memory::trace::history;
+use crate::observe::flags::{self, Watcher};
 use crate::runtime::Runtime;
 use crate::sanitizer;
-use crate::stream::Stream;
-use crate::watch::{self, Watcher};
 
 /// A block as its holder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +27,12 @@ pub struct Found {
 pub fn device_of(address: u64) -> Option<i32> {
     let cached = virtual_memory::arena_of(address).map(|(arena, _)| arena.device);
     let cached = cached.or_else(|| segmented::device_of(address));
-    cached.or_else(|| direct::device_of(address))
+    cached.or_else(|| uncached::device_of(address))
 }
 
 /// The error of an address that is no block.
 pub fn unknown_pointer(address: u64) -> Error {
-    let why = match direct::is_used() {
+    let why = match uncached::is_used() {
         false => "was not allocated by tcuda, or tcuda was shut down since",
         // Of these blocks nothing is left once they are freed.
         true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
@@ -57,7 +59,7 @@ fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<L
 /// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
 #[inline(always)]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
-    if watch::is_watched() {
+    if flags::is_watched() {
         return free_watched(runtime, address);
     }
     free_block::<false>(runtime, address)
@@ -65,7 +67,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
 
 #[cold]
 fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
-    if watch::is_only(Watcher::Sanitizer) {
+    if flags::is_only(Watcher::Sanitizer) {
         sanitizer::freed(address);
         return free_block::<false>(runtime, address);
     }
@@ -77,8 +79,8 @@ fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
 
 #[cold]
 fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
-    match direct::has(address) {
-        true => direct::free(runtime, address),
+    match uncached::has(address) {
+        true => uncached::free(runtime, address),
         false => segmented::free(runtime, address),
     }
 }
@@ -131,7 +133,7 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 fn note_use(address: u64, stream: &Stream) -> Result<()> {
     let block = match virtual_memory::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
-        None if direct::has(address) => return direct::record_stream(address, stream),
+        None if uncached::has(address) => return uncached::record_stream(address, stream),
         None => segmented::lock_block(address)?,
     };
     // SAFETY: the lock is held, and this is the only reference.
@@ -150,8 +152,8 @@ pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
 fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
-        return match direct::has(start) && !direct::is_of(start, stream) {
-            true => direct::record_stream(start, stream),
+        return match uncached::has(start) && !uncached::is_of(start, stream) {
+            true => uncached::record_stream(start, stream),
             false => require_others(address),
         };
     };
@@ -202,7 +204,7 @@ fn require_others(address: u64) -> Result<()> {
 pub fn find(address: u64) -> Result<Found> {
     let block = match virtual_memory::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
-        None if direct::has(address) => return direct::find(address),
+        None if uncached::has(address) => return uncached::find(address),
         None => segmented::lock_block(address)?,
     };
     // SAFETY: the lock is held, and this is the only reference.
@@ -215,8 +217,8 @@ pub fn find(address: u64) -> Result<Found> {
 pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
-        return match direct::has(address) {
-            true => direct::find(address).map(|found| Some((address, found.requested))),
+        return match uncached::has(address) {
+            true => uncached::find(address).map(|found| Some((address, found.requested))),
             false => require_others(address).map(|()| None),
         };
     };

@@ -6,13 +6,13 @@
 //! block, and before anything that is allocated for that stream afterwards. The host does not wait.
 
 use super::arena::Arena;
-use super::reclaim::ordering_stream;
 use super::{DeviceMemory, Relaxed, suballocations};
-use crate::error::Result;
-use crate::farewell::Standing;
+use crate::base::error::Result;
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::Stream;
+use crate::memory::fallback::reclaim::ordering_stream;
+use crate::observe::flags::{self, Watcher};
 use crate::runtime::Runtime;
-use crate::stream::Stream;
-use crate::watch::{self, Watcher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freed memory is filled with.
@@ -23,8 +23,8 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// Poisons from now on, or no longer.
 pub(super) fn set(on: bool) {
     match (IS_ON.swap(on, Ordering::Relaxed), on) {
-        (false, true) => watch::begin(Watcher::Debugging),
-        (true, false) => watch::end(Watcher::Debugging),
+        (false, true) => flags::begin(Watcher::Debugging),
+        (true, false) => flags::end(Watcher::Debugging),
         _ => {}
     }
 }

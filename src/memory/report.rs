@@ -1,6 +1,6 @@
 //! Sizes and failures in words.
 
-use crate::error::{OutOfMemory, Users};
+use crate::base::error::{OutOfMemory, Users};
 use std::fmt;
 
 /// A size as PyTorch writes it: bytes, KiB, MiB or GiB, two decimals.

@@ -3,8 +3,9 @@
 //!
 //! Segments of cuMemAlloc alone: of mapped memory compute-sanitizer (2026.1) registers nothing.
 
-use crate::device::{ContextGuard, Device};
-use crate::nvtx::memory::{self as nvtx, Heap};
+use crate::gpu::device::{ContextGuard, Device};
+use crate::profiling::nvtx::memory as nvtx;
+use crate::profiling::nvtx::memory::Heap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);

@@ -1,7 +1,7 @@
 //! Pointers that were given to a function of another kind of memory: the error names the functions
 //! that take them.
 
-use crate::error::Error;
+use crate::base::error::Error;
 use crate::runtime::Runtime;
 
 /// A kind of memory, with functions of its own.

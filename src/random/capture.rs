@@ -3,17 +3,17 @@
 
 use super::generator::{Generator, Position, State, Taking};
 use super::plan::Philox;
-use crate::copy;
-use crate::error::{Error, Result};
-use crate::external::HeldStream;
-use crate::graph::underway;
-use crate::lock::Mutex;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::shared::Shared;
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::graph::active_captures;
 use crate::memory;
-use crate::rank::Rank;
+use crate::ops::copy;
 use crate::runtime::Runtime;
-use crate::shared::Shared;
-use crate::stream::Stream;
-use crate::sync_debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the two words: seed, then offset.
@@ -26,7 +26,7 @@ pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u6
         return Ok(None);
     }
     let _context = device.enter()?;
-    underway::capture_of(runtime, stream.native())
+    active_captures::capture_of(runtime, stream.native())
 }
 
 impl State {

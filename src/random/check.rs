@@ -2,7 +2,7 @@
 
 use super::number::{bfloat_of, half_of, of_bfloat, of_half};
 use super::plan::{Distribution, Dtype};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::tensor;
 use crate::tensor::dtype::code;
 

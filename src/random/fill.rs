@@ -4,14 +4,14 @@
 use super::check;
 use super::generator::Generator;
 use super::plan::{self, Dim, Distribution, Dtype, Launch, Philox, View};
-use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
-use crate::stream::Stream;
 use crate::tensor::order::Ordered;
 use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
-use crate::text::Text;
 
 /// Where to fill, and from what.
 #[derive(Clone, Copy)]

@@ -1,9 +1,10 @@
 use super::*;
-use crate::copy;
-use crate::driver::sim;
+use crate::base::thread;
+use crate::ops::copy;
 use crate::random::generator::Position;
+use crate::runtime;
+use crate::sim;
 use crate::tensor::Place;
-use crate::{runtime, thread};
 
 const FLOAT: tensor::Dtype = tensor::Dtype::new(dtype::code::FLOAT, 32);
 

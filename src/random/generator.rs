@@ -5,12 +5,12 @@
 
 use super::capture::{Registration, capture_of};
 use super::plan::Philox;
-use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
-use crate::rank::Rank;
+use crate::base::error::{Error, Result};
+use crate::base::lock::{Held, Mutex};
+use crate::base::rank::Rank;
+use crate::base::shared::Shared;
+use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
-use crate::shared::Shared;
-use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The seed of a generator that a host makes: PyTorch's.

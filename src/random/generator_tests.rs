@@ -1,11 +1,12 @@
 use super::*;
-use crate::copy;
-use crate::device::CURRENT;
-use crate::driver::sim;
+use crate::base::thread;
+use crate::gpu::device::CURRENT;
 use crate::memory;
+use crate::ops::copy;
 use crate::random::pending::Target;
 use crate::random::{manual_seed, seed, set_state};
-use crate::{runtime, thread};
+use crate::runtime;
+use crate::sim;
 
 fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
     let _lock = sim::test_lock();
@@ -112,7 +113,7 @@ fn a_graph_counts_for_itself() {
         let registration = generator.register(runtime).unwrap();
         assert!(registration.is_of(&generator) && !registration.is_of(&device.generator));
         let allocated =
-            || device.memory.statistics().lanes[memory::stats::ALLOCATED_BYTES][0].current;
+            || device.memory.statistics().lanes[memory::stats::ledger::ALLOCATED_BYTES][0].current;
         let mut ends = Vec::new();
         for _ in 0..2 {
             registration.capture_prologue().unwrap();

@@ -1,7 +1,7 @@
 //! The images with the random kernels, which build.rs stores compressed.
 
-use crate::error::Result;
-use crate::image::inflated;
+use crate::base::error::Result;
+use crate::gpu::image::inflated;
 
 /// An image: the kernels of a distribution.
 #[allow(missing_docs, reason = "their names are their description")]

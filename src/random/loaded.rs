@@ -2,14 +2,14 @@
 //! loaded, each at its first use.
 
 use super::plan::{Geometry, Image};
-use crate::device::Device;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::once::Once;
+use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUmodule};
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::gpu::device::Device;
 use crate::memory::Relaxed;
-use crate::once::Once;
-use crate::rank::Rank;
 use std::ffi::{CStr, c_void};
 
 /// The kernels of a device.

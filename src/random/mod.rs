@@ -13,9 +13,9 @@ pub mod philox;
 pub mod plan;
 mod recipe;
 
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::thread::Inside;
 use crate::runtime::{self, Runtime};
-use crate::thread::Inside;
 use generator::{Position, entropy};
 use pending::{Change, Target};
 

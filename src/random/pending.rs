@@ -5,10 +5,10 @@
 //! earlier one, so that the list stays short.
 
 use super::generator::Position;
-use crate::device::{CURRENT, require_possible};
-use crate::error::{Error, Result};
-use crate::lock::Mutex;
-use crate::rank::Rank;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::gpu::device::{CURRENT, require_possible};
 use crate::runtime::Runtime;
 
 /// Whose.

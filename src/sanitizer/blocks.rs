@@ -3,7 +3,7 @@
 use super::clock::{NO_MEMORY, push};
 use super::ranges::{Entry, Ranges};
 use super::world::Who;
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// Blocks that may be gone and stay in the table besides as many as live.
 const FEW: usize = 64;

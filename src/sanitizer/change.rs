@@ -4,7 +4,7 @@ use super::check::{Scratch, append, exchange};
 use super::clock::NO_MEMORY;
 use super::ranges::{Inside, Ranges};
 use super::store::{Access, Cell, NO_CELL, NO_MEMO, Store};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// Changes the accesses of a range, or of all; `None` forgets one.
 pub(super) fn transform(

@@ -7,8 +7,8 @@ use super::ranges::{Entry, Inside, Place, Ranges};
 use super::shape::{Common, Form, Shape};
 use super::store::{Access, Cell, Memo, NO_CELL, NO_MEMO, Store, Told};
 use super::world::{Who, World};
-use crate::error::Result;
-use crate::thread::try_box;
+use crate::base::error::Result;
+use crate::base::thread::try_box;
 
 /// Runs up to which the bytes of a touch are remembered one by one; beyond, as a shape.
 pub(super) const MOST_RUNS: u64 = 256;

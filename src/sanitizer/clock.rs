@@ -4,8 +4,8 @@
 //! So who knows a stream up to some time knows all that the stream knew then, and a wait for
 //! something known already is found out by one comparison.
 
-use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::base::error::{Error, Result};
+use crate::base::shared::Shared;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// No stream's number.

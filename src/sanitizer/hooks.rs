@@ -8,12 +8,12 @@ use super::switch::{self, with};
 use super::text::Label;
 use super::world::{Kind, Who};
 use super::{Touch, is_on};
-use crate::error::Result;
-use crate::graph::underway;
-use crate::memory::route;
+use crate::base::error::Result;
+use crate::base::shared::Shared;
+use crate::gpu::stream::{Order, Stream};
+use crate::graph::active_captures;
+use crate::memory::pools::route;
 use crate::runtime::Runtime;
-use crate::shared::Shared;
-use crate::stream::{Order, Stream};
 use std::cell::Cell;
 
 /// What a stream, event or device had before it at some moment; joined once that is over.
@@ -175,7 +175,7 @@ fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
         return Ok(0);
     }
     let _context = stream.enter(runtime)?;
-    Ok(underway::capture_of(runtime, stream.native())?.unwrap_or(0))
+    Ok(active_captures::capture_of(runtime, stream.native())?.unwrap_or(0))
 }
 
 fn key(stream: &Stream) -> u64 {

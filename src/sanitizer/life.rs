@@ -7,7 +7,7 @@ use super::ranges::Inside;
 use super::state::{MAIN, State, of};
 use super::store::{Access, COVERED, EARLIER, IMPLIED, LAUNCHED, UNCOVERED};
 use super::world::{Who, World};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// What the allocator waits for before a block serves again; lists that are used again and again.
 pub(super) struct Promise {

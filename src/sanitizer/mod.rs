@@ -8,7 +8,6 @@ mod blocks;
 mod change;
 mod check;
 mod clock;
-pub mod heard;
 mod hooks;
 mod life;
 mod ranges;
@@ -18,13 +17,14 @@ mod shape;
 mod state;
 mod store;
 mod switch;
+pub mod sync_points;
 #[cfg(test)]
 mod tests;
 mod text;
 mod world;
 
+use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
-use crate::stream::Stream;
 use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicBool, Ordering};
 

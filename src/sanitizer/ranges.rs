@@ -1,7 +1,7 @@
 //! Ranges of addresses that do not overlap, each with a number: sorted, in chunks.
 
 use super::clock::NO_MEMORY;
-use crate::error::Result;
+use crate::base::error::Result;
 use std::cell::Cell;
 
 /// A range, and its number.

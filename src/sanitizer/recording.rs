@@ -7,7 +7,7 @@ use super::shape::{Form, Shape};
 use super::store::{Access, Store};
 use super::text::{Label, Line, Texts};
 use super::world::World;
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// One touch of one captured operation: what of it counts at the end.
 pub(super) struct Operation {

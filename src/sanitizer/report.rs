@@ -7,9 +7,9 @@ use super::clock::push;
 use super::store::{EARLIER, Told, UNCOVERED};
 use super::text::{Kept, Line, Texts, Words, add_stack};
 use super::world::Who;
-use crate::error::Result;
-use crate::memory::frames::Stacks;
-use crate::text::Count;
+use crate::base::error::Result;
+use crate::base::text::Count;
+use crate::memory::trace::frames::Stacks;
 use std::fmt;
 
 /// Reports that are kept unless the host says otherwise.
@@ -133,7 +133,7 @@ impl Reports {
 
 /// This thread, told from others that live.
 fn thread() -> usize {
-    std::ptr::from_ref(crate::thread::block()).addr()
+    std::ptr::from_ref(crate::base::thread::block()).addr()
 }
 
 /// A stream in a sentence.

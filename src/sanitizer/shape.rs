@@ -3,7 +3,7 @@
 
 use super::clock::{NO_MEMORY, push};
 use super::{Bytes, Touch};
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::tensor::{MAX_DIMS, Place, Tensor};
 
 /// How often something lies there, and how far apart.

@@ -12,9 +12,9 @@ use super::store::{Access, LAUNCHED, Store, Told};
 use super::text::{Label, Texts};
 use super::world::{Host, Who, World};
 use super::{Mode, Touch};
-use crate::error::Result;
-use crate::memory::frames::Named as HostFrame;
-use crate::memory::stacks::StackTable;
+use crate::base::error::Result;
+use crate::memory::trace::frames::Named as HostFrame;
+use crate::memory::trace::stacks::StackTable;
 
 /// Cells below which nothing is forgotten early.
 const FEW: usize = 4096;

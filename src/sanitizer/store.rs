@@ -6,7 +6,7 @@ use super::clock::{NO_MEMORY, NOBODY, push};
 use super::shape::Shape;
 use super::text::Label;
 use super::world::Who;
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// What a report says of an access.
 #[derive(Clone, Copy)]

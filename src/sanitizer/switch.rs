@@ -4,17 +4,17 @@ use super::IS_ON;
 use super::report::{DEFAULT_MOST, Report};
 use super::state::State;
 use super::text::Line;
-use crate::environment;
-use crate::error::{Error, Result};
-use crate::lock::{Held, Mutex};
-use crate::log;
-use crate::memory::history::Source;
-use crate::rank::Rank;
-use crate::retired::Reclaimable;
-use crate::text::Text;
-use crate::thread;
-use crate::waiting;
-use crate::watch::{self, Watcher};
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::base::lock::{Held, Mutex};
+use crate::base::log;
+use crate::base::rank::Rank;
+use crate::base::retired::Reclaimable;
+use crate::base::text::Text;
+use crate::base::thread;
+use crate::base::waiting;
+use crate::memory::trace::history::Source;
+use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());
@@ -92,7 +92,7 @@ fn start(most: usize) {
     (state.lost, state.unwatched, state.is_told) = (0, 0, false);
     if !state.is_on {
         state.is_on = true;
-        watch::begin(Watcher::Sanitizer);
+        flags::begin(Watcher::Sanitizer);
     }
     IS_ON.store(true, Ordering::Release);
 }
@@ -110,7 +110,7 @@ pub(crate) fn stop() {
     let mut state = STATE.lock();
     if state.is_on {
         state.is_on = false;
-        watch::end(Watcher::Sanitizer);
+        flags::end(Watcher::Sanitizer);
     }
     state.start_anew();
     state.reports.start_anew(DEFAULT_MOST);

@@ -2,8 +2,8 @@
 //! valid.
 
 use super::clock::{NO_MEMORY, Table, insert, push};
-use crate::error::Result;
-use crate::memory::frames::Stacks;
+use crate::base::error::Result;
+use crate::memory::trace::frames::Stacks;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
 use std::hash::Hasher;

@@ -3,7 +3,7 @@
 
 use super::clock::{Clock, NO_MEMORY, NOBODY, Stamp, Table, push};
 use super::ranges::Ranges;
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// How a stream relates to the legacy default stream of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

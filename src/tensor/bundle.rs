@@ -3,7 +3,7 @@
 
 use super::owned::Block;
 use super::{Dtype, Place, Tensor, compact};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("tensors");
 

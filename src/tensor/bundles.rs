@@ -1,7 +1,7 @@
 //! The bundles that hosts have, by where their sizes begin.
 
 use super::bundle::Bundle;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// Bundles that need no host memory: so that calls whose outputs go before the next one take none.
 const PLACES: usize = 4;

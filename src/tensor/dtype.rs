@@ -1,6 +1,6 @@
 //! What elements are, in DLPack's numbers.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// DLPack's codes.
 #[allow(missing_docs, reason = "DLPack's own names")]

@@ -12,10 +12,10 @@ mod ranges;
 
 pub use dtype::Dtype;
 
-use crate::copy;
-use crate::error::{Error, Result};
-use crate::few::Few;
+use crate::base::error::{Error, Result};
+use crate::base::inline_vec::Few;
 use crate::memory;
+use crate::ops::copy;
 use crate::runtime::Runtime;
 use std::mem::MaybeUninit;
 

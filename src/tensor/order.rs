@@ -4,7 +4,7 @@
 //! Which random number an element gets depends on its number, so that these are as exact as the numbers.
 
 use super::{MAX_DIMS, Tensor, compact};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// The most dimensions that are left when what lies side by side is taken together: PyTorch's.
 pub const MAX_ORDERED: usize = 25;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::driver::sim;
+use crate::base::thread;
 use crate::memory::unknown_pointer;
-use crate::thread;
+use crate::sim;
 
 #[test]
 fn our_own_memory_is_given_back_once() {

@@ -1,6 +1,6 @@
 //! Ranges of addresses, of which it is asked whether one meets any of them.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// First byte, and one past the last.
 pub type Range = (u64, u64);

@@ -8,7 +8,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tcuda::driver::sys::*;
-use tcuda::driver::{CudaResult, Driver, cuda, sim};
+use tcuda::driver::{CudaResult, Driver, cuda};
+use tcuda::sim;
 
 pub const MIB: usize = 1 << 20;
 /// The granularity of virtual memory.

@@ -4,8 +4,8 @@ use crate::bench::{Bench, cu};
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::time::Duration;
-use tcuda::driver::sim::{Launch, register_kernel};
 use tcuda::driver::sys::*;
+use tcuda::sim::{Launch, register_kernel};
 
 /// For compute_52, as the library's own kernels: it loads on every driver that we know.
 pub const PTX: &CStr = c".version 7.8

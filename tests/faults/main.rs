@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tcuda::host_faults;
+use tcuda::base::host_faults;
 
 /// The effects that a fault has, with what they act on.
 const KINDS: [(&str, &str); 13] = [

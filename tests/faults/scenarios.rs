@@ -197,7 +197,7 @@ impl Native {
     fn new() -> Result<Native, Failed> {
         call!(tcuda_device_set(0))?;
         let mut stream = null_mut();
-        let table = tcuda::driver::sim::table();
+        let table = tcuda::sim::table();
         if let Some(create) = table.cuStreamCreateWithPriority {
             // SAFETY: `stream` is writable, and the device's context is current.
             if unsafe { create(&mut stream, 1, 0) } != 0 {
@@ -210,7 +210,7 @@ impl Native {
 
 impl Drop for Native {
     fn drop(&mut self) {
-        if let Some(destroy) = tcuda::driver::sim::table().cuStreamDestroy {
+        if let Some(destroy) = tcuda::sim::table().cuStreamDestroy {
             // SAFETY: created by `new`, and destroyed once.
             unsafe { destroy(self.0.cast()) };
         }

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
-use tcuda::comm::kernels;
-use tcuda::comm::path::loaded::Kernel;
-use tcuda::comm::path::table::{BLOCK, Table};
-use tcuda::comm::path::{Dim, Number, Part, Rows};
+use tcuda::collectives::kernels;
+use tcuda::collectives::path::loaded::Kernel;
+use tcuda::collectives::path::table::{BLOCK, Table};
+use tcuda::collectives::path::{Dim, Number, Part, Rows};
 use tcuda::random::kernels::Memory;
 
 type Run = unsafe extern "C" fn(*const c_char, u32, u32, *const u64) -> bool;

@@ -279,7 +279,7 @@ pub mod native {
     fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -> R {
         let before = super::device_current();
         super::device_set(device).unwrap();
-        let inside = tcuda::thread::enter().unwrap();
+        let inside = tcuda::base::thread::enter().unwrap();
         let result = body(tcuda::runtime::existing_driver(&inside).unwrap());
         drop(inside);
         super::device_set(before).unwrap();

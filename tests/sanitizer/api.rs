@@ -67,7 +67,7 @@ pub fn stream_external(device: i32, native: usize) -> Handle {
 /// Runs `body` with the driver, as a user of CUDA would, in the context of a device.
 fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -> R {
     call!(device::tcuda_device_set(device));
-    let inside = tcuda::thread::enter().unwrap();
+    let inside = tcuda::base::thread::enter().unwrap();
     let result = body(tcuda::runtime::existing_driver(&inside).unwrap());
     drop(inside);
     call!(device::tcuda_device_set(0));

@@ -1,9 +1,9 @@
 //! Rules as text: "cuMemMap@3=2, *@17=999!, cuMemCreate@1=slow:20ms, *@40=lost".
 
 use super::{Effect, MAX_RULES, Rule, Rules, Target, index_of};
+use crate::base::text::Text;
 use crate::driver::CudaError;
 use crate::driver::code::LAUNCH_FAILED;
-use crate::text::Text;
 use std::time::Duration;
 
 /// A pause is at most so long.

@@ -6,9 +6,9 @@
 //! context. Drivers cannot be asked for the device of an event or handle, so these are remembered from
 //! the calls that bind them to one.
 
-use crate::device::MAX_DEVICES;
 use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
 use crate::driver::{Call, Table, code};
+use crate::gpu::device::MAX_DEVICES;
 use std::ffi::c_void;
 
 /// Handles up to this mean a stream of the current context.
@@ -92,7 +92,7 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> Seen {
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::host_faults::theirs();
+        let _theirs = crate::base::host_faults::theirs();
         use Call::*;
         let argument = |wanted: &str| {
             arguments.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
@@ -169,7 +169,7 @@ impl Seen {
 /// destroy any more ends with it.
 pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::host_faults::theirs();
+    let _theirs = crate::base::host_faults::theirs();
     if has_lost
         && matches!(call, Call::cuDevicePrimaryCtxRelease)
         && let (Some(release), Some((_, device))) =

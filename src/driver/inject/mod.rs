@@ -5,9 +5,9 @@ mod grammar;
 mod lost;
 
 use super::{Call, Driver, NAMES};
-use crate::lock::Mutex;
-use crate::progress;
-use crate::rank::Rank;
+use crate::base::lock::Mutex;
+use crate::base::progress;
+use crate::base::rank::Rank;
 pub use grammar::{RuleError, parse};
 use lost::Lost;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -230,7 +230,7 @@ pub(super) fn take(driver: &Driver, call: Call, arguments: &[(&str, u64)]) -> Op
 }
 
 #[cfg(any(test, feature = "host_faults"))]
-use crate::host_faults::{fired as host_memory_fired, set as set_host_memory};
+use crate::base::host_faults::{fired as host_memory_fired, set as set_host_memory};
 
 #[cfg(not(any(test, feature = "host_faults")))]
 fn host_memory_fired() -> u64 {

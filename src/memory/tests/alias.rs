@@ -1,22 +1,23 @@
 //! Aliases: what is lent to whom, and that no address leads to memory that others use, on the device either.
 
 use super::super::arena::ArenaState;
-use super::super::block::{NONE, State};
-use super::super::history::{self, FramesFor, Recorder};
-use super::super::pool::MemPool;
 use super::super::record_stream;
-use super::super::ring::Action;
-use super::super::segment::reach;
-use super::super::snapshot::Snapshot;
-use super::super::stats::{Class, Statistics};
-use super::super::virtual_memory::arena_of;
 use super::identity::may_use;
 use super::order::Gate;
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
-use crate::copy::{copy, fill};
 use crate::driver::sys::CUstreamCaptureMode;
-use crate::driver::{Call, inject, sim};
-use crate::stream::Stream;
+use crate::driver::{Call, inject};
+use crate::gpu::stream::Stream;
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::backing::segment::growth_cursor;
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::pools::pool::MemPool;
+use crate::memory::stats::ledger::{Class, Statistics};
+use crate::memory::trace::history::{self, FramesFor, Recorder};
+use crate::memory::trace::ring::Action;
+use crate::memory::trace::snapshot::Snapshot;
+use crate::ops::copy::{copy, fill};
+use crate::sim;
 use std::collections::BTreeSet;
 
 impl ArenaState {
@@ -55,7 +56,7 @@ impl ArenaState {
             found.push((id, rest));
         }
         let begins_again = self.class == Class::Small || !self.segment.aliases.is_empty();
-        if self.reach != reach::ALL && !begins_again {
+        if self.reach != growth_cursor::ALL && !begins_again {
             return Err(format!("it reaches to {} without an alias", self.reach));
         }
         if !lent.is_empty() {

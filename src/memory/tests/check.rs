@@ -2,14 +2,14 @@
 //! other tests are worth what this finds.
 
 use super::super::arena::ArenaState;
-use super::super::block::{Block, NONE, State};
-use super::super::guests::Order;
-use super::super::stats::{
+use super::{MIB, on_machine};
+use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::foreign_free::Order;
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
 };
-use super::super::virtual_memory::arena_of;
-use super::{MIB, on_machine};
 
 impl ArenaState {
     /// Checks every invariant; gives the first that does not hold.

@@ -1,15 +1,15 @@
 //! Blocks that are in no arena, beside cached ones, against a model that is too simple to be wrong.
 
-use super::super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat, Statistics,
-};
 use super::super::{Found, backend, find, record_stream, round_size};
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
+use crate::base::error::Error;
+use crate::base::thread;
 use crate::driver::{Call, inject};
-use crate::error::Error;
-use crate::memory::snapshot::Snapshot;
-use crate::stream::Stream;
-use crate::thread;
+use crate::gpu::stream::Stream;
+use crate::memory::stats::ledger::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat, Statistics,
+};
+use crate::memory::trace::snapshot::Snapshot;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -238,7 +238,7 @@ proptest! {
 #[test]
 fn an_unknown_address_is_told_by_what_is_known() {
     on_machine("memory=64MiB", |bench| {
-        let text = |outcome: crate::error::Result<()>| outcome.unwrap_err().to_string();
+        let text = |outcome: crate::base::error::Result<()>| outcome.unwrap_err().to_string();
         assert!(!text(super::super::free(bench.runtime, 512)).contains("freed already"));
         let inside = thread::enter().unwrap();
         backend::enable_caching(&inside, false).unwrap();

@@ -1,15 +1,16 @@
 //! Arenas, slots and streams of what has ended: they serve others, and go.
 
-use super::super::pool::Pool;
-use super::super::registry::Slot;
-use super::super::virtual_memory::arena_of;
-use super::super::{record_stream, route};
+use super::super::record_stream;
 use super::identity::{native, wrap_native};
 use super::{Bench, KIB, MIB, Random, on_machine};
+use crate::base::thread;
 use crate::driver::Call;
 use crate::driver::sys::CUstream;
-use crate::stream::Stream;
-use crate::thread;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::registry::Slot;
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::pools::pool::Pool;
+use crate::memory::pools::route;
 
 const PER_THREAD: CUstream = 2 as CUstream;
 

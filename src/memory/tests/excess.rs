@@ -11,10 +11,10 @@
 //! allocated at most: in free whole handles, in others at the end, and in others below it.
 
 use super::super::arena::{Arena, ArenaState};
-use super::super::block::{NONE, State, UNIT};
 use super::super::round_size;
-use super::super::stats::{ALLOCATED_BYTES, Class};
 use super::{Bench, MIB, on_machine};
+use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::stats::ledger::{ALLOCATED_BYTES, Class};
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
 

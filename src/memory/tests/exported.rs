@@ -2,11 +2,12 @@
 //! other processes are left out: handles that are withdrawn are as good as closed.
 
 use super::super::arena::ArenaState;
-use super::super::block::{NONE, State};
 use super::super::exported::keep;
 use super::super::record_stream;
 use super::*;
 use crate::ipc::Handle;
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::stats::ledger;
 use proptest::prelude::*;
 
 impl ArenaState {
@@ -24,7 +25,7 @@ impl ArenaState {
 }
 
 fn allocated(bench: Bench) -> i64 {
-    bench.memory().statistics().lanes[stats::ALLOCATED_BYTES][stats::ALL].current
+    bench.memory().statistics().lanes[ledger::ALLOCATED_BYTES][ledger::ALL].current
 }
 
 fn check(bench: Bench) {

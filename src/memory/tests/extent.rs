@@ -1,7 +1,9 @@
 //! From any address of a block to the block.
 
 use super::*;
-use crate::memory::{self, extent, virtual_memory};
+use crate::memory;
+use crate::memory::backing::virtual_memory;
+use crate::memory::extent;
 use proptest::prelude::*;
 
 /// Allocates and frees, and asks for addresses in live blocks, freed ones and between.

@@ -1,12 +1,12 @@
 //! Mapping, giving back, and filling holes.
 
 use super::super::arena::Arena;
-use super::super::block::{State, UNIT};
-use super::super::stats::Class;
-use super::super::virtual_memory::arena_of;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use crate::base::error::Error;
 use crate::driver::{Call, inject};
-use crate::error::Error;
+use crate::memory::arena::block::{State, UNIT};
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::stats::ledger::Class;
 use std::sync::atomic::Ordering;
 
 /// Sizes in MiB of the handles behind the arena of an address, in address order.
@@ -260,7 +260,7 @@ fn a_failure_while_growing_leaves_nothing_behind() {
         let block = bench.malloc(stream, 5 * MIB);
         let state = |address| (handles(address), blocks(address), bench.in_use());
         let before = state(block);
-        let live = crate::driver::sim::live_objects();
+        let live = crate::sim::live_objects();
         for call in [Call::cuMemCreate, Call::cuMemMap, Call::cuMemSetAccess] {
             let calls = if call == Call::cuMemSetAccess { 1 } else { 4 };
             for nth in 1..=calls {
@@ -273,7 +273,7 @@ fn a_failure_while_growing_leaves_nothing_behind() {
                 }
                 bench.check();
                 assert_eq!(state(block), before, "{call:?} {nth}");
-                assert_eq!(crate::driver::sim::live_objects(), live, "{call:?} {nth}");
+                assert_eq!(crate::sim::live_objects(), live, "{call:?} {nth}");
             }
         }
         let next = bench.malloc(stream, 90 * MIB);
@@ -402,6 +402,6 @@ fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
         bench.free(block);
         bench.empty_cache();
         assert_eq!(bench.in_use(), 0);
-        assert_eq!(crate::driver::sim::live_objects().mappings, 0);
+        assert_eq!(crate::sim::live_objects().mappings, 0);
     });
 }

@@ -1,11 +1,11 @@
 //! What is promised of fragmentation: a request fails only where the handles in which nothing is in use,
 //! with what the limit leaves, are less than it needs. What is in use keeps its handle.
 
-use super::super::block::{NONE, State, UNIT};
-use super::super::stats::{ALL, ALLOCATED_BYTES};
 use super::{Bench, KIB, MIB, on_machine};
-use crate::error::Error;
-use crate::stream::Stream;
+use crate::base::error::Error;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES};
 use proptest::prelude::*;
 
 const LIMIT: u64 = 64 * MIB;

@@ -1,14 +1,14 @@
 //! The steps before an allocation fails, one by one, and what each of them counts.
 
-use super::super::observers::{self, Observes, Shortage};
-use super::super::settings::{self, Settings};
-use super::super::stats::{OVERSIZE, Statistics};
 use super::{Bench, MIB, on_machine};
+use crate::base::error::{Error, OutOfMemory};
+use crate::base::thread;
 use crate::driver::{Call, inject};
-use crate::error::{Error, OutOfMemory};
+use crate::gpu::stream::Stream;
+use crate::memory::config::settings::{self, Settings};
+use crate::memory::fallback::observers::{self, Observes, Shortage};
+use crate::memory::stats::ledger::{OVERSIZE, Statistics};
 use crate::runtime;
-use crate::stream::Stream;
-use crate::thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -204,12 +204,12 @@ impl Observes for Frees {
         // SAFETY: the test's bench outlives its observers.
         let runtime = unsafe { &*(self.bench.0 as *const crate::runtime::Runtime) };
         // SAFETY: as above.
-        let device = unsafe { &*(self.bench.1 as *const crate::device::Device) };
+        let device = unsafe { &*(self.bench.1 as *const crate::gpu::device::Device) };
         assert_eq!(self.asked.fetch_add(1, Ordering::Relaxed) % 2, self.order, "newest first");
         assert_eq!((shortage.device, shortage.limit), (0, 64 * MIB));
         let bench = Bench { runtime, device };
         // As the functions of the header do.
-        let _inside = crate::thread::enter().unwrap();
+        let _inside = crate::base::thread::enter().unwrap();
         match bench.try_malloc(device.streams.default(), 512) {
             Err(Error::InvalidState(why)) => assert!(why.contains("observer"), "{why}"),
             other => panic!("{other:?}"),

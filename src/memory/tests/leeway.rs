@@ -3,9 +3,9 @@
 
 use super::super::record_stream;
 use super::{Bench, KIB, MIB, on_machine};
+use crate::base::progress::{MOMENT, by_reading};
 use crate::driver::{Call, inject};
-use crate::progress::{MOMENT, by_reading};
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
 
 /// A device of which 32 MiB are little, and whose streams take 400 ns to answer.
 const TIMED: &str = "memory=4GiB,question=400";

@@ -32,15 +32,16 @@ mod threshold;
 mod truth;
 mod waits;
 
-use super::settings::Settings;
-use super::stats::{self, Class};
 use super::{Books, DeviceMemory};
-use crate::device::Device;
-use crate::driver::{Call, inject, sim};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::thread;
+use crate::driver::{Call, inject};
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
+use crate::memory::config::settings::Settings;
+use crate::memory::stats::ledger::{self, Class};
 use crate::runtime::{self, Runtime};
-use crate::stream::Stream;
-use crate::thread;
+use crate::sim;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -174,26 +175,26 @@ impl Books {
             // SAFETY: the ledger holds all accounts still.
             let account = unsafe { arena.account() };
             state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
-            for row in [stats::ALL, arena.class.row()] {
+            for row in [ledger::ALL, arena.class.row()] {
                 mapped[row] += state.reserved().0;
             }
         }
         for class in [Class::Small, Class::Large] {
-            let bytes = self.ledger.direct.current(class)[stats::ALLOCATED_BYTES];
-            mapped[stats::ALL] += bytes;
+            let bytes = self.ledger.direct.current(class)[ledger::ALLOCATED_BYTES];
+            mapped[ledger::ALL] += bytes;
             mapped[class.row()] += bytes;
         }
-        let mut statistics = stats::Statistics::default();
+        let mut statistics = ledger::Statistics::default();
         self.statistics(&mut statistics);
         let reserved = statistics.reserved_bytes.map(|stat| stat.current);
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let mut bounds = self.sums(super::row::Row::most);
-        bounds[stats::ALL] = self.ledger.direct.most_of_all();
+        let mut bounds = self.sums(crate::memory::stats::class_counters::Row::most);
+        bounds[ledger::ALL] = self.ledger.direct.most_of_all();
         self.each(|account| {
             let most = account.most_of_all();
-            bounds[stats::ALL].iter_mut().zip(most).for_each(|(sum, most)| *sum += most);
+            bounds[ledger::ALL].iter_mut().zip(most).for_each(|(sum, most)| *sum += most);
         });
         for (lane, rows) in statistics.lanes.iter().enumerate() {
             for (row, stat) in rows.iter().enumerate() {

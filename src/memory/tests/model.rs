@@ -1,16 +1,16 @@
 //! Random operations against a model that is too simple to be wrong.
 
 use super::super::arena::Arena;
-use super::super::block::{NONE, State};
-use super::super::stats::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
-};
-use super::super::virtual_memory::arena_of;
 use super::super::{SMALL_ARENA, record_stream, round_size};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_lending};
+use crate::base::error::Error;
 use crate::driver::{Call, inject};
-use crate::error::Error;
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::stats::ledger::{
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

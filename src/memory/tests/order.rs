@@ -1,14 +1,14 @@
 //! When memory is used again: at once in its own stream, after the others for `record_stream`.
 
-use super::super::limbo::JOINED;
 use super::super::record_stream;
-use super::super::stats::{ACTIVE, ALL, ALLOCATION, Class, REQUESTED_BYTES};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
-use crate::callback::{self, Callback};
+use crate::base::thread;
 use crate::driver::Call;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::deferred_free::JOINED;
+use crate::memory::stats::ledger::{ACTIVE, ALL, ALLOCATION, Class, REQUESTED_BYTES};
+use crate::ops::callback::{self, Callback};
 use crate::runtime;
-use crate::stream::Stream;
-use crate::thread;
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex};
 
@@ -20,7 +20,7 @@ pub(super) struct Gate(&'static (Mutex<bool>, Condvar));
 impl Gate {
     pub(super) fn on(bench: Bench, stream: &Stream) -> Gate {
         // Leaked, because the stream may look at it after a failed test is gone.
-        let gate: &'static _ = crate::thread::for_ever((Mutex::new(false), Condvar::new()));
+        let gate: &'static _ = crate::base::thread::for_ever((Mutex::new(false), Condvar::new()));
         let user_data = std::ptr::from_ref(gate).cast_mut().cast();
         let callback = Callback { function: wait_for_gate, user_data, destroy: None };
         callback::add(bench.runtime, stream, callback).unwrap();
@@ -351,7 +351,7 @@ fn emptying_the_cache_waits_for_the_streams_it_takes_from() {
             bench.free(block);
             std::thread::scope(|scope| {
                 let emptied = scope.spawn(|| {
-                    let _inside = crate::thread::enter().unwrap();
+                    let _inside = crate::base::thread::enter().unwrap();
                     bench.empty_cache();
                 });
                 std::thread::sleep(std::time::Duration::from_millis(50));

@@ -2,12 +2,12 @@
 
 use super::order::Gate;
 use super::{Bench, KIB, MIB, on_machine};
+use crate::base::error::{Error, Result};
 use crate::driver::{Call, inject};
-use crate::error::{Error, Result};
-use crate::memory::host::stats::HostStatistics;
-use crate::memory::host_settings::HostSettings;
-use crate::memory::stats::Stat;
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
+use crate::memory::config::host_settings::HostSettings;
+use crate::memory::pinned::stats::HostStatistics;
+use crate::memory::stats::ledger::Stat;
 
 impl Bench<'_> {
     pub(super) fn pin(&self, bytes: u64) -> usize {

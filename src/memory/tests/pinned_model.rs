@@ -2,9 +2,9 @@
 //! are left alone until it is done, and everything is counted.
 
 use super::{Bench, KIB, MIB, on_machine};
-use crate::copy;
-use crate::memory::host_settings::HostSettings;
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
+use crate::memory::config::host_settings::HostSettings;
+use crate::ops::copy;
 use proptest::prelude::*;
 
 const STREAMS: usize = 3;

@@ -1,7 +1,7 @@
 //! How much more is reserved than blocks had at a time.
 
-use super::super::virtual_memory::arena_of;
 use super::{MIB, on_machine};
+use crate::memory::backing::virtual_memory::arena_of;
 
 /// A small excess counts as well where there is much memory.
 #[test]

@@ -1,10 +1,10 @@
 //! Passes of a program that are repeated: they find what they want where it was the first time, and make no
 //! driver call.
 
-use super::super::settings::Settings;
 use super::alias::{aliases, two_free_ranges};
 use super::{Bench, KIB, MIB, Random, on_machine};
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
+use crate::memory::config::settings::Settings;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 24 } else { 300 };
 

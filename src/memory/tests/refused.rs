@@ -1,8 +1,8 @@
 //! What is refused, by the driver, by the host's memory, or because a table is full.
 
 use super::{MIB, on_machine};
+use crate::base::error::Error;
 use crate::driver::{Call, inject};
-use crate::error::Error;
 
 #[test]
 fn every_arena_is_emptied_and_the_first_failure_told() {

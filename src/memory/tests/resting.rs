@@ -1,8 +1,8 @@
 //! The block that was freed last, which rests until something else is freed or searched.
 
-use super::super::virtual_memory::arena_of;
 use super::{Bench, KIB, MIB, on_machine, without_lending};
-use crate::stream::Stream;
+use crate::gpu::stream::Stream;
+use crate::memory::backing::virtual_memory::arena_of;
 
 /// Where a block is in its arena.
 fn place(address: u64) -> u64 {

@@ -1,10 +1,10 @@
 //! Scopes of statistics: peaks and totals of a stretch of time, beside the device's own.
 
-use super::super::stats::{ALLOCATED_BYTES, ALLOCATION, Stat, Statistics};
 use super::{Bench, MIB, on_machine};
-use crate::error::Error;
-use crate::stream::Stream;
-use crate::thread;
+use crate::base::error::Error;
+use crate::base::thread;
+use crate::gpu::stream::Stream;
+use crate::memory::stats::ledger::{ALLOCATED_BYTES, ALLOCATION, Stat, Statistics};
 use proptest::prelude::*;
 
 fn stat(current: i64, peak: i64, allocated: i64, freed: i64) -> Stat {

@@ -2,19 +2,19 @@
 //! steps before an allocation fails there.
 
 use super::super::arena::ArenaState;
-use super::super::block::{NONE, State, UNIT};
-use super::super::pool::{MemPool, USE_ON_OOM};
-use super::super::snapshot::{BlockState, Snapshot};
-use super::super::stats::{
+use super::super::{find, record_stream};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
+use crate::base::thread;
+use crate::driver::{Call, inject};
+use crate::gpu::stream::Stream;
+use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::pools::pool::{MemPool, USE_ON_OOM};
+use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, only,
 };
-use super::super::{find, record_stream};
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
-use crate::driver::{Call, inject};
+use crate::memory::trace::snapshot::{BlockState, Snapshot};
 use crate::runtime;
-use crate::stream::Stream;
-use crate::thread;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn in_segments<R>(options: &str, text: &str, body: impl FnOnce(Bench) -> R) -> R
 /// Segments of the device: address, bytes, blocks as (bytes, state).
 fn shape(bench: Bench) -> Vec<(u64, Vec<(u64, BlockState)>)> {
     let all = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
-    let blocks = |segment: &super::super::snapshot::SegmentView| {
+    let blocks = |segment: &crate::memory::trace::snapshot::SegmentView| {
         let own = &all.blocks[segment.first_block..segment.first_block + segment.blocks];
         assert!(!segment.is_expandable);
         let mut at = segment.address;

@@ -1,8 +1,8 @@
 //! Texts with settings: what each key means, and what each mistake is told.
 
-use super::super::config_error::ConfigError;
-use super::super::settings::{Backend, Settings};
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::memory::config::config_error::ConfigError;
+use crate::memory::config::settings::{Backend, Settings};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;

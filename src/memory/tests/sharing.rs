@@ -1,23 +1,23 @@
 //! Sharing between streams: that memory in rotation is enough once, who waits for whom, that what is
 //! written stays in order, and when nothing is shared.
 
-use super::super::block::State;
-use super::super::guests::Order;
-use super::super::history::{self, FramesFor, Recorder};
-use super::super::pool::MemPool;
 use super::super::record_stream;
-use super::super::ring::Action;
-use super::super::snapshot::{BlockState, Snapshot};
-use super::super::stats::{ACTIVE, ALLOCATED_BYTES, ALLOCATION, Statistics};
-use super::super::virtual_memory::arena_of;
 use super::order::Gate;
 use super::{Bench, KIB, MIB, is_invalid_pointer};
-use crate::copy::{copy, fill};
+use crate::base::thread;
 use crate::driver::Call;
 use crate::driver::sys::CUstreamCaptureMode;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::block::State;
+use crate::memory::arena::foreign_free::Order;
+use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::pools::pool::MemPool;
+use crate::memory::stats::ledger::{ACTIVE, ALLOCATED_BYTES, ALLOCATION, Statistics};
+use crate::memory::trace::history::{self, FramesFor, Recorder};
+use crate::memory::trace::ring::Action;
+use crate::memory::trace::snapshot::{BlockState, Snapshot};
+use crate::ops::copy::{copy, fill};
 use crate::runtime;
-use crate::stream::Stream;
-use crate::thread;
 use std::collections::VecDeque;
 
 const THREADS: &str = "schedule=threads,memory=8GiB";

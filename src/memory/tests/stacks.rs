@@ -1,10 +1,11 @@
 //! How long stacks are stored: as long as an event, a live block or the last call of a thread names them.
 
-use super::super::frames::Named;
-use super::super::history::{self, FramesFor, Recorder, Source};
-use super::super::{backend, stacks};
+use super::super::backend;
 use super::{Bench, on_machine};
-use crate::thread;
+use crate::base::thread;
+use crate::memory::trace::frames::Named;
+use crate::memory::trace::history::{self, FramesFor, Recorder, Source};
+use crate::memory::trace::stacks;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Each call is from a place of its own.

@@ -1,10 +1,10 @@
 //! Where blocks start: every address leads to its block and no other, and a block costs the host little.
 
 use super::super::arena::{Arena, ArenaState};
-use super::super::block::{Block, State};
 use super::super::pointer::{self, cached_extent};
-use super::super::virtual_memory::arena_of;
 use super::{Bench, KIB, MIB, Random, is_invalid_pointer, on_machine};
+use crate::memory::arena::block::{Block, State};
+use crate::memory::backing::virtual_memory::arena_of;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,7 +172,7 @@ fn a_block_among_others_of_all_sizes_costs_little() {
 #[test]
 fn lists_are_short_for_every_size() {
     for units in (1..3000).step_by(37).chain([1597, 2048, 4181, 6765, 8192, 10_946, 1 << 15]) {
-        let longest = super::super::starts::longest_of_stride(units, 1000);
+        let longest = crate::memory::arena::block_index::longest_of_stride(units, 1000);
         assert!(longest <= 8, "{units} units: {longest} blocks in a list");
     }
 }

@@ -1,12 +1,12 @@
 //! Exact counting from many threads.
 
 use super::super::round_size;
-use super::super::stats::{
+use super::{Bench, MIB, Random, on_machine};
+use crate::base::thread;
+use crate::gpu::stream::Stream;
+use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat,
 };
-use super::{Bench, MIB, Random, on_machine};
-use crate::stream::Stream;
-use crate::thread;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Barrier, Mutex};

@@ -1,18 +1,18 @@
 //! Every statistic of blocks against sums over what the snapshot shows, made anew after each step, while
 //! settings, limits, pools and captures come and go: a block is small up to 1 MiB wherever its memory is.
 
-use super::super::pool::{MemPool, NO_SPLIT, USE_ON_OOM};
-use super::super::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
-use super::super::stats::{
+use super::super::{SMALL, SMALL_ARENA, record_stream};
+use super::{Bench, KIB, MIB, Random, on_machine};
+use crate::base::thread;
+use crate::gpu::stream::Stream;
+use crate::graph::Graph;
+use crate::memory::pools::pool::{MemPool, NO_SPLIT, USE_ON_OOM};
+use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, CLASSES, Class, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, StatRow,
 };
-use super::super::{SMALL, SMALL_ARENA, record_stream};
-use super::{Bench, KIB, MIB, Random, on_machine};
-use crate::graph::Graph;
+use crate::memory::trace::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 use crate::runtime;
-use crate::stream::Stream;
-use crate::thread;
 use std::collections::BTreeMap;
 
 const SETTINGS: [&str; 7] = [

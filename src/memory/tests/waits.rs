@@ -3,9 +3,9 @@
 use super::super::record_stream;
 use super::order::{Gate, THREADS};
 use super::{Bench, KIB, identity, on_machine};
+use crate::base::thread;
 use crate::driver::Call;
-use crate::stream::Stream;
-use crate::thread;
+use crate::gpu::stream::Stream;
 
 /// Waits for the device, or for each stream.
 fn wait_for(bench: Bench, all: bool, streams: &[&Stream]) {

@@ -7,7 +7,8 @@ mod element;
 
 use super::philox;
 use super::plan::{EACH, FLAT, MAX_DIMS, STRIDED};
-use crate::driver::{code, sim};
+use crate::driver::code;
+use crate::sim;
 use draw::*;
 use element::*;
 

@@ -2,11 +2,11 @@
 
 use crate::host::{Done, Failed, Memory, Stream, call, expect, fill, last_failure, problem};
 use std::ptr::null_mut;
-use tcuda::driver::sim;
 use tcuda::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode};
 use tcuda::ffi::device::tcuda_device_set;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::stream::*;
+use tcuda::sim;
 
 /// Makes a call of the host's own, which no fault reaches; it works.
 macro_rules! own {

@@ -1,0 +1,18 @@
+//! What every layer uses: some of it from the library, some of it over loom's types.
+
+#[path = "../../../src/base/epoch.rs"]
+pub mod epoch;
+pub mod error;
+#[path = "../../../src/base/lifecycle.rs"]
+pub mod lifecycle;
+#[path = "../../../src/base/lock.rs"]
+pub mod lock;
+#[path = "../../../src/base/log.rs"]
+pub mod log;
+pub mod rank;
+#[path = "../../../src/base/retired.rs"]
+pub mod retired;
+pub mod stderr;
+pub mod sync;
+pub mod thread;
+pub mod waiting;

@@ -1,0 +1,467 @@
+//! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
+//! costs no allocation, also when host memory is what ran out.
+
+mod details;
+mod driver;
+
+pub use details::{OutOfMemory, Trait, Users, Which};
+use details::{PlaceName, Present};
+pub use driver::CudaErrorText;
+pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
+
+use crate::base::text::{Count, Text};
+use crate::base::thread;
+use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
+use crate::gpu::device::CPU;
+use crate::profiling::nvtx::own::function_of;
+use std::ffi::CStr;
+
+/// What a forked child is told: PyTorch's sentence.
+pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
+    multiprocessing, you must use the 'spawn' start method";
+
+/// Result of everything in the core that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure, with the offending value and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A pointer argument was NULL.
+    #[error("{name} is NULL; pass a valid pointer")]
+    Null {
+        /// The parameter.
+        name: &'static str,
+    },
+    /// An integer argument was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    OutOfRange {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: i64,
+        /// The range, as the end of a sentence: "use 0 or 1".
+        allowed: &'static str,
+    },
+    /// A number was outside its range.
+    #[error("{name} is {value}; {allowed}")]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: f64,
+        /// The range, as the end of a sentence: "use 0 to 1".
+        allowed: &'static str,
+    },
+    /// A text argument made no sense.
+    #[error("{name} is \"{value}\"; {allowed}")]
+    BadText {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed, perhaps shortened.
+        value: Text,
+        /// What would be right, as the end of a sentence.
+        allowed: &'static str,
+    },
+    /// No statistic has this key.
+    #[error(
+        "key is \"{key}\", which no statistic has; the nearest is \"{nearest}\", and \
+         tcuda_memory_stat_keys lists all"
+    )]
+    UnknownKey {
+        /// What was passed, perhaps shortened.
+        key: Text,
+        /// The key that is most like it.
+        nearest: crate::memory::Key,
+    },
+    /// Two arguments did not go together, or a text was not UTF-8.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Not a live handle of the kind that was asked for.
+    #[error("{name} is {value:#x}, which is not a live {kind}: {why}")]
+    InvalidHandle {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        value: usize,
+        /// What it should have been: "stream".
+        kind: &'static str,
+        /// "it is NULL", "it was destroyed", ...
+        why: &'static str,
+    },
+    /// Not a pointer that the library gave out and still counts as allocated.
+    #[error("invalid device pointer: {ptr:#x} {why}")]
+    InvalidPointer {
+        /// What was passed.
+        ptr: usize,
+        /// "was not allocated by tcuda", "was freed already", ...
+        why: &'static str,
+    },
+    /// A block is in use where none may be.
+    #[error("{ptr:#x}, a block of {bytes} bytes, {why}")]
+    BlockInUse {
+        /// Its address.
+        ptr: usize,
+        /// Its size, as it was asked for.
+        bytes: u64,
+        /// Of what it is in the way, and what to do.
+        why: &'static str,
+    },
+    /// Not pinned memory that the library gave out and still counts as allocated.
+    #[error("invalid host pointer: {ptr:#x} {why}")]
+    InvalidHostPointer {
+        /// What was passed.
+        ptr: usize,
+        /// "was not allocated by tcuda", ...
+        why: &'static str,
+    },
+    /// No such device.
+    #[error("device {device} does not exist: {}", Present(*.count))]
+    InvalidDevice {
+        /// What was passed.
+        device: i32,
+        /// How many there are.
+        count: i32,
+    },
+    /// No process has such a device; how many this one has is not known yet.
+    #[error("device {0} does not exist; use 0 to {last}, or -1 for the current one",
+        last = crate::gpu::device::MAX_DEVICES - 1)]
+    ImpossibleDevice(i32),
+    /// A seed or state from before initialisation, for a device that does not exist.
+    #[error(
+        "device {device} got a seed or state before initialisation and does not exist: {count} \
+        present; it is dropped now, and the next call initialises without it"
+    )]
+    SeededDevice {
+        /// What was passed.
+        device: i32,
+        /// How many there are.
+        count: i32,
+    },
+    /// The right call at the wrong time.
+    #[error("{0}")]
+    InvalidState(&'static str),
+    /// A call that CUDA does not allow in a host function of a stream.
+    #[error(
+        "{} was called by a host function of a stream, where CUDA can be neither called nor waited for; \
+         return from that function first, or make the call on another thread",
+        if .0.is_empty() { "tcuda" } else { .0 }
+    )]
+    InCallback(&'static str),
+    /// The host would wait for the device, and sync debug mode forbids it.
+    #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
+    WouldSynchronize(crate::gpu::sync_debug::Wait),
+    /// Not possible while a stream is captured.
+    #[error("{operation} is not possible while the stream is captured: {why}")]
+    Capturing {
+        /// "tcuda_graph_replay"
+        operation: &'static str,
+        /// What to do instead.
+        why: &'static str,
+    },
+    /// A function of the host's said that it failed.
+    #[error("the function {name} failed with {code}")]
+    Callback {
+        /// "forward"
+        name: &'static str,
+        /// What it gave.
+        code: i32,
+    },
+    /// Events of two devices met where one device is needed.
+    #[error("Event device {event} does not match recording stream's device {stream}.")]
+    EventDevice {
+        /// Device of the event.
+        event: i32,
+        /// Device of the stream.
+        stream: i32,
+    },
+    /// Events of two devices, between which time was to be measured.
+    #[error(
+        "start is of device {start} and end of device {end}; CUDA measures the time between events of one \
+         device: record both on streams of one"
+    )]
+    ElapsedDevices {
+        /// Device of the first.
+        start: i32,
+        /// Device of the last.
+        end: i32,
+    },
+    /// A function of elements got another number of arguments than it has parameters.
+    #[error(
+        "the function has {parameters} parameters, and got {inputs} inputs, {scalars} extra arguments and \
+         {outputs} outputs for them; pass as many as it has"
+    )]
+    Parameters {
+        /// Those of its code.
+        parameters: usize,
+        /// Tensors of the call.
+        inputs: usize,
+        /// Declared when it was made.
+        scalars: usize,
+        /// Those that are parameters.
+        outputs: usize,
+    },
+    /// A tensor names one device, and its memory is on another.
+    #[error("the tensor names device {tensor}, and its memory is on device {memory}")]
+    TensorDevice {
+        /// The device that the tensor names.
+        tensor: i32,
+        /// Whose memory it is.
+        memory: i32,
+    },
+    /// A tensor or a stream of another device than the communicator's.
+    #[error("{what} is of device {device}, and the communicator of device {own}")]
+    CommunicatorDevice {
+        /// "input", "output" or "stream"
+        what: &'static str,
+        /// Its device.
+        device: i32,
+        /// The communicator's.
+        own: i32,
+    },
+    /// Two tensors whose numbers of elements do not go together.
+    #[error("input has {}, and output {output}; {rule}", Count(*.input as usize, "element"))]
+    Elements {
+        /// Of the input.
+        input: u64,
+        /// Of the output.
+        output: u64,
+        /// What they should be, as the end of a sentence.
+        rule: &'static str,
+    },
+    /// A tensor says that it is the host's, and its memory is on a device.
+    #[error(
+        "a tensor says that it is in memory of the host, and that memory is on device {memory}"
+    )]
+    HostTensor {
+        /// Whose memory it is.
+        memory: i32,
+    },
+    /// Tensors that do not go together.
+    #[error("{which} has {what} {got}, and {expected} was expected")]
+    TensorMismatch {
+        /// Which of the arguments.
+        which: Which,
+        /// In what.
+        what: Trait,
+        /// As the others have it.
+        expected: Text<40>,
+        /// What was passed.
+        got: Text<40>,
+    },
+    /// The sizes of pieces are not those of the whole.
+    #[error("{name} are {sum} together along dim, and the tensor has {size} there")]
+    Sizes {
+        /// The parameter.
+        name: &'static str,
+        /// What they are together.
+        sum: i64,
+        /// What they should be.
+        size: i64,
+    },
+    /// A stream for a piece is of another device than that.
+    #[error(
+        "streams[{index}] is of device {stream}, and that piece goes to {}; pass {}",
+        PlaceName(*.piece),
+        if *.piece == CPU { "NULL" } else { "a stream of that device, or NULL" }
+    )]
+    PieceDevice {
+        /// Which of the pieces.
+        index: usize,
+        /// The stream's device.
+        stream: i32,
+        /// Where the piece goes.
+        piece: i32,
+    },
+    /// A tensor is not where it must be.
+    #[error("{which} is on {}, and {} was expected", PlaceName(*.place), PlaceName(*.expected))]
+    Elsewhere {
+        /// Which of the arguments.
+        which: Which,
+        /// Where it is.
+        place: i32,
+        /// Where it should be.
+        expected: i32,
+    },
+    /// Timing of events that have not completed.
+    #[error("{0}")]
+    NotReady(&'static str),
+    /// Device memory ran out after everything reusable was reclaimed.
+    #[error("{}", crate::memory::OutOfMemoryText(.0))]
+    OutOfMemory(OutOfMemory),
+    /// The driver's pool had no memory, or the limit of this process left no room.
+    #[error("{}", crate::memory::PoolOutOfMemoryText(.0))]
+    PoolOutOfMemory(OutOfMemory),
+    /// The driver had no memory for something other than a block.
+    #[error("{call} found no device memory; free some, or call tcuda_memory_empty_cache")]
+    DriverOutOfMemory {
+        /// The driver call.
+        call: &'static str,
+    },
+    /// The limit of this process leaves no room for more.
+    #[error("the memory fraction that tcuda may use is used up; free some, or raise it")]
+    OverLimit,
+    /// A share of memory that is none.
+    #[error("invalid fraction:{0}. Please set within [0, 1].")]
+    Fraction(f64),
+    /// A text with settings of the allocator was wrong.
+    #[error("{0}")]
+    Config(crate::memory::ConfigError),
+    /// Host memory ran out.
+    #[error("no host memory for {0}")]
+    OutOfHostMemory(&'static str),
+    /// The driver has no addresses left for the memory of one more stream.
+    #[error(
+        "device addresses ran out: too many streams have memory of their own, or other libraries \
+         reserved what there is"
+    )]
+    OutOfAddresses,
+    /// No usable driver.
+    #[error("{0}{hint}", hint = driver::simulator_hint())]
+    NoDriver(crate::driver::cuda::CudaLoadError),
+    /// A driver, but no device.
+    #[error("{0}{hint}", hint = driver::simulator_hint())]
+    NoDevice(&'static str),
+    /// The driver lacks a call, or the device a feature.
+    #[error("{what} is not supported by this {by}")]
+    NotSupported {
+        /// Call or feature.
+        what: &'static str,
+        /// "driver" or "device".
+        by: &'static str,
+    },
+    /// A child of a process that had initialised.
+    #[error("{}", FORKED.to_str().unwrap_or(""))]
+    Forked,
+    /// Another process is gone, or does not answer.
+    #[error("{0}")]
+    PeerGone(&'static str),
+    /// A file could not be written.
+    #[error("{path} cannot be written (errno {code}); {}", crate::base::file::advice(*.code))]
+    File {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's number.
+        code: i32,
+    },
+    /// A library of the host's could not be opened.
+    #[error("{path} cannot be opened: {reason}; name the path of a shared library")]
+    Library {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// The system's explanation.
+        reason: crate::driver::library::Text,
+    },
+    /// The options of the simulated machine were wrong.
+    #[error("{0}")]
+    Simulator(crate::sim::ConfigError),
+    /// A text with faults to inject was wrong.
+    #[error("{0}")]
+    Faults(crate::driver::inject::RuleError),
+    /// A driver call failed.
+    #[error("{}", CudaErrorText(.0))]
+    Cuda(CudaError),
+    /// The driver's management library is not there, or failed.
+    #[error("{0}")]
+    Nvml(crate::driver::nvml::Failure),
+    /// NCCL is not there, or failed.
+    #[error("{0}")]
+    Nccl(#[from] crate::driver::nccl::Failure),
+    /// cuBLAS is not there, or failed.
+    #[error("{0}")]
+    Cublas(#[from] crate::driver::cublas::Failure),
+    /// A kernel could not be compiled.
+    #[error("{0}")]
+    Compiler(crate::driver::compiler::Failure),
+    /// An extra argument that a function does not have.
+    #[error(
+        "the function has no extra argument {name}; declare it in the options with which it is created"
+    )]
+    Undeclared {
+        /// What was passed, perhaps shortened.
+        name: Text,
+    },
+    /// A list of another length than it must have.
+    #[error("{name} is {found}; the function has {expected}")]
+    Count {
+        /// The parameter.
+        name: &'static str,
+        /// What was passed.
+        found: usize,
+        /// What it must be.
+        expected: usize,
+    },
+    /// A fault of the library itself.
+    #[error("internal error: {0}; please report it")]
+    Internal(Text),
+}
+
+impl From<CudaError> for Error {
+    // Out of line: the way of calls that succeed keeps nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn from(error: CudaError) -> Error {
+        match error.code {
+            CudaError::MISSING => Error::NotSupported { what: error.call, by: "driver" },
+            CudaError::WOULD_WAIT => Error::WouldSynchronize(crate::gpu::sync_debug::OTHERS),
+            code::OUT_OF_MEMORY => Error::DriverOutOfMemory { call: error.call },
+            _ => Error::Cuda(error),
+        }
+    }
+}
+
+impl From<nvml::Failure> for Error {
+    fn from(failure: nvml::Failure) -> Error {
+        match failure {
+            nvml::Failure::OutOfHostMemory => Error::OutOfHostMemory("a list of processes"),
+            failure => Error::Nvml(failure),
+        }
+    }
+}
+
+impl From<compiler::Failure> for Error {
+    fn from(failure: compiler::Failure) -> Error {
+        match failure {
+            compiler::Failure::OutOfHostMemory => Error::OutOfHostMemory("a kernel"),
+            failure => Error::Compiler(failure),
+        }
+    }
+}
+
+impl Error {
+    /// The same with the name of the function that failed, where its sentence says that; `body`: the name of
+    /// a type in that function.
+    #[cold]
+    pub(crate) fn of_function(self, body: fn() -> &'static str) -> Error {
+        match self {
+            Error::InCallback("") => Error::InCallback(function_of(body())),
+            // The driver's own refusal.
+            Error::Cuda(error) if error.code == code::NOT_PERMITTED && thread::is_in_callback() => {
+                Error::InCallback(function_of(body()))
+            }
+            error => error,
+        }
+    }
+
+    /// The code behind it: a CUresult, another library's number, or 0.
+    pub fn native(&self) -> i32 {
+        match self {
+            Error::Cuda(error) => error.code,
+            Error::InCallback(_) => code::NOT_PERMITTED,
+            Error::Callback { code, .. } => *code,
+            Error::Nccl(nccl::Failure::Call(error)) => error.code,
+            Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {
+                error.code
+            }
+            Error::Cublas(cublas::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Call(error)) => error.code,
+            Error::Compiler(compiler::Failure::Host { code, .. }) => *code,
+            Error::File { code, .. } => *code,
+            Error::DriverOutOfMemory { .. }
+            | Error::OutOfMemory(_)
+            | Error::PoolOutOfMemory(_)
+            | Error::OverLimit
+            | Error::OutOfAddresses => code::OUT_OF_MEMORY,
+            _ => 0,
+        }
+    }
+}

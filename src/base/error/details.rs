@@ -1,0 +1,172 @@
+//! What errors carry besides numbers and names.
+
+#[cfg(test)]
+use crate::base::text::Text;
+use crate::gpu::device::CPU;
+use std::fmt;
+
+/// The numbers of an allocation that found no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Device that ran out.
+    pub device: i32,
+    /// Bytes that were asked of the driver.
+    pub wanted: u64,
+    /// Memory of the device.
+    pub total: u64,
+    /// What the driver said was free.
+    pub free: u64,
+    /// Limit of this process; `u64::MAX`: none is set.
+    pub limit: u64,
+    /// Held by the host.
+    pub allocated: u64,
+    /// Held by the cache and not by the host.
+    pub cached: u64,
+    /// Part of `cached`: in private pools, for their users alone.
+    pub pooled: u64,
+    /// Part of `cached`: freed by the host, but in use by streams.
+    pub pending: u64,
+    /// Captures are under way, during which memory is not given back.
+    pub captured: bool,
+    /// Who else has memory of the device, where that is known.
+    pub users: Users,
+    /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
+    pub rejected: bool,
+    /// The cache has segments that it cannot give back in parts.
+    pub segmented: bool,
+}
+
+/// Processes that have memory of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// What this process has, also past the library.
+    pub own_bytes: Option<u64>,
+    /// The first others: an error has no room for all.
+    pub pids: [u32; 2],
+    /// What they have.
+    pub bytes: [u64; 2],
+    /// How many others there are.
+    pub num_others: u32,
+}
+
+/// An argument, or an element of one that is a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Which {
+    /// The parameter.
+    pub name: &'static str,
+    /// The element.
+    pub index: Option<u32>,
+}
+
+impl Which {
+    /// All of an argument.
+    pub fn all(name: &'static str) -> Which {
+        Which { name, index: None }
+    }
+
+    /// An element of a list.
+    pub fn of(name: &'static str, index: usize) -> Which {
+        Which { name, index: Some(u32::try_from(index).unwrap_or(u32::MAX)) }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}[{index}]", self.name),
+            None => f.write_str(self.name),
+        }
+    }
+}
+
+/// In what tensors may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trait {
+    /// Their sizes.
+    Shape,
+    /// What their elements are.
+    Type,
+}
+
+impl fmt::Display for Trait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trait::Shape => "shape",
+            Trait::Type => "type",
+        })
+    }
+}
+
+/// Where a tensor is: a device, or the host.
+pub(super) struct PlaceName(pub(super) i32);
+
+impl fmt::Display for PlaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            CPU => f.write_str("the host"),
+            device => write!(f, "device {device}"),
+        }
+    }
+}
+
+/// How many devices there are, and which numbers they have.
+pub(super) struct Present(pub(super) i32);
+
+impl fmt::Display for Present {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ..=0 => f.write_str("there is none"),
+            1 => f.write_str("1 present; use 0, or -1 for the current one"),
+            count => {
+                write!(f, "{count} present; use 0 to {}, or -1 for the current one", count - 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::Error;
+
+    /// Sentences with more than one case.
+    #[test]
+    fn every_case_reads_well() {
+        let which = Which::of("tensors", 1);
+        let elsewhere = |place, expected| Error::Elsewhere { which, place, expected };
+        let piece = |stream, piece| Error::PieceDevice { index: 2, stream, piece };
+        let missing = |count| Error::InvalidDevice { device: 7, count };
+        let shape = |which, what| {
+            let (expected, got) = (Text::new("[2]"), Text::new("[3]"));
+            Error::TensorMismatch { which, what, expected, got }
+        };
+        for (error, sentence) in [
+            (elsewhere(0, -2), "tensors[1] is on device 0, and the host was expected"),
+            (elsewhere(-2, 3), "tensors[1] is on the host, and device 3 was expected"),
+            (
+                piece(0, 1),
+                "streams[2] is of device 0, and that piece goes to device 1; pass a stream of that \
+                 device, or NULL",
+            ),
+            (piece(0, -2), "streams[2] is of device 0, and that piece goes to the host; pass NULL"),
+            (missing(0), "device 7 does not exist: there is none"),
+            (missing(1), "device 7 does not exist: 1 present; use 0, or -1 for the current one"),
+            (
+                missing(4),
+                "device 7 does not exist: 4 present; use 0 to 3, or -1 for the current one",
+            ),
+            (
+                Error::Elements { input: 1, output: 2, rule: "pass as many" },
+                "input has 1 element, and output 2; pass as many",
+            ),
+            (
+                Error::Elements { input: 3, output: 1, rule: "pass as many" },
+                "input has 3 elements, and output 1; pass as many",
+            ),
+            (shape(which, Trait::Shape), "tensors[1] has shape [3], and [2] was expected"),
+            (shape(Which::all("out"), Trait::Type), "out has type [3], and [2] was expected"),
+        ] {
+            assert_eq!(error.to_string(), sentence);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What every layer uses: errors, locks and their order, epochs and reclamation, threads, text, files, the
+//! environment, the log. Imports `observe` only.
+//!
+//! Begin with `error.rs`, then `epoch.rs` and `retired.rs`.
+
+pub mod brief;
+pub mod environment;
+pub mod epoch;
+pub mod error;
+pub mod file;
+#[cfg(any(test, feature = "host_faults"))]
+pub mod host_faults;
+pub mod inline_vec;
+pub mod lifecycle;
+pub mod lock;
+pub mod log;
+pub mod once;
+pub(crate) mod place;
+pub mod progress;
+pub mod rank;
+pub mod reserve;
+pub mod retired;
+pub(crate) mod shared;
+pub mod stderr;
+pub mod sync;
+pub mod text;
+pub mod thread;
+pub mod thread_lifetime;
+pub mod waiting;

@@ -1,0 +1,21 @@
+/* The state of a thread, in one initial-exec TLS block: an access is two loads, where Rust's own
+ * thread-local storage in a shared library costs a call of __tls_get_addr. */
+#include <stdint.h>
+
+/* Kept small: initial-exec blocks of libraries loaded by dlopen share about 1.6 KiB. The layout is
+ * repeated in src/base/thread.rs, which checks its size. */
+struct tcuda_thread {
+    uint64_t words[14];
+};
+
+/* Found by its name in src/base/thread.rs where that knows the machine's instructions, elsewhere by a call. */
+extern __thread struct tcuda_thread tcuda_thread
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+__thread struct tcuda_thread tcuda_thread;
+
+struct tcuda_thread *tcuda_thread_block(void);
+
+struct tcuda_thread *tcuda_thread_block(void)
+{
+    return &tcuda_thread;
+}

@@ -1,0 +1,111 @@
+//! Threads that wait: for a device, a lock, another thread, a file or a function of the host's.
+//! Nothing that is retired in the meantime is kept for them (`retired.rs`), and they are not
+//! cancelled.
+
+use crate::base::epoch::Wait;
+use crate::base::rank;
+use crate::base::thread::{self, block};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// While it lives this thread is not cancelled: a forced unwind cannot pass the library's frames.
+pub struct Uncancelled(c_int);
+
+/// Puts cancellation off.
+#[inline]
+pub fn uncancelled() -> Uncancelled {
+    let mut before = 0;
+    // SAFETY: the state is one of the two, and `before` is writable.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+    Uncancelled(before)
+}
+
+impl Drop for Uncancelled {
+    #[inline]
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: the state is what it was.
+        unsafe { pthread_setcancelstate(self.0, &mut disabled) };
+    }
+}
+
+/// Says, while it lives, that this thread waits for a device, another thread, a file or a function
+/// of the host's: meanwhile it finds no object that may be retired, and nothing that is made in the
+/// meantime is kept for it. What it found before is. It is not cancelled either.
+pub struct Waiting {
+    wait: Option<Wait>,
+    _uncancelled: Uncancelled,
+}
+
+/// Begins to wait.
+pub fn begin() -> Waiting {
+    Waiting { wait: block().presence.wait(thread::era()), _uncancelled: uncancelled() }
+}
+
+/// The same before a function of the host's, which may call us.
+pub fn in_host_function() -> Waiting {
+    rank::before_host_function();
+    begin()
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(wait) = self.wait.take() {
+            block().presence.go_on(wait, thread::present_fence());
+        }
+    }
+}
+
+/// Checks that a thread that looks for an object does not say that it waits.
+#[inline(always)]
+pub fn assert_awake() {
+    debug_assert!(
+        block().presence.depth() == 0 || block().presence.is_awake(),
+        "a thread that waits finds nothing"
+    );
+}
+
+/// Is this thread in a host function of a stream, for which others may wait?
+pub fn is_in_callback() -> bool {
+    block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
+}
+
+/// The bit of `callbacks` that says so.
+const OBSERVING: u16 = 1 << 15;
+
+/// Is this thread in an out-of-memory observer?
+pub fn is_observing() -> bool {
+    block().callbacks.load(Ordering::Relaxed) & OBSERVING != 0
+}
+
+/// Says that it is, or no longer is.
+pub(crate) fn observe(observes: bool) {
+    if observes {
+        block().callbacks.fetch_or(OBSERVING, Ordering::Relaxed);
+    } else {
+        block().callbacks.fetch_and(!OBSERVING, Ordering::Relaxed);
+    }
+}
+
+/// Says that this thread is in a host function of a stream, until it is dropped.
+pub struct InCallback;
+
+impl InCallback {
+    /// Now.
+    pub fn begin() -> InCallback {
+        block().callbacks.fetch_add(1, Ordering::Relaxed);
+        InCallback
+    }
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        block().callbacks.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,205 @@
+//! What PyTorch checks before a verb does anything, and what it takes for a device.
+
+use crate::base::error::{Error, Result, Trait, Which};
+use crate::base::text::Text;
+use crate::collectives::outputs::Target;
+use crate::gpu::device::CPU;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::runtime::Runtime;
+use crate::tensor::{Dtype, Place, Tensor, dtype::code};
+use std::fmt::{self, Write};
+
+/// Where a tensor's memory is, for who moves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// On a device.
+    Device(i32),
+    /// Pinned memory of the host.
+    Pinned,
+    /// Other memory of the host.
+    Pageable,
+}
+
+impl Home {
+    /// Where a tensor says that it is; an error if that is not so.
+    pub fn of(runtime: &Runtime, tensor: &Tensor) -> Result<Home> {
+        let home = match tensor.place {
+            Place::Cuda(_) | Place::Managed(_) => {
+                return tensor.require_on(runtime).map(Home::Device);
+            }
+            Place::CudaHost => Home::Pinned,
+            Place::Cpu => Home::Pageable,
+        };
+        // The host is about to read or write it itself, perhaps.
+        match crate::ops::copy::device_of(runtime, tensor.address)? {
+            Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
+            _ => {
+                if home == Home::Pageable && tensor.numel > 0 {
+                    sync_debug::before_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
+                }
+                Ok(home)
+            }
+        }
+    }
+
+    /// The device, if it is on one.
+    pub fn device(self) -> Option<i32> {
+        match self {
+            Home::Device(device) => Some(device),
+            Home::Pinned | Home::Pageable => None,
+        }
+    }
+}
+
+/// The stream of a device that is current on this thread.
+pub fn current(runtime: &Runtime, device: i32) -> Result<&Stream> {
+    runtime.device(device)?.streams.current().on_this_thread(runtime)
+}
+
+/// Where an output is to be: on a device, on its current stream, or on the host.
+pub fn target(runtime: &Runtime, device: i32) -> Result<Target<'_>> {
+    if device == CPU {
+        return Ok(Target::Host);
+    }
+    let device = runtime.device(device)?;
+    Ok(Target::Device(device, device.streams.current().on_this_thread(runtime)?))
+}
+
+/// A dimension that may count from the end.
+pub fn dimension(dim: i32, ndim: usize) -> Result<usize> {
+    let ndim = ndim as i64;
+    let index = if dim < 0 { i64::from(dim) + ndim } else { i64::from(dim) };
+    if (0..ndim).contains(&index) {
+        return Ok(index as usize);
+    }
+    Err(Error::OutOfRange {
+        name: "dim",
+        value: dim.into(),
+        allowed: "the tensor has fewer dimensions; negative ones count from the end",
+    })
+}
+
+/// A list that must have an element.
+pub fn require_some(name: &'static str, len: usize) -> Result<()> {
+    match len {
+        0 => Err(Error::OutOfRange { name, value: 0, allowed: "use 1 or more" }),
+        _ => Ok(()),
+    }
+}
+
+/// An error unless a tensor has this type.
+pub fn require_dtype(which: Which, tensor: &Tensor, expected: Dtype) -> Result<()> {
+    if tensor.dtype == expected {
+        return Ok(());
+    }
+    Err(Error::TensorMismatch {
+        which,
+        what: Trait::Type,
+        expected: written(&Type(expected)),
+        got: written(&Type(tensor.dtype)),
+    })
+}
+
+/// An error unless a tensor has this shape.
+pub fn require_shape(which: Which, tensor: &Tensor, expected: &[i64]) -> Result<()> {
+    if tensor.shape() == expected {
+        return Ok(());
+    }
+    Err(Error::TensorMismatch {
+        which,
+        what: Trait::Shape,
+        expected: written(&Shape(expected)),
+        got: written(&Shape(tensor.shape())),
+    })
+}
+
+/// An error unless each element of a tensor that is written has an address of its own.
+pub fn require_apart(tensor: &Tensor) -> Result<()> {
+    if !tensor.is_compact() && tensor.has_overlaps() {
+        return Err(Error::Invalid(
+            "two elements of a tensor that is to be written have one address: give it strides that \
+             keep them apart",
+        ));
+    }
+    Ok(())
+}
+
+/// Room for a text; what is longer is cut there.
+struct Line {
+    bytes: [u8; 128],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            let Some(place) = self.bytes.get_mut(self.len) else { return Err(fmt::Error) };
+            *place = byte;
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
+fn written(what: &dyn fmt::Display) -> Text<40> {
+    let mut line = Line { bytes: [0; 128], len: 0 };
+    // What does not fit is longer than a text that is shortened.
+    let _ = write!(line, "{what}");
+    Text::new(std::str::from_utf8(&line.bytes[..line.len]).unwrap_or(""))
+}
+
+struct Shape<'a>(&'a [i64]);
+
+impl fmt::Display for Shape<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (index, size) in self.0.iter().enumerate() {
+            write!(f, "{}{size}", if index > 0 { ", " } else { "" })?;
+        }
+        f.write_str("]")
+    }
+}
+
+struct Type(Dtype);
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dtype { code, bits, lanes } = self.0;
+        match code {
+            code::INT => write!(f, "int{bits}")?,
+            code::UINT => write!(f, "uint{bits}")?,
+            code::FLOAT => write!(f, "float{bits}")?,
+            code::BFLOAT => write!(f, "bfloat{bits}")?,
+            code::COMPLEX => write!(f, "complex{bits}")?,
+            code::BOOL => write!(f, "bool")?,
+            code => write!(f, "code {code} of {bits} bits")?,
+        }
+        if lanes > 1 { write!(f, " x {lanes}") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_say_what_was_expected() {
+        assert_eq!(written(&Shape(&[])).as_str(), "[]");
+        assert_eq!(written(&Shape(&[2, 3])).as_str(), "[2, 3]");
+        let long = written(&Shape(&[i64::MAX; 64]));
+        assert!(
+            long.as_str().starts_with("[9223372036854775807, ") && long.as_str().ends_with("...")
+        );
+        assert_eq!(written(&Type(Dtype::new(code::BFLOAT, 16))).as_str(), "bfloat16");
+        let pair = Dtype { code: code::FLOAT4_E2M1FN, bits: 4, lanes: 2 };
+        assert_eq!(written(&Type(pair)).as_str(), "code 17 of 4 bits x 2");
+    }
+
+    #[test]
+    fn dimensions_count_from_either_end() {
+        assert_eq!([dimension(0, 3).unwrap(), dimension(-1, 3).unwrap()], [0, 2]);
+        assert!(dimension(3, 3).is_err() && dimension(-4, 3).is_err() && dimension(0, 0).is_err());
+        assert!(dimension(i32::MIN, 3).is_err());
+    }
+}

@@ -1,0 +1,378 @@
+//! Many tensors at once: where they lie in blocks that several share, and how they get there.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::members::{Members, wait_for};
+use super::moves::Moves;
+use super::path::{Block, Part, Piece};
+use super::team::{Devices, Team};
+use crate::base::error::{Error, Result, Which};
+use crate::collectives::fallback::{self, Scratch};
+use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::{dispatch, sanitizer_events};
+use crate::gpu::device::CPU;
+use crate::memory;
+use crate::runtime::Runtime;
+use crate::tensor::bundle::Site;
+use crate::tensor::{Place, Tensor};
+
+/// PyTorch's: the most bytes of a block.
+const BUFFER_BYTES: u64 = 10 << 20;
+/// Tensors in a block begin at multiples of this.
+const ALIGNMENT: u64 = 512;
+const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
+const PARTS_OF_BYTES: Error =
+    Error::Invalid("a tensor is no whole number of bytes; pass one of more elements");
+
+/// A tensor, as far as its copies depend on it: all that it takes not to read it again.
+pub(super) struct Laid {
+    /// Where it is itself.
+    own: Site,
+    read_only: bool,
+    is_compact: bool,
+    /// Where its sizes and strides begin among all.
+    start: usize,
+    ndim: usize,
+    bytes: u64,
+    /// In which block it lies, and where there; `None`: it has no elements, or stays where it is.
+    site: Option<(usize, u64)>,
+}
+
+/// Where tensors lie.
+pub(super) struct Layout {
+    pub(super) tensors: Vec<Laid>,
+    /// Of each tensor its sizes, then its strides.
+    sizes: Vec<i64>,
+    /// Of each block its bytes, and how many tensors lie in it.
+    pub(super) blocks: Vec<(u64, usize)>,
+    most: u64,
+}
+
+impl Layout {
+    pub(super) fn with_room(tensors: usize, buffer_bytes: u64) -> Result<Layout> {
+        let most = if buffer_bytes == 0 { BUFFER_BYTES } else { buffer_bytes };
+        let mut layout =
+            Layout { tensors: Vec::new(), sizes: Vec::new(), blocks: Vec::new(), most };
+        layout.tensors.try_reserve_exact(tensors).map_err(|_| NO_ROOM)?;
+        // Of two dimensions, most of them.
+        layout.sizes.try_reserve(4 * tensors).map_err(|_| NO_ROOM)?;
+        Ok(layout)
+    }
+
+    /// The next tensor: in the last block, unless that would get too large. One that `is_own` stays where it
+    /// is: a block in which no tensor lies would never be freed.
+    pub(super) fn add(&mut self, tensor: &Tensor, is_own: bool) -> Result<()> {
+        let (start, ndim) = (self.sizes.len(), tensor.shape().len());
+        self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;
+        self.sizes.extend_from_slice(tensor.shape());
+        self.sizes.extend_from_slice(tensor.strides());
+        let bits = tensor.numel * tensor.dtype.element_bits();
+        if !bits.is_multiple_of(8) {
+            return Err(PARTS_OF_BYTES);
+        }
+        let bytes = bits / 8;
+        let site = if bytes == 0 || is_own { None } else { Some(self.place(bytes)?) };
+        self.tensors.try_reserve(1).map_err(|_| NO_ROOM)?;
+        let (own, read_only) = (Site::of(tensor), tensor.read_only);
+        let is_compact = tensor.is_compact();
+        self.tensors.push(Laid { own, read_only, is_compact, start, ndim, bytes, site });
+        Ok(())
+    }
+
+    fn place(&mut self, bytes: u64) -> Result<(usize, u64)> {
+        if let Some((last, tensors)) = self.blocks.last_mut() {
+            let offset = last.next_multiple_of(ALIGNMENT);
+            if offset.saturating_add(bytes) <= self.most {
+                *last = offset + bytes;
+                *tensors += 1;
+                return Ok((self.blocks.len() - 1, offset));
+            }
+        }
+        self.blocks.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.blocks.push((bytes, 1));
+        Ok((self.blocks.len() - 1, 0))
+    }
+
+    fn shape(&self, laid: &Laid) -> &[i64] {
+        &self.sizes[laid.start..laid.start + laid.ndim]
+    }
+
+    fn strides(&self, laid: &Laid) -> &[i64] {
+        &self.sizes[laid.start + laid.ndim..laid.start + 2 * laid.ndim]
+    }
+
+    /// Sizes of all tensors.
+    pub(super) fn num_sizes(&self) -> usize {
+        self.sizes.len() / 2
+    }
+
+    /// Blocks of this layout, as outputs of a draft: their numbers there, and where they are.
+    pub(super) fn allocate(
+        &self,
+        draft: &mut Draft<'_>,
+        target: Target<'_>,
+    ) -> Result<Vec<(u32, u64)>> {
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(self.blocks.len()).map_err(|_| NO_ROOM)?;
+        for (bytes, _) in &self.blocks {
+            blocks.push(draft.block(target, *bytes)?);
+        }
+        Ok(blocks)
+    }
+
+    /// A tensor in such a block, its elements side by side.
+    pub(super) fn slice(
+        &self,
+        draft: &mut Draft<'_>,
+        target: Target<'_>,
+        blocks: &[(u32, u64)],
+        laid: &Laid,
+    ) -> Result<u64> {
+        let (block, address) = match laid.site {
+            Some((block, offset)) => (Some(blocks[block].0), blocks[block].1 + offset),
+            None => (None, 0),
+        };
+        draft.compact(target, laid.own.dtype, self.shape(laid), block, address)?;
+        Ok(address)
+    }
+}
+
+/// Where a tensor is. On the device of a target it is used on its stream from now on.
+pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) -> Result<Home> {
+    let Target::Device(device, stream) = target else { return Home::of(runtime, tensor) };
+    let own = Home::Device(device.ordinal());
+    if tensor.numel > 0 && tensor.place == Place::Cuda(device.ordinal()) {
+        let range = tensor.range()?;
+        if memory::use_inside(device.ordinal(), tensor.address, range, stream)? {
+            return Ok(own);
+        }
+    }
+    let home = Home::of(runtime, tensor)?;
+    if home == own && tensor.numel > 0 {
+        memory::record_around(tensor.address, tensor.data, stream)?;
+    }
+    Ok(home)
+}
+
+/// Copies of many tensors on each device; on the one where they are, they themselves.
+pub fn broadcast_coalesced<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    devices: &[i32],
+    buffer_bytes: u64,
+) -> Result<Outs<'a>> {
+    check::require_some("num_devices", devices.len())?;
+    let mut members = Members::new(runtime);
+    let mut targets = Vec::new();
+    targets.try_reserve_exact(devices.len()).map_err(|_| NO_ROOM)?;
+    for device in devices {
+        let target = check::target(runtime, *device)?;
+        members.add_target(target)?;
+        targets.push(target);
+    }
+    let mut first = targets[0];
+    let mut layout = Layout::with_room(tensors.len, buffer_bytes)?;
+    let mut tensor = Tensor::none();
+    for index in 0..tensors.len {
+        (tensors.read)(index, &mut tensor)?;
+        let home = home_of(runtime, &tensor, first)?;
+        if !is_at(home, first) {
+            if index > 0 {
+                return Err(Error::Elsewhere {
+                    which: Which::of("tensors", index),
+                    place: home.device().unwrap_or(CPU),
+                    expected: first.home().device().unwrap_or(CPU),
+                });
+            }
+            first = check::target(runtime, home.device().unwrap_or(CPU))?;
+            members.add_target(first)?;
+            home_of(runtime, &tensor, first)?;
+        }
+        layout.add(&tensor, false)?;
+    }
+    let team = members.team()?;
+    let is_own = |target: &Target<'_>| first.home() == target.home();
+    let others = targets.iter().filter(|target| !is_own(target)).count();
+    let all = |each: usize| each.saturating_mul(devices.len());
+    let num_blocks = layout.blocks.len().saturating_mul(others);
+    let mut draft = Draft::new(runtime, all(tensors.len), all(layout.num_sizes()), num_blocks)?;
+    let mut copies = Vec::new();
+    copies.try_reserve_exact(others).map_err(|_| NO_ROOM)?;
+    for target in &targets {
+        if is_own(target) {
+            for laid in &layout.tensors {
+                let sizes = (layout.shape(laid), layout.strides(laid));
+                draft.alias_of(laid.own, sizes, laid.read_only)?;
+            }
+            continue;
+        }
+        let blocks = layout.allocate(&mut draft, *target)?;
+        for laid in &layout.tensors {
+            layout.slice(&mut draft, *target, &blocks, laid)?;
+        }
+        copies.push((target.home(), blocks));
+    }
+    let outs = draft.finish()?;
+    send(&team, tensors, &layout, first, &copies)?;
+    sanitizer_events::tell(&team, "tcuda_comm_broadcast_coalesced", |told| {
+        for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
+            // It was looked at before.
+            if (tensors.read)(index, &mut tensor).is_ok()
+                && let Ok(home) = Home::of(runtime, &tensor)
+            {
+                told.read(home, &tensor);
+            }
+        }
+        let blocks = |(home, blocks): &Copied| {
+            let blocks = blocks.iter().zip(&layout.blocks);
+            blocks.for_each(|((_, at), (bytes, _))| told.written_range(*home, *at, *bytes));
+        };
+        copies.iter().for_each(blocks);
+    });
+    if copies.iter().any(|(home, _)| home.device().is_none()) {
+        wait_for(&team, first.home().device().into_iter().collect())?;
+    }
+    Ok(outs)
+}
+
+/// Where copies of all blocks are.
+type Copied = (Home, Vec<(u32, u64)>);
+
+/// Queues copies of all tensors into the blocks.
+fn send(
+    team: &Team<'_>,
+    tensors: Tensors<'_>,
+    layout: &Layout,
+    first: Target<'_>,
+    copies: &[Copied],
+) -> Result<()> {
+    let root = first.home().device();
+    // Of several copies on one device the others are made there.
+    let mut seen = Devices::default();
+    let (mut far, mut rest) = (Vec::new(), Vec::new());
+    far.try_reserve_exact(copies.len()).map_err(|_| NO_ROOM)?;
+    rest.try_reserve_exact(copies.len()).map_err(|_| NO_ROOM)?;
+    for copy in copies {
+        match copy.0 {
+            Home::Device(device) if root.is_some() && !seen.has(device) => {
+                seen.add(device);
+                far.push((device, copy));
+            }
+            _ => rest.push(copy),
+        }
+    }
+    if let Some(root) = root.filter(|_| !far.is_empty()) {
+        let (pieces, _scratch) = pieces(team, tensors, layout, root)?;
+        let num_blocks = layout.blocks.len();
+        let (mut parts, mut blocks) = (Vec::new(), Vec::new());
+        parts.try_reserve_exact(far.len().saturating_mul(num_blocks)).map_err(|_| NO_ROOM)?;
+        blocks.try_reserve_exact(num_blocks).map_err(|_| NO_ROOM)?;
+        for block in 0..num_blocks {
+            let part = |(device, copy): &(i32, &Copied)| Part {
+                device: *device,
+                address: copy.1[block].1,
+            };
+            parts.extend(far.iter().map(part));
+        }
+        // Tensors are in the order of their blocks.
+        let mut rest = pieces.as_slice();
+        for (block, (bytes, tensors)) in layout.blocks.iter().enumerate() {
+            let (own, others) = rest.split_at(*tensors);
+            rest = others;
+            let parts = &parts[block * far.len()..][..far.len()];
+            blocks.push(Block { pieces: own, parts, bytes: *bytes });
+        }
+        if !dispatch::broadcast_blocks(team, root, &blocks)? {
+            blocks.iter().try_for_each(|block| send_block(team, root, block))?;
+        }
+    }
+    if rest.is_empty() { Ok(()) } else { move_each(team, root, tensors, layout, &rest) }
+}
+
+/// What is sent, block by block; what does not lie side by side is packed first.
+#[inline(never)]
+fn pieces<'a>(
+    team: &Team<'a>,
+    tensors: Tensors<'_>,
+    layout: &Layout,
+    root: i32,
+) -> Result<(Vec<Piece>, Vec<Scratch<'a>>)> {
+    let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
+    let mut packing = Moves::default();
+    pieces.try_reserve_exact(tensors.len).map_err(|_| NO_ROOM)?;
+    for (index, laid) in layout.tensors.iter().enumerate() {
+        let Some((_, offset)) = laid.site else { continue };
+        let mut src = laid.own.data.wrapping_add(laid.own.byte_offset);
+        if !laid.is_compact {
+            let room = Scratch::on(team, root, laid.bytes)?;
+            src = room.address;
+            let to = [(Home::Device(root), src)].into_iter();
+            add_moves(team, Some(root), (tensors, index), &mut packing, to)?;
+            scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
+            scratch.push(room);
+        }
+        pieces.push(Piece { src, offset, bytes: laid.bytes });
+    }
+    packing.run(team)?;
+    Ok((pieces, scratch))
+}
+
+/// A block without fast ways: packed on its device, then sent to one after the other.
+fn send_block(team: &Team<'_>, root: i32, block: &Block) -> Result<()> {
+    let packed;
+    let src = match block.pieces {
+        [only] => only.src,
+        pieces => {
+            packed = Scratch::on(team, root, block.bytes)?;
+            for piece in pieces {
+                let to = (root, packed.address + piece.offset);
+                fallback::send_range(team, (root, piece.src), to, piece.bytes)?;
+            }
+            packed.address
+        }
+    };
+    let send = |part: &Part| {
+        fallback::send_range(team, (root, src), (part.device, part.address), block.bytes)
+    };
+    block.parts.iter().try_for_each(send)
+}
+
+/// Tensor by tensor.
+#[inline(never)]
+fn move_each(
+    team: &Team<'_>,
+    root: Option<i32>,
+    tensors: Tensors<'_>,
+    layout: &Layout,
+    copies: &[&Copied],
+) -> Result<()> {
+    let mut moves = Moves::default();
+    for (index, laid) in layout.tensors.iter().enumerate() {
+        let Some((block, offset)) = laid.site else { continue };
+        let places = copies.iter().map(|(to, blocks)| (*to, blocks[block].1 + offset));
+        add_moves(team, root, (tensors, index), &mut moves, places)?;
+    }
+    moves.run(team)
+}
+
+/// A tensor of a device, or of the host, goes to several places, where its elements lie side by side.
+#[inline(never)]
+fn add_moves(
+    team: &Team<'_>,
+    root: Option<i32>,
+    (tensors, index): (Tensors<'_>, usize),
+    moves: &mut Moves,
+    places: impl Iterator<Item = (Home, u64)>,
+) -> Result<()> {
+    let (mut tensor, mut copy) = (Tensor::none(), Tensor::none());
+    (tensors.read)(index, &mut tensor)?;
+    let home = match root {
+        Some(root) => Home::Device(root),
+        None => Home::of(team.runtime(), &tensor)?,
+    };
+    for (to, address) in places {
+        tensor.side_by_side(address, &mut copy)?;
+        moves.add((home, &tensor), (to, &copy))?;
+    }
+    Ok(())
+}

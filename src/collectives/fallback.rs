@@ -1,0 +1,323 @@
+//! From any memory to any other, in any layout: always right, and slower than the fast ways. It asks
+//! for no peer access and no kernels.
+
+use super::check::Home;
+use super::moves::Move;
+use super::path::{Part, Strided};
+use super::team::{Devices, Team, Worker};
+use crate::base::error::{Error, Result};
+use crate::collectives::dispatch;
+use crate::collectives::layout::Form;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::memory;
+use crate::ops::copy;
+use crate::runtime::Runtime;
+use crate::sanitizer::{self, Touch};
+
+/// So many calls of the driver at most are made where it would take memory to make fewer.
+const FEW: u64 = 8;
+
+/// Memory for the time of a call, of a device or of the pinned host's. Dropped, it is free in the order
+/// of what was queued for it.
+pub struct Scratch<'a> {
+    runtime: &'a Runtime,
+    /// Where it begins.
+    pub address: u64,
+    bytes: u64,
+    /// On a device, in the order of which stream.
+    stream: Option<&'a Stream>,
+}
+
+impl<'a> Scratch<'a> {
+    /// On a device, for its stream.
+    pub fn on(team: &Team<'a>, device: i32, bytes: u64) -> Result<Scratch<'a>> {
+        let runtime = team.runtime();
+        let device = runtime.device(device)?;
+        let stream = team.stream(device.ordinal());
+        let address = device.memory.allocate(runtime, device, stream, bytes)?;
+        Ok(Scratch { runtime, address, bytes, stream: Some(stream) })
+    }
+
+    /// Pinned.
+    pub fn pinned(runtime: &'a Runtime, bytes: u64) -> Result<Scratch<'a>> {
+        let address = runtime.host.allocate(runtime, bytes as usize)? as u64;
+        Ok(Scratch { runtime, address, bytes, stream: None })
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        // Nobody is there to be told, and it was just allocated.
+        let _ = match self.stream {
+            None => self.runtime.host.free(self.runtime, self.address as usize),
+            Some(stream) => {
+                // Whoever has the memory next without that stream's order may still meet this.
+                let touch = Touch::write(self.address, self.bytes);
+                sanitizer::operation(self.runtime, stream, "scratch of tcuda_comm", &[touch]);
+                memory::free(self.runtime, self.address)
+            }
+        };
+    }
+}
+
+/// Queues a move.
+pub fn run(team: &Team, moved: &Move) -> Result<()> {
+    let form = &moved.form;
+    match (moved.src, moved.dst) {
+        (Home::Device(from), Home::Device(to)) if from == to => on_device(team, from, form),
+        (Home::Device(from), Home::Device(to)) => between(team, from, to, form),
+        (Home::Device(device), host) => to_host(team, device, host, form),
+        (host, Home::Device(device)) => from_host(team, host, device, form),
+        (_, _) => {
+            in_host(form);
+            Ok(())
+        }
+    }
+}
+
+/// Copies rows, as many as there are, on a stream.
+fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
+    let runtime = team.runtime();
+    form.for_each_rows(&mut |part| {
+        let (rows, src, dst) = part.rows().unwrap_or((1, part.width, part.width));
+        if rows == 1 {
+            return copy::copy(runtime, part.dst, part.src, part.width, stream);
+        }
+        let to = copy::Rows { address: part.dst, pitch: dst };
+        let from = copy::Rows { address: part.src, pitch: src };
+        copy::copy_2d(runtime, to, from, part.width, rows, stream)
+    })
+}
+
+/// Within a device's memory, in order with its stream.
+#[inline(never)]
+fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
+    if form.num_rows() > FEW
+        && let Some(elements) = form.elements()?
+    {
+        let at = |address| Part { device, address };
+        let (src, dst) = (at(form.src), at(form.dst));
+        let piece = Strided { src, dst, element: elements.element, dims: elements.dims() };
+        if dispatch::strided(team, &[piece])? {
+            return Ok(());
+        }
+    }
+    copy_all(team, form, team.stream(device))
+}
+
+/// From one device to another.
+#[inline(never)]
+fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
+    if form.num_rows() <= FEW {
+        return send(team, from, to, form);
+    }
+    // What crosses lies side by side: packed where it is, unpacked where it goes.
+    let bytes = form.bytes();
+    let packed = Scratch::on(team, from, bytes)?;
+    pack(team, from, form, packed.address)?;
+    if is_compact_at_end(form)? {
+        return send_packed(team, (from, to), form, packed.address, None);
+    }
+    let arrived = Scratch::on(team, to, bytes)?;
+    send_packed(team, (from, to), form, packed.address, Some(arrived.address))?;
+    unpack(team, to, form, arrived.address)
+}
+
+// Forms are large: each step has its own for as long as it takes.
+#[inline(never)]
+fn pack(team: &Team, device: i32, form: &Form, to: u64) -> Result<()> {
+    on_device(team, device, &form.packing(to)?)
+}
+
+#[inline(never)]
+fn unpack(team: &Team, device: i32, form: &Form, from: u64) -> Result<()> {
+    on_device(team, device, &form.unpacking(from)?)
+}
+
+#[inline(never)]
+fn is_compact_at_end(form: &Form) -> Result<bool> {
+    Ok(form.unpacking(0)?.is_range())
+}
+
+/// Sends what was packed to where it goes, or to where it is unpacked from.
+#[inline(never)]
+fn send_packed(
+    team: &Team,
+    (from, to): (i32, i32),
+    form: &Form,
+    packed: u64,
+    arrived: Option<u64>,
+) -> Result<()> {
+    match arrived {
+        None => send(team, from, to, &form.unpacking(packed)?),
+        Some(arrived) => send(team, from, to, &range(packed, arrived, form)),
+    }
+}
+
+/// The bytes of a form, side by side in both memories.
+fn range(src: u64, dst: u64, form: &Form) -> Form {
+    Form::range(src, dst, form.bytes())
+}
+
+/// Copies bytes from one device to another.
+pub fn send_range(
+    team: &Team,
+    (from, src): (i32, u64),
+    (to, dst): (i32, u64),
+    bytes: u64,
+) -> Result<()> {
+    send(team, from, to, &Form::range(src, dst, bytes))
+}
+
+/// Copies between two devices on the stream of the first, which the other waits for, and the first
+/// before for it.
+fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
+    if team.is_capturing() && !team.reaches(from, to)? {
+        return Err(Error::Capturing {
+            operation: "a collective call between devices without peer access",
+            why: "CUDA records no such copies; make the call outside of it",
+        });
+    }
+    let (stream, other) = (team.stream(from), Devices::one(to));
+    let came_after = team.come_after(stream, other);
+    team.leave();
+    came_after?;
+    let queued = copy_all(team, form, stream);
+    // What was queued is waited for also where not all of it was.
+    let released = team.release(stream, other);
+    team.leave();
+    if released.is_err() {
+        let parts = [
+            Part { device: from, address: form.read().0 },
+            Part { device: to, address: form.written().0 },
+        ];
+        team.keep(&[Worker { stream, touches: other }], parts.into_iter());
+    }
+    queued.and(released)
+}
+
+/// By a kernel of a device, where the other memory is pinned and the device has it at the same
+/// addresses; false: not so.
+#[inline(never)]
+fn through_kernel(
+    team: &Team,
+    device: i32,
+    (first, bytes): (u64, u64),
+    form: &Form,
+) -> Result<bool> {
+    let Some(elements) = form.elements()? else { return Ok(false) };
+    let runtime = team.runtime();
+    if !copy::is_mapped(runtime, runtime.device(device)?, first, bytes)? {
+        return Ok(false);
+    }
+    let at = |address| Part { device, address };
+    let (src, dst) = (at(form.src), at(form.dst));
+    let piece = Strided { src, dst, element: elements.element, dims: elements.dims() };
+    let is_done = dispatch::strided(team, &[piece])?;
+    if is_done {
+        // The driver does not say that it is in use: the kernel does not name it as memory.
+        runtime.host.used(runtime, first, team.stream(device));
+    }
+    Ok(is_done)
+}
+
+/// From the host to a device.
+#[inline(never)]
+fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
+    let stream = team.stream(device);
+    if form.num_rows() <= FEW {
+        return copy_all(team, form, stream);
+    }
+    let bytes = form.bytes();
+    let arrived =
+        if is_compact_at_end(form)? { None } else { Some(Scratch::on(team, device, bytes)?) };
+    let target = arrived.as_ref().map_or(form.dst, |scratch| scratch.address);
+    match host {
+        Home::Pageable => {
+            refuse_capture(team)?;
+            let packed = Scratch::pinned(team.runtime(), bytes)?;
+            in_host(&form.packing(packed.address)?);
+            copy_all(team, &range(packed.address, target, form), stream)?;
+        }
+        // Read when the stream gets there.
+        _ => copy_all(team, &form.packing(target)?, stream)?,
+    }
+    match arrived {
+        Some(scratch) => unpack(team, device, form, scratch.address),
+        None => Ok(()),
+    }
+}
+
+/// From a device to the host.
+#[inline(never)]
+fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
+    let stream = team.stream(device);
+    let is_pageable = host == Home::Pageable;
+    if form.num_rows() <= FEW {
+        copy_all(team, form, stream)?;
+        return if is_pageable { wait(team, stream) } else { Ok(()) };
+    }
+    if host == Home::Pinned && through_kernel(team, device, form.written(), form)? {
+        return Ok(());
+    }
+    let bytes = form.bytes();
+    let packing = form.packing(0)?;
+    let packed = if packing.is_range() { None } else { Some(Scratch::on(team, device, bytes)?) };
+    let source = match &packed {
+        Some(scratch) => {
+            pack(team, device, form, scratch.address)?;
+            scratch.address
+        }
+        None => form.src,
+    };
+    if !is_pageable {
+        return copy_all(team, &form.unpacking(source)?, stream);
+    }
+    refuse_capture(team)?;
+    let arrived = Scratch::pinned(team.runtime(), bytes)?;
+    copy_all(team, &range(source, arrived.address, form), stream)?;
+    wait(team, stream)?;
+    in_host(&form.unpacking(arrived.address)?);
+    Ok(())
+}
+
+/// What the host itself does cannot be captured.
+fn refuse_capture(team: &Team) -> Result<()> {
+    if team.is_capturing() {
+        return Err(Error::Capturing {
+            operation: "a collective call with pageable memory whose elements do not lie side by side",
+            why: "pass pinned memory, or one whose elements lie side by side",
+        });
+    }
+    Ok(())
+}
+
+/// Waits for a stream; in a capture nothing has begun.
+fn wait(team: &Team, stream: &Stream) -> Result<()> {
+    if team.is_capturing() {
+        return Ok(());
+    }
+    // It was judged where the memory of the host was looked at.
+    let _meant = sync_debug::meant();
+    stream.synchronize(team.runtime())
+}
+
+/// Within the host's memory, at once.
+fn in_host(form: &Form) {
+    copy_in_host(form.src, form.dst, form.width as usize, form.dims());
+}
+
+fn copy_in_host(src: u64, dst: u64, width: usize, dims: &[(u64, i64, i64)]) {
+    let Some(((size, src_stride, dst_stride), inner)) = dims.split_last() else {
+        let (from, to) = (src as *const u8, dst as *mut u8);
+        // SAFETY: both views are the host's by its word, and do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, width) };
+        return;
+    };
+    let (mut src, mut dst) = (src, dst);
+    for _ in 0..*size {
+        copy_in_host(src, dst, width, inner);
+        (src, dst) = (src.wrapping_add_signed(*src_stride), dst.wrapping_add_signed(*dst_stride));
+    }
+}

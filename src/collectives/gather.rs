@@ -1,0 +1,261 @@
+//! Joining tensors along a dimension.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::team::MOST;
+use super::teams::{Piece, Range, Ranges, Teams, with_room};
+use crate::base::error::{Result, Which};
+use crate::base::inline_vec::Few;
+use crate::collectives::contiguous::Flat;
+use crate::collectives::outputs::{Draft, Outs, Target};
+use crate::gpu::stream::Stream;
+use crate::runtime::Runtime;
+use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact, dtype::code};
+
+/// What tensors are together along a dimension, and where they are.
+struct Joined {
+    shape: Sizes,
+    strides: Sizes,
+    dim: usize,
+    dtype: Dtype,
+    homes: Few<Home, MOST>,
+    /// Those that lie side by side.
+    flats: Few<Flat, MOST>,
+}
+
+impl Joined {
+    fn none() -> Joined {
+        Joined {
+            shape: Sizes::new(),
+            strides: Sizes::new(),
+            dim: 0,
+            dtype: Dtype::new(code::UINT, 8),
+            homes: Few::new(),
+            flats: Few::new(),
+        }
+    }
+
+    /// PyTorch's checks, and the layout that it gives the result.
+    #[inline(never)]
+    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<()> {
+        check::require_some("count", tensors.len)?;
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        (tensors.read)(0, &mut first)?;
+        first.require_dimension();
+        let dim = check::dimension(dim, first.shape().len())?;
+        let Joined { shape, strides, homes, flats, .. } = self;
+        shape.fill(first.shape().iter().copied())?;
+        let (mut format, mut whole) = (Format::of(&first), 0i64);
+        for index in 0..tensors.len {
+            let which = Which::of("tensors", index);
+            let tensor = match index {
+                0 => &first,
+                _ => {
+                    (tensors.read)(index, &mut next)?;
+                    next.require_dimension();
+                    &next
+                }
+            };
+            check::require_dtype(which, tensor, first.dtype)?;
+            let size = tensor.shape().get(dim).copied();
+            shape[dim] = size.unwrap_or(shape[dim]);
+            check::require_shape(which, tensor, shape)?;
+            whole = whole.saturating_add(shape[dim]);
+            if Format::of(tensor) != format {
+                format = Format::Contiguous;
+            }
+            let home = Home::of(runtime, tensor)?;
+            homes.push(home)?;
+            if let Some(flat) = Flat::of(home, tensor) {
+                flats.push(flat)?;
+            }
+        }
+        shape[dim] = whole;
+        strides.fill(shape.iter().copied())?;
+        format.strides(shape, strides);
+        (self.dim, self.dtype) = (dim, first.dtype);
+        Ok(())
+    }
+
+    /// Do the tensors lie one after the other in one whose elements lie side by side?
+    fn are_ranges(&self) -> bool {
+        self.flats.len() == self.homes.len() && self.shape[..self.dim].iter().all(|size| *size == 1)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.flats.iter().map(|flat| flat.bytes).sum()
+    }
+
+    /// Queues them as ranges of an output, and waits for those that went to memory of the host if that is
+    /// the call's own.
+    fn run(
+        &self,
+        teams: &Teams<'_>,
+        by: &[usize],
+        (to, mut address): (Home, u64),
+        is_own: bool,
+        operation: &'static str,
+    ) -> Result<()> {
+        let mut ranges = Ranges::new();
+        for (src, team) in self.flats.iter().zip(by) {
+            ranges.push(Range { src: *src, dst: (to, address), team: *team })?;
+            address += src.bytes;
+        }
+        teams.run_ranges(&ranges, operation)?;
+        if is_own { teams.wait_for_ranges(&ranges) } else { Ok(()) }
+    }
+}
+
+/// PyTorch's memory formats.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Contiguous,
+    ChannelsLast,
+}
+
+impl Format {
+    /// Which one the strides of a tensor are taken for.
+    fn of(tensor: &Tensor) -> Format {
+        let (shape, strides) = (tensor.shape(), tensor.strides());
+        let order: &[usize] = match shape.len() {
+            4 => &[1, 3, 2, 0],
+            5 => &[1, 4, 3, 2, 0],
+            _ => return Format::Contiguous,
+        };
+        let mut least = 0i64;
+        let rises = strides[1] != 0
+            && order.iter().all(|dim| {
+                let (size, stride) = (shape[*dim], strides[*dim]);
+                // What could be either is contiguous.
+                let is_either = *dim == 0 && least == strides[1];
+                let fits = size != 0 && stride >= least && !is_either;
+                least = stride.saturating_mul(size.max(1));
+                fits
+            });
+        if rises { Format::ChannelsLast } else { Format::Contiguous }
+    }
+
+    fn strides(self, shape: &[i64], strides: &mut [i64]) {
+        if self == Format::Contiguous {
+            return compact(shape, strides);
+        }
+        let mut stride = 1i64;
+        let last_to_first = (2..shape.len()).rev();
+        for dim in std::iter::once(1).chain(last_to_first).chain([0]) {
+            strides[dim] = stride;
+            stride = stride.saturating_mul(shape[dim]);
+        }
+    }
+}
+
+/// The teams by which tensors go to an output, and which of them each goes by.
+fn teams_of<'a>(
+    runtime: &'a Runtime,
+    homes: &[Home],
+    stream: Option<&'a Stream>,
+) -> Result<(Teams<'a>, Few<usize, MOST>)> {
+    let mut teams = Teams::new(runtime);
+    let by = homes.iter().map(|home| teams.join(*home, stream));
+    let mut places = Few::new();
+    by.into_iter().try_for_each(|place| places.push(place?))?;
+    teams.begin()?;
+    Ok((teams, places))
+}
+
+#[inline(never)]
+fn parts(
+    tensors: Tensors<'_>,
+    joined: &Joined,
+    by: &[usize],
+    (to, out): (Home, &Tensor),
+) -> Result<Vec<Piece>> {
+    let (mut pieces, mut start) = (with_room(tensors.len)?, 0);
+    for (index, (home, team)) in joined.homes.iter().zip(by).enumerate() {
+        pieces.push(Piece { src: (*home, Tensor::none()), dst: (to, *out), team: *team });
+        let Piece { src: (_, tensor), dst: (_, part), .. } = &mut pieces[index];
+        (tensors.read)(index, tensor)?;
+        tensor.require_dimension();
+        let size = tensor.shape()[joined.dim];
+        part.narrow(joined.dim, start, size)?;
+        start += size;
+    }
+    Ok(pieces)
+}
+
+/// Tensors, joined.
+pub fn gather<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    dim: i32,
+    destination: i32,
+) -> Result<Outs<'a>> {
+    let mut joined = Joined::none();
+    joined.set(runtime, tensors, dim)?;
+    let target = check::target(runtime, destination)?;
+    let (teams, by) = teams_of(runtime, &joined.homes, target.stream())?;
+    let mut draft = Draft::new(runtime, 1, joined.shape.len(), 1)?;
+    let sizes: (&[i64], &[i64]) = (&joined.shape, &joined.strides);
+    if joined.are_ranges() && is_compact(sizes) {
+        let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
+        let outs = draft.finish()?;
+        joined.run(&teams, &by, (target.home(), address), true, "tcuda_comm_gather")?;
+        return Ok(outs);
+    }
+    let (pieces, outs) = draft_parts(draft, target, tensors, &joined, &by)?;
+    teams.run(&pieces, "tcuda_comm_gather")?;
+    teams.wait_for_host(&pieces)?;
+    Ok(outs)
+}
+
+/// The output, and its parts.
+#[inline(never)]
+fn draft_parts<'a>(
+    mut draft: Draft<'a>,
+    target: Target<'_>,
+    tensors: Tensors<'_>,
+    joined: &Joined,
+    by: &[usize],
+) -> Result<(Vec<Piece>, Outs<'a>)> {
+    let mut out = Tensor::none();
+    draft.dense(target, joined.dtype, (&joined.shape, &joined.strides), &mut out)?;
+    let outs = draft.finish()?;
+    Ok((parts(tensors, joined, by, (target.home(), &out))?, outs))
+}
+
+/// Do elements lie side by side by these sizes and strides?
+#[inline(never)]
+fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
+    let mut expected = [0; MAX_DIMS];
+    compact(shape, &mut expected);
+    expected[..shape.len()] == *strides
+}
+
+/// Tensors, joined in an output.
+pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
+    let mut joined = Joined::none();
+    joined.set(runtime, tensors, dim)?;
+    let which = Which::all("out");
+    check::require_dtype(which, out, joined.dtype)?;
+    check::require_shape(which, out, &joined.shape)?;
+    check::require_apart(out)?;
+    let to = Home::of(runtime, out)?;
+    let stream = match to.device() {
+        Some(device) => Some(check::current(runtime, device)?),
+        None => None,
+    };
+    let (teams, by) = teams_of(runtime, &joined.homes, stream)?;
+    match Flat::of(to, out).filter(|_| joined.are_ranges()) {
+        Some(flat) => {
+            by.iter().try_for_each(|team| teams.record(*team, &flat))?;
+            joined.run(&teams, &by, (to, flat.address), false, "tcuda_comm_gather_into")
+        }
+        None => {
+            let pieces = parts(tensors, &joined, &by, (to, out))?;
+            teams.run(&pieces, "tcuda_comm_gather_into")
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "gather_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! Collectives of one process: torch.cuda.comm's verbs over tensors of several devices.
+
+pub mod broadcast;
+pub mod check;
+pub mod coalesced;
+mod contexts;
+pub mod contiguous;
+pub mod dispatch;
+pub mod fallback;
+pub mod gather;
+pub mod kernels;
+pub mod layout;
+pub mod members;
+pub mod moves;
+pub mod outputs;
+pub mod path;
+pub mod pieces;
+pub mod reduce;
+pub mod sanitizer_events;
+pub mod sums;
+pub mod team;
+pub mod teams;
+
+pub use broadcast::{broadcast, broadcast_into};
+pub use coalesced::broadcast_coalesced;
+pub use gather::{gather, gather_into};
+pub use pieces::{scatter, scatter_into};
+pub use reduce::{reduce_add, reduce_add_into};
+pub use sums::reduce_add_coalesced;
+
+use crate::base::error::{Error, Result};
+use crate::gpu::stream::Stream;
+use crate::tensor::Tensor;
+
+/// A list of tensors that are read when they are needed.
+#[derive(Clone, Copy)]
+pub struct Tensors<'a> {
+    /// How many there are.
+    pub len: usize,
+    /// Sets the one of a number.
+    pub read: &'a dyn Fn(usize, &mut Tensor) -> Result<()>,
+}
+
+impl Tensors<'_> {
+    /// All of them, where they are not simple.
+    fn all(&self) -> Result<Vec<Tensor>> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.len).map_err(|_| NO_ROOM)?;
+        for index in 0..self.len {
+            all.push(Tensor::none());
+            (self.read)(index, &mut all[index])?;
+        }
+        Ok(all)
+    }
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective call");
+
+/// How a tensor is split.
+#[derive(Clone, Copy)]
+pub struct Split<'a> {
+    /// Sizes of the pieces; `None`: equal ones, or those of the outputs.
+    pub sizes: Option<&'a [i64]>,
+    /// Along which dimension; negative: counted from the end.
+    pub dim: i32,
+    /// Streams that stand for current ones; none, or one for each piece.
+    pub streams: &'a [Option<&'a Stream>],
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Moving elements between memories: all that a verb has to move, by the fast ways where these can, else
+//! one after the other.
+
+use super::check::Home;
+use super::path::{Part, Rows, Strided};
+use super::team::{MOST_ROWS, Team};
+use crate::base::error::{Error, Result};
+use crate::base::inline_vec::Few;
+use crate::collectives::fallback;
+use crate::collectives::layout::{Elements, Form};
+use crate::collectives::{dispatch, sanitizer_events};
+use crate::tensor::Tensor;
+
+/// Elements that go from one memory to another.
+pub struct Move {
+    /// Where they are.
+    pub src: Home,
+    /// Where they go.
+    pub dst: Home,
+    /// Which, in what order.
+    pub form: Form,
+}
+
+impl Move {
+    /// The devices, where both sides are on one.
+    fn devices(&self) -> Option<(i32, i32)> {
+        Some((self.src.device()?, self.dst.device()?))
+    }
+
+    /// As a rectangle.
+    fn rows(src: Home, dst: Home, form: &Form) -> Option<Rows> {
+        let (from, to) = (src.device()?, dst.device()?);
+        let (rows, src_pitch, dst_pitch) = form.rows()?;
+        Some(Rows {
+            src: Part { device: from, address: form.src },
+            dst: Part { device: to, address: form.dst },
+            width: form.width,
+            rows,
+            src_pitch,
+            dst_pitch,
+        })
+    }
+}
+
+/// Moves of a call.
+#[derive(Default)]
+pub struct Moves {
+    /// Between devices.
+    rows: Few<Rows, MOST_ROWS>,
+    /// All others.
+    list: Vec<Move>,
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("what a collective moves");
+
+impl Moves {
+    /// The elements of one view go to those of another, of the same shape and type; nothing where both
+    /// are the same.
+    pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
+        match Form::of(src, dst)? {
+            Some(form) if from == to && form.stays() => Ok(()),
+            Some(form) => self.add_form(from, to, form),
+            None => Ok(()),
+        }
+    }
+
+    /// The same in another form.
+    #[inline(never)]
+    pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
+        if let Some(rows) = Move::rows(src, dst, &form) {
+            return self.rows.push(rows);
+        }
+        self.list.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.list.push(Move { src, dst, form });
+        Ok(())
+    }
+
+    /// Bytes that lie side by side in both; nothing where they stay.
+    pub fn add_range(
+        &mut self,
+        (from, src): (Home, u64),
+        (to, dst): (Home, u64),
+        bytes: u64,
+    ) -> Result<()> {
+        match (from, to) {
+            _ if bytes == 0 || (from, src) == (to, dst) => Ok(()),
+            (Home::Device(from), Home::Device(to)) => {
+                let src = Part { device: from, address: src };
+                self.rows.push(Rows::flat(src, Part { device: to, address: dst }, bytes))
+            }
+            _ => self.add_form(from, to, Form::range(src, dst, bytes)),
+        }
+    }
+
+    /// Is there nothing to move?
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.list.is_empty()
+    }
+
+    /// What kernels can move in any order.
+    #[inline(never)]
+    fn strided(&self) -> Result<Vec<(Part, Part, Elements)>> {
+        let mut strided = Vec::new();
+        for moved in &self.list {
+            let Some((from, to)) = moved.devices() else { continue };
+            if let Some(elements) = moved.form.elements()? {
+                strided.try_reserve(1).map_err(|_| NO_ROOM)?;
+                let src = Part { device: from, address: moved.form.src };
+                strided.push((src, Part { device: to, address: moved.form.dst }, elements));
+            }
+        }
+        Ok(strided)
+    }
+
+    /// Queues all of it. What is in pageable memory of the host is read or written when this returns.
+    pub fn run(&self, team: &Team) -> Result<()> {
+        if !self.rows.is_empty() && !dispatch::copies(team, &self.rows)? {
+            self.rows.iter().try_for_each(|rows| run_rows(team, rows))?;
+        }
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        let strided = self.strided()?;
+        let strided_are_done = strided.is_empty() || run_strided(team, &strided)?;
+        for moved in &self.list {
+            let is_strided = moved.devices().is_some() && moved.form.elements()?.is_some();
+            if !(is_strided && strided_are_done) {
+                fallback::run(team, moved)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Queues a copy of one tensor.
+#[inline(never)]
+pub fn run_one(
+    team: &Team,
+    src: (Home, &Tensor),
+    dst: (Home, &Tensor),
+    operation: &'static str,
+) -> Result<()> {
+    let mut moves = Moves::default();
+    moves.add(src, dst)?;
+    moves.run(team)?;
+    sanitizer_events::tell(team, operation, |told| told.moved(src, dst));
+    Ok(())
+}
+
+#[inline(never)]
+fn run_rows(team: &Team, rows: &Rows) -> Result<()> {
+    let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
+    fallback::run(team, &Move { src, dst, form: Form::of_rows(rows)? })
+}
+
+fn run_strided(team: &Team, list: &[(Part, Part, Elements)]) -> Result<bool> {
+    let mut pieces = Vec::new();
+    pieces.try_reserve_exact(list.len()).map_err(|_| NO_ROOM)?;
+    pieces.extend(list.iter().map(|(src, dst, elements)| Strided {
+        src: *src,
+        dst: *dst,
+        element: elements.element,
+        dims: elements.dims(),
+    }));
+    dispatch::strided(team, &pieces)
+}

@@ -1,0 +1,119 @@
+//! Large broadcasts by copy engines.
+//!
+//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from
+//! the root and writes it to the rest, on one of its lanes: so what an owner does is in order by
+//! itself, and no event is needed but before and after all. The root's link carries everything
+//! once, and so does each other's; the root always has somebody who reads, since reading what all
+//! share takes longer than writing.
+
+use super::limits::{LANES, MOST_LANES, chunk};
+use super::{Part, all_devices, in_order};
+use crate::base::error::Result;
+use crate::base::inline_vec::Few;
+use crate::collectives::team::{Devices, MOST, Team, Worker};
+use crate::gpu::stream::Stream;
+
+/// A lane of each of some devices, one after the other, then the next of each: their own streams
+/// where those are captured.
+fn lanes<'a>(
+    team: &Team<'a>,
+    devices: impl Iterator<Item = i32> + Clone,
+    touches: Devices,
+) -> Result<Few<Worker<'a>, MOST>> {
+    let count = match team.is_capturing() {
+        true => 1,
+        false => LANES.get().clamp(1, MOST_LANES as u64) as usize,
+    };
+    let mut lanes = Few::new();
+    for lane in 0..count {
+        for ordinal in devices.clone() {
+            let device = team.runtime().device(ordinal)?;
+            let stream = match team.is_capturing() {
+                true => team.stream(ordinal),
+                false => device.streams.lane(device, lane)?,
+            };
+            lanes.push(Worker { stream, touches })?;
+        }
+    }
+    Ok(lanes)
+}
+
+/// Copies between devices of which the stream's own reaches the others.
+pub(super) fn copy(team: &Team, stream: &Stream, dst: u64, src: u64, bytes: u64) -> Result<()> {
+    let runtime = team.runtime();
+    team.enter(runtime.device(stream.device())?)?;
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
+    Ok(())
+}
+
+/// Copies bytes to several devices, which reach each other and the root.
+pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
+    let touches = all_devices(dsts.iter().copied()).with(src.device);
+    let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
+    let parts = dsts.iter().copied().chain([src]);
+    in_order(team, &workers, parts, || {
+        let (mut at, mut turn) = (0, 0);
+        while at < bytes {
+            let length = chunk(bytes - at, dsts.len() as u64);
+            let stream = workers[turn % workers.len()].stream;
+            let owner = turn % dsts.len();
+            let own = dsts[owner].address + at;
+            copy(team, stream, own, src.address + at, length)?;
+            for other in dsts[owner + 1..].iter().chain(&dsts[..owner]) {
+                copy(team, stream, other.address + at, own, length)?;
+            }
+            at += length;
+            turn += 1;
+        }
+        Ok(())
+    })
+}
+
+/// Runs `body`, which copies the same to other devices, and then to places on the root's own
+/// device, on a lane beside that. False as `body` says, with nothing queued.
+pub(super) fn beside(
+    team: &Team,
+    bytes: u64,
+    src: Part,
+    near: &[Part],
+    body: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    if near.is_empty() {
+        return body();
+    }
+    team.begin()?;
+    let runtime = team.runtime();
+    let (device, stream) = (runtime.device(src.device)?, team.stream(src.device));
+    let queue = |lane: &Stream| {
+        near.iter()
+            .filter(|dst| dst.address != src.address)
+            .try_for_each(|dst| copy(team, lane, dst.address, src.address, bytes))
+    };
+    if team.is_capturing() {
+        let done = body()? && queue(stream).map(|()| true)?;
+        team.leave();
+        return Ok(done);
+    }
+    let lane = device.streams.lane(device, 0)?;
+    let event = device.events.take_untimed(device)?;
+    // What was on the stream before; what `body` queues there is not waited for.
+    let done = stream.record(runtime, event).and_then(|()| body());
+    let ordered = match done {
+        Ok(true) => team.wait(lane, event),
+        _ => Ok(()),
+    };
+    device.events.give_untimed(event);
+    if !done? {
+        return Ok(false);
+    }
+    ordered?;
+    let queued = queue(lane);
+    let worker = [Worker { stream: lane, touches: Devices::one(src.device) }];
+    let joined = team.let_go(&worker);
+    team.leave();
+    if joined.is_err() {
+        team.keep(&worker, near.iter().copied().chain([src]));
+    }
+    queued.and(joined).map(|()| true)
+}

@@ -1,0 +1,204 @@
+//! Rows of bytes from part to part: scatter and gather.
+//!
+//! Most calls have a device that all rows come from, or go to: their hub. Small ones are one kernel
+//! there. Otherwise each row is copied on the stream of its other device, so that as many engines
+//! work as there are devices, and nobody waits but for the hub.
+
+use super::chain::copy;
+use super::limits::{SMALL_COPIES, WIDE_ROW};
+use super::loaded::Kernel;
+use super::table::{MOST_ITEMS, Table};
+use super::{Part, Rows, in_order};
+use crate::base::error::Result;
+use crate::base::inline_vec::Few;
+use crate::collectives::team::{Devices, MOST, Team, Worker};
+use crate::ops::copy::{self, copy_2d_plain};
+
+/// The driver's longest distance of two rows.
+const MOST_PITCH: u64 = i32::MAX as u64;
+
+/// How rows are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// As one range.
+    Flat,
+    /// As a rectangle, by an engine.
+    Wide,
+    /// One after the other, by an engine.
+    Each,
+    Kernel,
+}
+
+impl Rows {
+    /// A plain range.
+    pub fn flat(src: Part, dst: Part, bytes: u64) -> Rows {
+        Rows { src, dst, width: bytes, rows: 1, src_pitch: 0, dst_pitch: 0 }
+    }
+
+    /// All of its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.width.saturating_mul(self.rows)
+    }
+
+    fn way(&self) -> Way {
+        let is_dense = self.src_pitch == self.width && self.dst_pitch == self.width;
+        let pitch = self.src_pitch.max(self.dst_pitch);
+        if self.rows == 1 || is_dense {
+            Way::Flat
+        } else if self.width >= WIDE_ROW.get() && pitch <= MOST_PITCH {
+            Way::Wide
+        } else if self.width > MOST_ITEMS {
+            Way::Each
+        } else {
+            Way::Kernel
+        }
+    }
+
+    /// Parts that fit into a table.
+    fn parts(self) -> impl Iterator<Item = Rows> {
+        let most = (MOST_ITEMS / self.width.max(1)).max(1);
+        (0..self.rows).step_by(most as usize).map(move |row| {
+            let at = |part: Part, pitch: u64| Part {
+                address: part.address.wrapping_add(row.wrapping_mul(pitch)),
+                ..part
+            };
+            Rows {
+                src: at(self.src, self.src_pitch),
+                dst: at(self.dst, self.dst_pitch),
+                rows: most.min(self.rows - row),
+                ..self
+            }
+        })
+    }
+}
+
+/// The device that all of these come from, or go to, if there is one; else the first.
+pub(super) fn hub(mut pairs: impl Iterator<Item = (Part, Part)> + Clone) -> i32 {
+    let Some((src, dst)) = pairs.clone().next() else { return 0 };
+    let comes = pairs.clone().all(|pair| pair.0.device == src.device);
+    let goes = pairs.all(|pair| pair.1.device == dst.device);
+    if goes && !comes { dst.device } else { src.device }
+}
+
+/// Who copies from part to part where the hub does not do all.
+pub(super) fn other_of(hub: i32, src: Part, dst: Part, is_alone: bool) -> i32 {
+    match is_alone {
+        true => hub,
+        false if src.device == hub => dst.device,
+        false => src.device,
+    }
+}
+
+/// Who works where, and what that touches; `None`: somebody does not reach what he should.
+pub(super) fn workers<'a>(
+    team: &Team<'a>,
+    hub: i32,
+    pairs: impl Iterator<Item = (Part, Part)> + Clone,
+) -> Result<Option<Few<Worker<'a>, MOST>>> {
+    let is_alone = pairs.clone().count() == 1;
+    let mut workers: Few<Worker<'a>, MOST> = Few::new();
+    for (src, dst) in pairs {
+        let device = other_of(hub, src, dst, is_alone);
+        if !team.can_all_use(Devices::one(device), [src, dst].into_iter())? {
+            return Ok(None);
+        }
+        let touches = Devices::one(src.device).with(dst.device);
+        match workers.iter_mut().find(|worker| worker.stream.device() == device) {
+            Some(worker) => touches.iter().for_each(|device| worker.touches.add(device)),
+            None => workers.push(Worker { stream: team.stream(device), touches })?,
+        }
+    }
+    Ok(Some(workers))
+}
+
+/// The hub alone, if it reaches everything.
+pub(super) fn alone<'a>(
+    team: &Team<'a>,
+    hub: i32,
+    pairs: impl Iterator<Item = (Part, Part)> + Clone,
+) -> Result<Option<Worker<'a>>> {
+    let parts = pairs.clone().flat_map(|(src, dst)| [src, dst]);
+    if !team.can_all_use(Devices::one(hub), parts)? {
+        return Ok(None);
+    }
+    let touches = pairs.flat_map(|(src, dst)| [src.device, dst.device]).collect();
+    Ok(Some(Worker { stream: team.stream(hub), touches }))
+}
+
+/// Copies rows.
+pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
+    let pairs = rows.iter().filter(|rows| rows.bytes() > 0).map(|rows| (rows.src, rows.dst));
+    let bytes = rows.iter().fold(0u64, |all, rows| all.saturating_add(rows.bytes()));
+    if bytes == 0 {
+        return Ok(true);
+    }
+    let hub = hub(pairs.clone());
+    let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
+    let is_range = pairs.clone().count() == 1 && rows.iter().all(|rows| rows.way() == Way::Flat);
+    if bytes <= SMALL_COPIES.get()
+        && !is_range
+        && let Some(worker) = alone(team, hub, pairs.clone())?
+    {
+        return in_order(team, &[worker], parts(), || by_kernel(team, worker, rows.iter(), bytes));
+    }
+    let is_alone = pairs.clone().count() == 1;
+    match workers(team, hub, pairs.clone())? {
+        Some(workers) => in_order(team, &workers, parts(), || {
+            workers.iter().try_for_each(|worker| {
+                let device = worker.stream.device();
+                let own = rows.iter().filter(|rows| {
+                    rows.bytes() > 0 && other_of(hub, rows.src, rows.dst, is_alone) == device
+                });
+                by_engine(team, *worker, own.clone())?;
+                let left = own.filter(|rows| rows.way() == Way::Kernel);
+                by_kernel(team, *worker, left, bytes)
+            })
+        }),
+        // The hub may reach them, where they do not reach it.
+        None => match alone(team, hub, pairs.clone())? {
+            Some(worker) => in_order(team, &[worker], parts(), || {
+                by_engine(team, worker, rows.iter())?;
+                let left = rows.iter().filter(|rows| rows.way() == Way::Kernel);
+                by_kernel(team, worker, left, bytes)
+            }),
+            None => Ok(false),
+        },
+    }
+}
+
+fn by_kernel<'r>(
+    team: &Team,
+    worker: Worker,
+    rows: impl Iterator<Item = &'r Rows>,
+    bytes: u64,
+) -> Result<()> {
+    let mut parts = rows.filter(|rows| rows.bytes() > 0).flat_map(|rows| rows.parts()).peekable();
+    while parts.peek().is_some() {
+        let mut table = Table::new(Kernel::Rows, bytes)?;
+        while parts.next_if(|part| table.add_rows(part)).is_some() {}
+        table.launch(team, worker.stream)?;
+    }
+    Ok(())
+}
+
+fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Rows>) -> Result<()> {
+    let (runtime, stream) = (team.runtime(), worker.stream);
+    for rows in rows.filter(|rows| rows.bytes() > 0) {
+        let (src, dst) = (rows.src.address, rows.dst.address);
+        match rows.way() {
+            Way::Kernel => (),
+            Way::Flat => copy(team, stream, dst, src, rows.bytes())?,
+            Way::Each => (0..rows.rows).try_for_each(|row| {
+                let (src, dst) = (src + row * rows.src_pitch, dst + row * rows.dst_pitch);
+                copy(team, stream, dst, src, rows.width)
+            })?,
+            Way::Wide => {
+                team.enter(runtime.device(stream.device())?)?;
+                let dst = copy::Rows { address: dst, pitch: rows.dst_pitch };
+                let src = copy::Rows { address: src, pitch: rows.src_pitch };
+                copy_2d_plain(runtime, dst, src, rows.width, rows.rows, stream)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! What a device has for collective calls: kernels, each loaded at its first use, and nothing else,
+//! so that the first call waits for no kernel but its own.
+
+use super::Number;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Lock;
+use crate::base::rank::Rank;
+use crate::driver::Driver;
+use crate::driver::sys::{CUfunction, CUmodule};
+use crate::gpu::device::Device;
+use crate::gpu::image::{self, Machine};
+use crate::memory::Relaxed;
+use once_cell::sync::OnceCell;
+use std::ffi::CStr;
+use std::sync::atomic::AtomicU64;
+
+/// A kernel; each is there twice, for short tables and for long ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Ranges, each to several places.
+    Spread,
+    /// Rows of bytes.
+    Rows,
+    /// Elements in any order.
+    Strided,
+    /// Sums.
+    Sum(Number),
+}
+
+/// A kernel's name and image, for short tables and for long ones.
+struct Image {
+    names: [&'static CStr; 2],
+    stored: [&'static [u8]; 2],
+}
+
+/// Kernels.
+const COUNT: usize = 12;
+
+macro_rules! images {
+    ($($name:literal),*) => {
+        [$(Image {
+            names: [
+                name(concat!("tcuda_comm_", $name, "\0")),
+                name(concat!("tcuda_comm_", $name, "_many\0")),
+            ],
+            stored: [
+                include_bytes!(concat!(env!("OUT_DIR"), "/tcuda_comm_", $name)),
+                include_bytes!(concat!(env!("OUT_DIR"), "/tcuda_comm_", $name, "_many")),
+            ],
+        }),*]
+    };
+}
+
+const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+static IMAGES: [Image; COUNT] = images![
+    "spread", "rows", "strided", "sum_bool", "sum_b8", "sum_b16", "sum_b32", "sum_b64", "sum_f16",
+    "sum_bf16", "sum_f32", "sum_f64"
+];
+
+/// The files of kernels as machine code.
+static MACHINES: [Machine; 3] = {
+    macro_rules! machine {
+        ($name:literal) => {
+            Machine::new([
+                include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sm_80")),
+                include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sm_90")),
+            ])
+        };
+    }
+    [machine!("comm_copy"), machine!("comm_sum_floats"), machine!("comm_sum_integers")]
+};
+
+impl Kernel {
+    /// Its file in [`MACHINES`].
+    fn file(self) -> usize {
+        match self {
+            Kernel::Spread | Kernel::Rows | Kernel::Strided => 0,
+            Kernel::Sum(Number::F16 | Number::BF16 | Number::F32 | Number::F64) => 1,
+            Kernel::Sum(_) => 2,
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Kernel::Spread => 0,
+            Kernel::Rows => 1,
+            Kernel::Strided => 2,
+            Kernel::Sum(number) => 3 + number as usize,
+        }
+    }
+
+    /// Its name, for short tables or long ones.
+    pub fn name(self, is_long: bool) -> &'static CStr {
+        IMAGES[self.index()].names[usize::from(is_long)]
+    }
+}
+
+/// What a device has for collective calls.
+pub struct Loaded {
+    driver: &'static Driver,
+    /// By files, where there is machine code for the device; else by kernels. Loaded by whoever
+    /// finds a function, who holds `loading`.
+    machines: [OnceCell<Option<usize>>; MACHINES.len()],
+    modules: [[OnceCell<usize>; 2]; COUNT],
+    loading: Lock,
+    functions: [[OnceCell<usize>; 2]; COUNT],
+    /// Other devices that it cannot reach, a bit each.
+    pub(crate) refused_peers: AtomicU64,
+}
+
+impl Loaded {
+    pub(crate) fn new(driver: &'static Driver) -> Loaded {
+        Loaded {
+            driver,
+            machines: [const { OnceCell::new() }; MACHINES.len()],
+            loading: Lock::new(Rank::ONCE),
+            modules: [const { [const { OnceCell::new() }; 2] }; COUNT],
+            functions: [const { [const { OnceCell::new() }; 2] }; COUNT],
+            refused_peers: AtomicU64::new(0),
+        }
+    }
+
+    /// A kernel.
+    pub fn function(&self, device: &Device, kernel: Kernel, is_long: bool) -> Result<CUfunction> {
+        let (index, long) = (kernel.index(), usize::from(is_long));
+        if let Some(function) = self.functions[index][long].get() {
+            return Ok(*function as CUfunction);
+        }
+        let _loading = self.loading.guard();
+        let function = self.functions[index][long].get_or_try_init(|| {
+            let _relaxed = Relaxed::enter(self.driver);
+            let _context = device.enter()?;
+            let file = kernel.file();
+            // A module stays when its kernel cannot be found: who tries again needs it.
+            let machine = self.machines[file].get_or_try_init(|| MACHINES[file].load(device))?;
+            let module = match machine {
+                Some(module) => *module,
+                None => {
+                    let stored = IMAGES[index].stored[long];
+                    *self.modules[index][long].get_or_try_init(|| image::load(device, stored))?
+                }
+            };
+            let (module, name) = (module as CUmodule, kernel.name(is_long).as_ptr());
+            let mut function: CUfunction = std::ptr::null_mut();
+            // SAFETY: the module is loaded, the name ends with a NUL; `function` is writable.
+            unsafe { self.driver.cuModuleGetFunction(&mut function, module, name) }?;
+            Ok::<_, Error>(function as usize)
+        })?;
+        Ok(*function as CUfunction)
+    }
+
+    /// Unloads what was loaded; the device's context is current and nothing runs.
+    pub(crate) fn close(&self) {
+        let machines = self.machines.iter().filter_map(OnceCell::get).flatten();
+        for module in self.modules.iter().flatten().filter_map(OnceCell::get).chain(machines) {
+            // SAFETY: ours, and nothing of it is in use.
+            let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
+        }
+    }
+}

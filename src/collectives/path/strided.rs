@@ -1,0 +1,188 @@
+//! Elements in any order, from part to part, by kernels: in one launch on the hub, or one for each
+//! other device, as rows of bytes are copied.
+
+use super::copies::{alone, hub, other_of, workers};
+use super::limits::SMALL_COPIES;
+use super::loaded::Kernel;
+use super::table::{MOST_ITEMS, Table};
+use super::{Dim, Strided, in_order};
+use crate::base::error::Result;
+use crate::collectives::team::{Team, Worker};
+
+/// The most dimensions that a piece has.
+const MOST_DIMS: usize = 25;
+
+/// A piece as the kernel takes it: its elements are as long as alignment and steps allow.
+#[derive(Clone, Copy)]
+struct Shape {
+    element: u64,
+    /// One more, for elements that are less aligned than they are long.
+    dims: [Dim; MOST_DIMS + 1],
+    len: usize,
+}
+
+impl Shape {
+    fn new(piece: &Strided) -> Shape {
+        let mut shape = Shape { element: piece.element, dims: [(0, 0, 0); MOST_DIMS + 1], len: 0 };
+        for dim in piece.dims.iter().filter(|dim| dim.0 != 1) {
+            shape.dims[shape.len] = *dim;
+            shape.len += 1;
+        }
+        shape.narrow(piece);
+        while shape.widen(piece) {}
+        shape
+    }
+
+    fn dims(&self) -> &[Dim] {
+        &self.dims[..self.len]
+    }
+
+    /// Everything that must be a multiple of the bytes of an element, but what leads from one to
+    /// the next in the first `skip` dimensions.
+    fn odds(&self, piece: &Strided, skip: usize) -> u64 {
+        let steps = self.dims().iter().skip(skip).fold(0, |all, dim| all | dim.1 | dim.2);
+        piece.src.address | piece.dst.address | steps as u64
+    }
+
+    /// Makes parts of an element elements, where it is not aligned.
+    fn narrow(&mut self, piece: &Strided) {
+        let odds = self.odds(piece, 0) | self.element;
+        let aligned = odds & odds.wrapping_neg();
+        if aligned < self.element {
+            self.dims.copy_within(..self.len, 1);
+            self.dims[0] = (self.element / aligned, aligned as i64, aligned as i64);
+            (self.element, self.len) = (aligned, self.len + 1);
+        }
+    }
+
+    /// Makes two elements one.
+    fn widen(&mut self, piece: &Strided) -> bool {
+        let (wide, step) = (2 * self.element, self.element as i64);
+        let first = if self.len > 0 { self.dims[0] } else { return false };
+        let fits = first.0.is_multiple_of(2) && (first.1, first.2) == (step, step);
+        if wide > 16 || !fits || !self.odds(piece, 1).is_multiple_of(wide) {
+            return false;
+        }
+        self.element = wide;
+        self.dims[0] = (first.0 / 2, 2 * step, 2 * step);
+        if self.dims[0].0 == 1 {
+            self.dims.copy_within(1..self.len, 0);
+            self.len -= 1;
+        }
+        true
+    }
+
+    fn elements(&self) -> u64 {
+        self.dims().iter().fold(1, |all, dim| all.saturating_mul(dim.0))
+    }
+
+    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements, and how far they are from the
+    /// first. Cut in place: a copy for each dimension would take too much of the stack.
+    fn for_each_part(
+        &mut self,
+        (src, dst): (u64, u64),
+        body: &mut dyn FnMut(&Shape, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        let elements = self.elements();
+        if elements <= MOST_ITEMS {
+            return if elements == 0 { Ok(()) } else { body(self, src, dst) };
+        }
+        // The slowest one is cut; alone it may be too long for one table all the same.
+        let last = self.len - 1;
+        let (size, from, to) = self.dims[last];
+        let most = (MOST_ITEMS / (elements / size)).max(1);
+        let mut at = 0;
+        while at < size {
+            self.dims[last].0 = most.min(size - at);
+            self.len = if self.dims[last].0 == 1 { last } else { last + 1 };
+            let moved = |start: u64, step: i64| start.wrapping_add(at.wrapping_mul(step as u64));
+            self.for_each_part((moved(src, from), moved(dst, to)), body)?;
+            at += most;
+        }
+        (self.dims[last].0, self.len) = (size, last + 1);
+        Ok(())
+    }
+}
+
+impl Strided<'_> {
+    fn bytes(&self) -> u64 {
+        self.dims.iter().fold(self.element, |all, dim| all.saturating_mul(dim.0))
+    }
+}
+
+/// Copies elements.
+pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
+    let there = pieces.iter().filter(|piece| piece.bytes() > 0);
+    let pairs = there.clone().map(|piece| (piece.src, piece.dst));
+    let bytes = there.clone().fold(0u64, |all, piece| all.saturating_add(piece.bytes()));
+    if bytes == 0 || there.clone().any(|piece| piece.dims.len() > MOST_DIMS) {
+        return Ok(bytes == 0);
+    }
+    let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
+    let (hub, is_alone) = (hub(pairs.clone()), pairs.clone().count() == 1);
+    if bytes > SMALL_COPIES.get()
+        && let Some(workers) = workers(team, hub, pairs.clone())?
+    {
+        return in_order(team, &workers, parts(), || {
+            workers.iter().try_for_each(|worker| {
+                let device = worker.stream.device();
+                let is_own =
+                    |piece: &&Strided| other_of(hub, piece.src, piece.dst, is_alone) == device;
+                by_kernel(team, *worker, there.clone().filter(is_own), bytes)
+            })
+        });
+    }
+    match alone(team, hub, pairs.clone())? {
+        Some(worker) => {
+            in_order(team, &[worker], parts(), || by_kernel(team, worker, there, bytes))
+        }
+        None => Ok(false),
+    }
+}
+
+#[inline(never)]
+fn by_kernel<'s>(
+    team: &Team,
+    worker: Worker,
+    pieces: impl Iterator<Item = &'s Strided<'s>>,
+    bytes: u64,
+) -> Result<()> {
+    let empty = || Table::new(Kernel::Strided, bytes);
+    let mut table = empty()?;
+    for piece in pieces {
+        let places = (piece.src.address, piece.dst.address);
+        Shape::new(piece).for_each_part(places, &mut |shape, src, dst| {
+            if !table.add_strided(src, dst, shape.element, shape.dims()) {
+                table.launch(team, worker.stream)?;
+                table = empty()?;
+                table.add_strided(src, dst, shape.element, shape.dims());
+            }
+            Ok(())
+        })?;
+    }
+    if table.is_empty() { Ok(()) } else { table.launch(team, worker.stream) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Part;
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_table_is_cut() {
+        let dims = [(1 << 29, 16, 16), (3, 1 << 40, 1 << 41), (2, 1 << 44, 1 << 45)];
+        let part = Part { device: 0, address: 0 };
+        let mut shape = Shape::new(&Strided { src: part, dst: part, element: 16, dims: &dims });
+        let mut found = Vec::new();
+        let mut note = |part: &Shape, src, dst| {
+            assert_eq!(dst, 2 * src);
+            found.push((src, part.elements()));
+            Ok(())
+        };
+        shape.for_each_part((0, 0), &mut note).unwrap();
+        let (two, one, next) = (1 << 30, 1 << 29, 1 << 44);
+        let third = 2 << 40;
+        assert_eq!(found, [(0, two), (third, one), (next, two), (next + third, one)]);
+        assert_eq!(shape.dims(), dims);
+    }
+}

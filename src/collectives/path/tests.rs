@@ -1,0 +1,178 @@
+//! Every way on the simulated machine: results to the bit, whatever the order in which work runs.
+
+use super::limits::{
+    LARGE_BROADCAST, LEAST_CHUNK, Limit, MOST_CHUNK, SMALL_BROADCAST, SMALL_COPIES, SMALL_SUM,
+    WIDE_ROW,
+};
+use super::*;
+use crate::base::thread;
+use crate::gpu::stream::Stream;
+use crate::memory;
+use crate::ops::copy;
+use crate::runtime::{self, Runtime};
+use crate::sim;
+
+mod calls;
+mod captures;
+mod orders;
+mod sweep;
+
+/// Limits as a test wants them, until it is dropped.
+struct Limits(Vec<(&'static Limit, u64)>);
+
+impl Limits {
+    fn set(limits: &[(&'static Limit, u64)]) -> Limits {
+        Limits(limits.iter().map(|(limit, value)| (*limit, limit.set(*value))).collect())
+    }
+}
+
+impl Drop for Limits {
+    fn drop(&mut self) {
+        for (limit, value) in self.0.drain(..).rev() {
+            limit.set(value);
+        }
+    }
+}
+
+fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
+    let _lock = sim::test_lock();
+    let inside = thread::enter().unwrap();
+    runtime::select_backend(&inside, "sim", options).unwrap();
+    let result = body(runtime::get(&inside).unwrap());
+    assert_eq!(runtime::shutdown(&inside, |_| 0).unwrap(), 0);
+    result
+}
+
+/// Default streams of even devices, pooled ones of the others.
+fn streams(runtime: &Runtime) -> Vec<&Stream> {
+    let stream = |device: &crate::gpu::device::Device| device.ordinal() % 2 == 0;
+    chosen(runtime, stream)
+}
+
+/// Pooled streams of all devices.
+fn pooled(runtime: &Runtime) -> Vec<&Stream> {
+    chosen(runtime, |_| false)
+}
+
+fn chosen(
+    runtime: &Runtime,
+    is_default: impl Fn(&crate::gpu::device::Device) -> bool,
+) -> Vec<&Stream> {
+    let mut streams = Vec::new();
+    for device in &runtime.devices {
+        streams.push(match is_default(device) {
+            true => device.streams.default(),
+            false => device.streams.next(device, 0).unwrap(),
+        });
+    }
+    streams
+}
+
+/// Bytes that nobody takes for others.
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (state >> 48) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+fn malloc(runtime: &Runtime, stream: &Stream, bytes: usize) -> u64 {
+    let device = runtime.device(stream.device()).unwrap();
+    device.memory.allocate(runtime, device, stream, bytes as u64).unwrap()
+}
+
+fn put(runtime: &Runtime, stream: &Stream, address: u64, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    copy::copy(runtime, address, bytes.as_ptr() as u64, bytes.len() as u64, stream).unwrap();
+    stream.synchronize(runtime).unwrap();
+}
+
+fn get(runtime: &Runtime, stream: &Stream, address: u64, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    if bytes == 0 {
+        return out;
+    }
+    copy::copy(runtime, out.as_mut_ptr() as u64, address, bytes as u64, stream).unwrap();
+    stream.synchronize(runtime).unwrap();
+    out
+}
+
+/// Memory of a call, with work before and after it on its stream: what is in it comes late, and as
+/// soon as the call is over somebody else writes there, or has copied it away.
+struct Buffer<'a> {
+    runtime: &'a Runtime,
+    stream: &'a Stream,
+    address: u64,
+    bytes: usize,
+    /// What it has when the call may use it, then what it has after the call.
+    twin: u64,
+}
+
+impl<'a> Buffer<'a> {
+    fn new(runtime: &'a Runtime, stream: &'a Stream, odd: usize, contents: &[u8]) -> Buffer<'a> {
+        let bytes = contents.len();
+        let address = malloc(runtime, stream, bytes + odd + 64) + odd as u64;
+        let twin = malloc(runtime, stream, bytes.max(1));
+        put(runtime, stream, address, &vec![0xee; bytes]);
+        put(runtime, stream, twin, contents);
+        Buffer { runtime, stream, address, bytes, twin }
+    }
+
+    fn part(&self) -> Part {
+        Part { device: self.stream.device(), address: self.address }
+    }
+
+    fn copy(&self, dst: u64, src: u64) {
+        if self.bytes == 0 {
+            return;
+        }
+        copy::copy(self.runtime, dst, src, self.bytes as u64, self.stream).unwrap();
+    }
+
+    /// Queues what comes before the call.
+    fn before(&self) {
+        self.copy(self.address, self.twin);
+    }
+
+    /// Queues what comes after it: the contents are taken away, and something else is written.
+    fn after(&self) {
+        self.copy(self.twin, self.address);
+        copy::fill(self.runtime, self.address, &[0xdd], self.bytes as u64, self.stream).unwrap();
+    }
+
+    /// What was there after the call.
+    fn seen(&self) -> Vec<u8> {
+        get(self.runtime, self.stream, self.twin, self.bytes)
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        memory::free(self.runtime, self.twin).unwrap();
+        let start = self.address / 512 * 512;
+        memory::free(self.runtime, start).unwrap();
+    }
+}
+
+/// Calls, between what comes before and after on all streams.
+fn call(buffers: &[Buffer], body: impl FnOnce() -> Result<bool>) -> bool {
+    buffers.iter().for_each(Buffer::before);
+    let done = body().unwrap();
+    buffers.iter().for_each(Buffer::after);
+    done
+}
+
+/// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
+fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
+    let with = |small, large| {
+        let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
+        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
+        let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
+        all.collect::<Vec<_>>()
+    };
+    [with(u64::MAX, u64::MAX), with(0, u64::MAX), with(0, 1)]
+}

@@ -1,0 +1,479 @@
+//! Sums of tensors of several devices.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::members::{self, Members, wait_for};
+use super::moves::{self, Moves};
+use super::path::{Number, Part, Sum};
+use super::team::{MOST, Team};
+use crate::base::error::{Error, Result, Which};
+use crate::base::inline_vec::Few;
+use crate::collectives::contiguous::Flat;
+use crate::collectives::fallback::{self, Scratch};
+use crate::collectives::layout::Form;
+use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::{dispatch, sanitizer_events};
+use crate::gpu::device::CURRENT;
+use crate::runtime::Runtime;
+use crate::tensor::order::strides_of_copy;
+use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
+
+pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("what is added");
+/// Memory that is used at a time where what other devices have must be copied before it is added.
+const AT_A_TIME: u64 = 64 << 20;
+
+/// Numbers that can be added, and how many make an element.
+pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
+    let number = match (dtype.code, dtype.bits) {
+        (code::BOOL, 8) => Number::Bool,
+        (code::INT | code::UINT, 8) => Number::Int8,
+        (code::INT | code::UINT, 16) => Number::Int16,
+        (code::INT | code::UINT, 32) => Number::Int32,
+        (code::INT | code::UINT, 64) => Number::Int64,
+        (code::FLOAT, 16) | (code::COMPLEX, 32) => Number::F16,
+        (code::BFLOAT, 16) => Number::BF16,
+        (code::FLOAT, 32) | (code::COMPLEX, 64) => Number::F32,
+        (code::FLOAT, 64) | (code::COMPLEX, 128) => Number::F64,
+        _ => {
+            return Err(Error::Invalid(
+                "tensors of this type cannot be added; pass integers of 8 bits or more, floats of 16 \
+                 to 64 bits, bfloat16, complex numbers of these, or bools",
+            ));
+        }
+    };
+    let parts = if dtype.code == code::COMPLEX { 2 } else { 1 };
+    Ok((number, u64::from(dtype.lanes) * parts))
+}
+
+/// Which of the tensors is added first: the last of those on the destination, else the first.
+pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> usize {
+    let on_it = homes.enumerate().filter(|(_, home)| is_at(*home, target));
+    on_it.last().map_or(0, |(root, _)| root)
+}
+
+/// Who adds: the destination; for the host the first device that has a tensor.
+fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32> {
+    let first = || homes.iter().find_map(|home| home.device());
+    match target.home().device().or_else(first) {
+        Some(device) => Ok(device),
+        None => Ok(runtime.device(CURRENT)?.ordinal()),
+    }
+}
+
+/// Tensors of a sum, after PyTorch's checks.
+struct Checked {
+    first: Tensor,
+    homes: Few<Home, MOST>,
+    /// All of them, where they lie side by side on devices, aligned; else none.
+    flats: Few<Flat, MOST>,
+    number: Number,
+    /// Numbers.
+    elements: u64,
+}
+
+impl Checked {
+    fn none() -> Checked {
+        Checked {
+            first: Tensor::none(),
+            homes: Few::new(),
+            flats: Few::new(),
+            number: Number::Bool,
+            elements: 0,
+        }
+    }
+
+    /// With PyTorch's checks.
+    #[inline(never)]
+    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>) -> Result<()> {
+        check::require_some("count", tensors.len)?;
+        let Checked { first, homes, flats, .. } = self;
+        let mut next = Tensor::none();
+        (tensors.read)(0, first)?;
+        for index in 0..tensors.len {
+            let which = Which::of("tensors", index);
+            let tensor = match index {
+                0 => &*first,
+                _ => {
+                    (tensors.read)(index, &mut next)?;
+                    &next
+                }
+            };
+            check::require_dtype(which, tensor, first.dtype)?;
+            check::require_shape(which, tensor, first.shape())?;
+            let home = Home::of(runtime, tensor)?;
+            homes.push(home)?;
+            if let Some(flat) = Flat::of(home, tensor).filter(|flat| flat.home.device().is_some()) {
+                flats.push(flat)?;
+            }
+        }
+        let (number, each) = number_of(first.dtype)?;
+        let is_aligned = |flat: &Flat| flat.address.is_multiple_of(number.bytes());
+        if !(flats.len() == tensors.len && flats.iter().all(is_aligned)) {
+            flats.clear();
+        }
+        (self.number, self.elements) = (number, first.numel * each);
+        Ok(())
+    }
+
+    /// Queues the sum of what lies side by side, the root first.
+    fn add(&self, team: &Team, root: usize, dst: Part, operation: &'static str) -> Result<()> {
+        let (flats, mut sources) = (&*self.flats, Few::<Part, MOST>::new());
+        for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
+            flat.record(team)?;
+            let device = flat.home.device().unwrap_or(dst.device);
+            sources.push(Part { device, address: flat.address })?;
+        }
+        let (number, elements) = (self.number, self.elements);
+        add_all(team, &[Sum { number, elements, sources: &sources, dst }])?;
+        sanitizer_events::tell(team, operation, |told| {
+            flats.iter().for_each(|flat| told.read_flat(flat));
+            told.written_range(Home::Device(dst.device), dst.address, elements * number.bytes());
+        });
+        Ok(())
+    }
+}
+
+/// All but the root.
+fn others(flats: &[Flat], root: usize) -> impl Iterator<Item = &Flat> {
+    let is_other = move |(index, _): &(usize, &Flat)| *index != root;
+    flats.iter().enumerate().filter(is_other).map(|(_, flat)| flat)
+}
+
+/// Everyone whose memory is used, and the one who adds.
+fn team_of<'a>(
+    runtime: &'a Runtime,
+    homes: &[Home],
+    target: Target<'a>,
+) -> Result<(Team<'a>, i32)> {
+    let mut members = Members::new(runtime);
+    members.add_target(target)?;
+    homes.iter().try_for_each(|home| members.add_home(*home))?;
+    let adder = adder_of(runtime, homes, target)?;
+    members.add_device(adder)?;
+    Ok((members.team()?, adder))
+}
+
+/// The sum of tensors.
+pub fn reduce_add<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    destination: i32,
+) -> Result<Outs<'a>> {
+    let mut checked = Checked::none();
+    checked.set(runtime, tensors)?;
+    let target = check::target(runtime, destination)?;
+    let root = root_of(checked.homes.iter().copied(), target);
+    if root > 0 {
+        (tensors.read)(root, &mut checked.first)?;
+    }
+    let first = &checked.first;
+    let ndim = first.shape().len();
+    let mut draft = Draft::new(runtime, 1, ndim, 1)?;
+    if tensors.len == 1 && is_at(checked.homes[root], target) {
+        draft.alias(first)?;
+        return draft.finish();
+    }
+    let (team, adder) = team_of(runtime, &checked.homes, target)?;
+    if let ([_, _, ..], Target::Device(..)) = (&*checked.flats, target) {
+        // What lies side by side keeps its strides.
+        let sizes = (first.shape(), first.strides());
+        let address = draft.range(target, first.dtype, sizes, checked.flats[root].bytes)?;
+        let outs = draft.finish()?;
+        checked.add(&team, root, Part { device: adder, address }, "tcuda_comm_reduce_add")?;
+        return Ok(outs);
+    }
+    let outs = reduce_add_any((&team, adder), tensors, (&checked, root), draft, target)?;
+    if matches!(target, Target::Host) {
+        wait_for(&team, [adder].into_iter().collect())?;
+    }
+    Ok(outs)
+}
+
+/// The same of tensors of any layout.
+#[inline(never)]
+fn reduce_add_any<'a>(
+    (team, adder): (&Team<'_>, i32),
+    tensors: Tensors<'_>,
+    (checked, root): (&Checked, usize),
+    mut draft: Draft<'a>,
+    target: Target<'_>,
+) -> Result<Outs<'a>> {
+    let mut out = Tensor::none();
+    draft.copy_of(target, &checked.first, &mut out)?;
+    let outs = draft.finish()?;
+    let out = (target.home(), &out);
+    add(team, adder, &tensors.all()?, &checked.homes, root, out, "tcuda_comm_reduce_add")?;
+    Ok(outs)
+}
+
+/// The sum of tensors, in an output.
+pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
+    let mut checked = Checked::none();
+    checked.set(runtime, tensors)?;
+    let which = Which::all("out");
+    check::require_dtype(which, out, checked.first.dtype)?;
+    check::require_shape(which, out, checked.first.shape())?;
+    check::require_apart(out)?;
+    let home = Home::of(runtime, out)?;
+    let target = match home.device() {
+        Some(device) => check::target(runtime, device)?,
+        None => Target::Host,
+    };
+    let root = root_of(checked.homes.iter().copied(), target);
+    let (team, adder) = team_of(runtime, &checked.homes, target)?;
+    members::record(&team, home, out)?;
+    let operation = "tcuda_comm_reduce_add_into";
+    if let (flats @ [_, _, ..], Some(own)) = (&*checked.flats, Flat::of(home, out)) {
+        let is_aligned = own.address.is_multiple_of(checked.number.bytes());
+        let first = &flats[root];
+        let is_apart = !others(flats, root).any(|flat| flat.meets(&own))
+            && (!first.meets(&own) || first.address == own.address);
+        if home == Home::Device(adder) && is_aligned && is_apart {
+            let dst = Part { device: adder, address: own.address };
+            return checked.add(&team, root, dst, operation);
+        }
+    }
+    add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out), operation)
+}
+
+/// Adds tensors on a device, the root first, into an output.
+#[inline(never)]
+fn add(
+    team: &Team,
+    adder: i32,
+    tensors: &[Tensor],
+    homes: &[Home],
+    root: usize,
+    (home, out): (Home, &Tensor),
+    operation: &'static str,
+) -> Result<()> {
+    for (home, tensor) in homes.iter().zip(tensors) {
+        members::record(team, *home, tensor)?;
+    }
+    if let [only] = tensors {
+        return moves::run_one(team, (homes[0], only), (home, out), operation);
+    }
+    let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
+    let mut adding = Adding::new(team, adder);
+    adding.reserve(tensors.len(), 1)?;
+    let sources = order().map(|index| (homes[index], &tensors[index]));
+    adding.item(sources, (home, out))?;
+    adding.run()?;
+    sanitizer_events::tell(team, operation, |told| {
+        homes.iter().zip(tensors).for_each(|(home, tensor)| told.read(*home, tensor));
+        told.written(home, out);
+    });
+    Ok(())
+}
+
+/// What is added up in one go, on one device.
+pub struct Adding<'t, 'a> {
+    team: &'t Team<'a>,
+    adder: i32,
+    /// Of all items, one after the other.
+    sources: Vec<Part>,
+    items: Vec<Item>,
+    scratch: Vec<Scratch<'a>>,
+    /// What has another layout, or is on the host: before and after.
+    before: Moves,
+    after: Moves,
+}
+
+/// One sum: of so many of the sources.
+struct Item {
+    number: Number,
+    elements: u64,
+    sources: usize,
+    dst: Part,
+}
+
+impl<'t, 'a> Adding<'t, 'a> {
+    /// Nothing yet.
+    pub fn new(team: &'t Team<'a>, adder: i32) -> Adding<'t, 'a> {
+        Adding {
+            team,
+            adder,
+            sources: Vec::new(),
+            items: Vec::new(),
+            scratch: Vec::new(),
+            before: Moves::default(),
+            after: Moves::default(),
+        }
+    }
+
+    /// Takes host memory for so much.
+    pub fn reserve(&mut self, sources: usize, items: usize) -> Result<()> {
+        self.sources.try_reserve_exact(sources).map_err(|_| NO_ROOM)?;
+        self.items.try_reserve_exact(items).map_err(|_| NO_ROOM)
+    }
+
+    /// Memory on a device for a tensor's elements, and where it begins; kept until all is queued.
+    fn scratch(&mut self, device: i32, tensor: &Tensor) -> Result<u64> {
+        let bytes = tensor.numel * tensor.dtype.element_bits() / 8;
+        let scratch = Scratch::on(self.team, device, bytes)?;
+        let address = scratch.address;
+        self.scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.scratch.push(scratch);
+        Ok(address)
+    }
+
+    /// A place for the sum in which its elements lie side by side.
+    #[inline(never)]
+    fn place_for_sum(&mut self, out: &Tensor, place: &mut Tensor) -> Result<()> {
+        let (data, dtype) = (self.scratch(self.adder, out)?, out.dtype);
+        let mut strides = [0; MAX_DIMS];
+        let strides = &mut strides[..out.shape().len()];
+        strides_of_copy(out.shape(), out.strides(), strides);
+        let (shape, strides) = (out.shape(), Some(&*strides));
+        let on = Place::Cuda(self.adder);
+        place.assign(Parts { data, byte_offset: 0, place: on, dtype, shape, strides })
+    }
+
+    /// A place in which the elements of another lie just as in the sum, and its lowest address.
+    fn place_like(&mut self, device: i32, sum: &Tensor, like: &mut Tensor) -> Result<u64> {
+        let lowest = self.scratch(device, sum)?;
+        // The first element need not be the lowest.
+        let address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
+        *like = *sum;
+        (like.address, like.data, like.place) = (address, lowest, Place::Cuda(device));
+        Ok(lowest)
+    }
+
+    /// A sum of two or more tensors of one shape and type.
+    #[inline(never)]
+    pub fn item<'s>(
+        &mut self,
+        sources: impl Iterator<Item = (Home, &'s Tensor)> + Clone,
+        (home, out): (Home, &Tensor),
+    ) -> Result<()> {
+        if out.numel == 0 {
+            return Ok(());
+        }
+        let (number, each) = number_of(out.dtype)?;
+        // The sum lies side by side, where it is to be if that is possible.
+        let num_sources = sources.clone().count();
+        let is_aligned = |address: u64| address.is_multiple_of(number.bytes());
+        let is_in_place = home == Home::Device(self.adder)
+            && is_aligned(out.address)
+            && lies_side_by_side(out)?
+            && !meets(sources.clone(), (home, out))?;
+        let (mut kept, mut like) = (Tensor::none(), Tensor::none());
+        let sum = match is_in_place {
+            true => out,
+            false => {
+                self.place_for_sum(out, &mut kept)?;
+                self.after.add((Home::Device(self.adder), &kept), (home, out))?;
+                &kept
+            }
+        };
+        let dst = Form::of(sum, sum)?.map_or(sum.address, |form| form.dst);
+        for (home, source) in sources {
+            let form =
+                Form::of(source, sum)?.filter(|form| form.is_range() && is_aligned(form.src));
+            let part = match (home.device(), form) {
+                (Some(device), Some(form)) => Part { device, address: form.src },
+                (device, _) => {
+                    let device = device.unwrap_or(self.adder);
+                    let address = self.place_like(device, sum, &mut like)?;
+                    self.before.add((home, source), (Home::Device(device), &like))?;
+                    Part { device, address }
+                }
+            };
+            self.sources.try_reserve(1).map_err(|_| NO_ROOM)?;
+            self.sources.push(part);
+        }
+        let dst = Part { device: self.adder, address: dst };
+        self.items.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.items.push(Item { number, elements: out.numel * each, sources: num_sources, dst });
+        Ok(())
+    }
+
+    /// Queues all of it.
+    pub fn run(&self) -> Result<()> {
+        self.before.run(self.team)?;
+        let mut sums = Vec::new();
+        sums.try_reserve_exact(self.items.len()).map_err(|_| NO_ROOM)?;
+        let mut rest = self.sources.as_slice();
+        for item in &self.items {
+            let (sources, others) = rest.split_at(item.sources);
+            rest = others;
+            let Item { number, elements, dst, .. } = *item;
+            sums.push(Sum { number, elements, sources, dst });
+        }
+        add_all(self.team, &sums)?;
+        self.after.run(self.team)
+    }
+}
+
+/// Do the elements of a tensor fill the bytes from the first to the last?
+fn lies_side_by_side(tensor: &Tensor) -> Result<bool> {
+    Ok(Form::of(tensor, tensor)?.is_none_or(|form| form.is_range()))
+}
+
+/// Is the output the memory of a source, other than just that of the first?
+fn meets<'s>(
+    sources: impl Iterator<Item = (Home, &'s Tensor)>,
+    (home, out): (Home, &Tensor),
+) -> Result<bool> {
+    let (first, end) = out.range()?;
+    for (index, (own, source)) in sources.enumerate() {
+        let (own_first, own_end) = source.range()?;
+        if own != home || own_end <= first || end <= own_first {
+            continue;
+        }
+        let is_itself = Form::of(source, out)?.is_none_or(|form| form.is_range() && form.stays());
+        if index > 0 || !is_itself {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Queues sums, by the fast ways where these can.
+pub fn add_all(team: &Team, sums: &[Sum]) -> Result<()> {
+    if sums.is_empty() || dispatch::sum(team, sums)? {
+        return Ok(());
+    }
+    sums.iter().try_for_each(|sum| add_on_one(team, sum))
+}
+
+/// Adds on the device of the sum: what others have is copied there before, some at a time.
+fn add_on_one(team: &Team, sum: &Sum) -> Result<()> {
+    let device = sum.dst.device;
+    let far = sum.sources.iter().filter(|part| part.device != device).count() as u64;
+    let each = sum.number.bytes();
+    // Whole vectors at a time, so that all parts are aligned as the whole is.
+    let most = (AT_A_TIME / far.max(1) / each).max(1).next_multiple_of(256);
+    let elements = most.min(sum.elements);
+    let pitch = (elements * each).next_multiple_of(256);
+    let scratch = Scratch::on(team, device, pitch * far)?;
+    let mut sources = Vec::new();
+    sources.try_reserve_exact(sum.sources.len()).map_err(|_| NO_ROOM)?;
+    let mut begin = 0;
+    while begin < sum.elements {
+        let elements = elements.min(sum.elements - begin);
+        let mut next = scratch.address;
+        sources.clear();
+        for part in sum.sources {
+            let from = part.address + begin * each;
+            if part.device == device {
+                sources.push(Part { device, address: from });
+                continue;
+            }
+            fallback::send_range(team, (part.device, from), (device, next), elements * each)?;
+            sources.push(Part { device, address: next });
+            next += pitch;
+        }
+        let dst = Part { device, address: sum.dst.address + begin * each };
+        let part = Sum { number: sum.number, elements, sources: &sources, dst };
+        if !dispatch::sum(team, &[part])? {
+            return Err(Error::NotSupported { what: "adding on a device", by: "driver" });
+        }
+        begin += elements;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "reduce_tests.rs"]
+mod tests;

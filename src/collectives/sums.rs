@@ -1,0 +1,301 @@
+//! Sums of many tensors at once.
+
+use super::Tensors;
+use super::check::{self, Home};
+use super::coalesced::{Layout, home_of};
+use super::members::{self, Members, wait_for};
+use super::moves::Moves;
+use super::path::{Number, Part, Sum};
+use super::reduce::{Adding, add_all, number_of, root_of};
+use super::team::{Devices, MOST, Team};
+use crate::base::error::{Error, Result, Which};
+use crate::base::inline_vec::Few;
+use crate::collectives::contiguous::Flat;
+use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::sanitizer_events::{self, Told};
+use crate::gpu::device::CURRENT;
+use crate::runtime::Runtime;
+use crate::tensor::{Place, Tensor};
+
+const OPERATION: &str = "tcuda_comm_reduce_add_coalesced";
+const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
+
+/// Lists of tensors, one of each device, one after the other.
+#[derive(Clone, Copy)]
+struct Lists<'a> {
+    tensors: Tensors<'a>,
+    num_devices: usize,
+    num_tensors: usize,
+}
+
+impl Lists<'_> {
+    /// Where among all tensors those of a number are.
+    fn column(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+        (number..self.tensors.len).step_by(self.num_tensors)
+    }
+}
+
+/// Tensors of several devices that are added up, and which of them comes first.
+struct Column {
+    tensors: Vec<(Home, Tensor)>,
+    root: usize,
+}
+
+impl Column {
+    fn with_room(num_devices: usize) -> Result<Column> {
+        let mut tensors = Vec::new();
+        tensors.try_reserve_exact(num_devices).map_err(|_| NO_ROOM)?;
+        Ok(Column { tensors, root: 0 })
+    }
+
+    /// Those of a number in each list, with PyTorch's checks.
+    #[inline(never)]
+    fn read(
+        &mut self,
+        runtime: &Runtime,
+        lists: Lists<'_>,
+        number: usize,
+        target: Target<'_>,
+    ) -> Result<()> {
+        self.tensors.clear();
+        for index in lists.column(number) {
+            let mut tensor = Tensor::none();
+            (lists.tensors.read)(index, &mut tensor)?;
+            if let Some((_, first)) = self.tensors.first() {
+                let which = Which::of("tensors", index);
+                check::require_dtype(which, &tensor, first.dtype)?;
+                check::require_shape(which, &tensor, first.shape())?;
+            }
+            self.tensors.push((Home::of(runtime, &tensor)?, tensor));
+        }
+        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target);
+        Ok(())
+    }
+
+    /// In the order in which they are added.
+    fn in_order(&self) -> impl Iterator<Item = (Home, &Tensor)> + Clone {
+        let others = self.tensors.iter().enumerate().filter(|(index, _)| *index != self.root);
+        let first = std::iter::once(&self.tensors[self.root]);
+        first.chain(others.map(|(_, other)| other)).map(|(home, tensor)| (*home, tensor))
+    }
+}
+
+/// All columns, as far as they lie side by side on devices.
+struct Columns {
+    /// Column by column, the root first.
+    sources: Vec<Part>,
+    numbers: Vec<(Number, u64)>,
+    are_flat: bool,
+}
+
+impl Columns {
+    fn with_room(tensors: usize, columns: usize) -> Result<Columns> {
+        let (mut sources, mut numbers) = (Vec::new(), Vec::new());
+        sources.try_reserve_exact(tensors).map_err(|_| NO_ROOM)?;
+        numbers.try_reserve_exact(columns).map_err(|_| NO_ROOM)?;
+        Ok(Columns { sources, numbers, are_flat: true })
+    }
+
+    /// All of them, with PyTorch's checks: who takes part, and where the sums lie. Gives the first device that
+    /// has a tensor, and all that have one.
+    #[inline(never)]
+    fn read<'a>(
+        &mut self,
+        runtime: &'a Runtime,
+        lists: Lists<'_>,
+        target: Target<'a>,
+        members: &mut Members<'a>,
+        layout: &mut Layout,
+    ) -> Result<(Option<i32>, Devices)> {
+        let tensors = lists.tensors;
+        let (mut first_device, mut devices) = (None, Devices::default());
+        let (mut first, mut next) = (Tensor::none(), Tensor::none());
+        let (mut homes, mut flats) = (Few::<Home, MOST>::new(), Few::<Option<Flat>, MOST>::new());
+        for number in 0..lists.num_tensors {
+            homes.clear();
+            flats.clear();
+            for index in lists.column(number) {
+                let tensor = match index == number {
+                    true => {
+                        (tensors.read)(index, &mut first)?;
+                        &first
+                    }
+                    false => {
+                        (tensors.read)(index, &mut next)?;
+                        let which = Which::of("tensors", index);
+                        check::require_dtype(which, &next, first.dtype)?;
+                        check::require_shape(which, &next, first.shape())?;
+                        &next
+                    }
+                };
+                let home = home_of(runtime, tensor, own_target(runtime, tensor)?)?;
+                members.add_home(home)?;
+                first_device = first_device.or(home.device());
+                home.device().into_iter().for_each(|device| devices.add(device));
+                homes.push(home)?;
+                flats.push(Flat::of(home, tensor))?;
+            }
+            let root = root_of(homes.iter().copied(), target);
+            if root > 0 {
+                (tensors.read)(number + root * lists.num_tensors, &mut first)?;
+            }
+            self.add(&flats, root, &first)?;
+            let is_own = lists.num_devices == 1 && homes.iter().all(|home| is_at(*home, target));
+            layout.add(&first, is_own)?;
+        }
+        Ok((first_device, devices))
+    }
+
+    /// The next column.
+    fn add(&mut self, flats: &[Option<Flat>], root: usize, first: &Tensor) -> Result<()> {
+        let (number, each) = number_of(first.dtype)?;
+        self.numbers.push((number, first.numel * each));
+        let others = (0..flats.len()).filter(|index| *index != root);
+        for index in std::iter::once(root).chain(others) {
+            match flats[index].and_then(|flat| flat.home.device().zip(Some(flat.address))) {
+                Some((device, address)) if address.is_multiple_of(number.bytes()) => {
+                    self.sources.push(Part { device, address });
+                }
+                _ => self.are_flat = false,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sums of many tensors.
+pub fn reduce_add_coalesced<'a>(
+    runtime: &'a Runtime,
+    tensors: Tensors<'_>,
+    num_devices: usize,
+    destination: i32,
+    buffer_bytes: u64,
+) -> Result<Outs<'a>> {
+    check::require_some("num_devices", num_devices)?;
+    let num_tensors = tensors.len / num_devices;
+    let target = check::target(runtime, destination)?;
+    let mut members = Members::new(runtime);
+    members.add_target(target)?;
+    let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
+    let mut columns = Columns::with_room(tensors.len, num_tensors)?;
+    let lists = Lists { tensors, num_devices, num_tensors };
+    let (first, mut writers) = columns.read(runtime, lists, target, &mut members, &mut layout)?;
+    // For the host the first device adds that has a tensor.
+    let adder = match target.home().device().or(first) {
+        Some(adder) => adder,
+        None => runtime.device(CURRENT)?.ordinal(),
+    };
+    members.add_device(adder)?;
+    let team = members.team()?;
+    let draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
+    if columns.are_flat && num_devices > 1 && matches!(target, Target::Device(..)) {
+        return add_flat((&team, adder), &columns, num_devices, (draft, target), &layout);
+    }
+    let outs = add_any((&team, adder), lists, (draft, target), &layout)?;
+    if matches!(target, Target::Host) {
+        writers.add(adder);
+        wait_for(&team, writers)?;
+    }
+    Ok(outs)
+}
+
+/// Adds columns that lie side by side on devices.
+#[inline(never)]
+fn add_flat<'a>(
+    (team, adder): (&Team<'_>, i32),
+    columns: &Columns,
+    num_devices: usize,
+    (mut draft, target): (Draft<'a>, Target<'_>),
+    layout: &Layout,
+) -> Result<Outs<'a>> {
+    let blocks = layout.allocate(&mut draft, target)?;
+    let mut sums = Vec::new();
+    sums.try_reserve_exact(layout.tensors.len()).map_err(|_| NO_ROOM)?;
+    let sources = columns.sources.chunks_exact(num_devices);
+    let all = layout.tensors.iter().zip(&columns.numbers).zip(sources);
+    for ((laid, (number, elements)), sources) in all {
+        let address = layout.slice(&mut draft, target, &blocks, laid)?;
+        let dst = Part { device: adder, address };
+        sums.push(Sum { number: *number, elements: *elements, sources, dst });
+    }
+    let outs = draft.finish()?;
+    add_all(team, &sums)?;
+    sanitizer_events::tell(team, OPERATION, |told| {
+        for Sum { number, elements, sources, dst } in &sums {
+            let bytes = elements * number.bytes();
+            let mut read = |part: &Part| {
+                told.read_range(Home::Device(part.device), part.address, bytes);
+            };
+            sources.iter().for_each(&mut read);
+            told.written_range(Home::Device(dst.device), dst.address, bytes);
+        }
+    });
+    Ok(outs)
+}
+
+/// Adds columns of any layout, one after the other.
+#[inline(never)]
+fn add_any<'a>(
+    (team, adder): (&Team<'_>, i32),
+    lists: Lists<'_>,
+    (mut draft, target): (Draft<'a>, Target<'_>),
+    layout: &Layout,
+) -> Result<Outs<'a>> {
+    let mut column = Column::with_room(lists.num_devices)?;
+    let mut adding = Adding::new(team, adder);
+    adding.reserve(lists.tensors.len, lists.num_tensors)?;
+    let mut moves = Moves::default();
+    let mut blocks = None;
+    let mut told = Told::begin(OPERATION);
+    for (number, laid) in layout.tensors.iter().enumerate() {
+        column.read(team.runtime(), lists, number, target)?;
+        for (home, tensor) in &column.tensors {
+            members::record(team, *home, tensor)?;
+        }
+        let (home, first) = &column.tensors[column.root];
+        if lists.num_devices == 1 && is_at(*home, target) {
+            draft.alias(first)?;
+            continue;
+        }
+        if blocks.is_none() {
+            blocks = Some(layout.allocate(&mut draft, target)?);
+        }
+        let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
+        add_column(&column, (target, address), (&mut moves, &mut adding), &mut told)?;
+    }
+    let outs = draft.finish()?;
+    moves.run(team)?;
+    adding.run()?;
+    if let Some(told) = &told {
+        told.tell(team);
+    }
+    Ok(outs)
+}
+
+#[inline(never)]
+fn add_column(
+    column: &Column,
+    (target, address): (Target<'_>, u64),
+    (moves, adding): (&mut Moves, &mut Adding<'_, '_>),
+    told: &mut Option<Told>,
+) -> Result<()> {
+    let (home, first) = &column.tensors[column.root];
+    let mut out = Tensor::none();
+    first.side_by_side(address, &mut out)?;
+    if let Some(told) = told {
+        column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
+        told.written(target.home(), &out);
+    }
+    match column.tensors.len() {
+        1 => moves.add((*home, first), (target.home(), &out)),
+        _ => adding.item(column.in_order(), (target.home(), &out)),
+    }
+}
+
+/// The current stream of the device that a tensor says it is on.
+fn own_target<'a>(runtime: &'a Runtime, tensor: &Tensor) -> Result<Target<'a>> {
+    match tensor.place {
+        Place::Cuda(device) => check::target(runtime, device),
+        _ => Ok(Target::Host),
+    }
+}

@@ -1,0 +1,192 @@
+//! Pieces that go from one memory to another, and the teams by which they go.
+
+use super::check::{self, Home};
+use super::members::{self, Members, wait_for};
+use super::moves::Moves;
+use super::team::{Devices, MOST, Team};
+use crate::base::error::{Error, Result};
+use crate::base::inline_vec::Few;
+use crate::collectives::contiguous::Flat;
+use crate::collectives::sanitizer_events;
+use crate::gpu::stream::Stream;
+use crate::runtime::Runtime;
+use crate::tensor::Tensor;
+
+pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("the pieces of a tensor");
+
+/// What goes from one memory to another, by which of the teams.
+pub struct Piece {
+    /// From here.
+    pub src: (Home, Tensor),
+    /// To here.
+    pub dst: (Home, Tensor),
+    /// By this one.
+    pub team: usize,
+}
+
+/// The same of bytes that lie side by side in both.
+#[derive(Clone, Copy)]
+pub struct Range {
+    /// These bytes.
+    pub src: Flat,
+    /// To here.
+    pub dst: (Home, u64),
+    /// By this one.
+    pub team: usize,
+}
+
+/// A list of which there is one, nearly always.
+struct OneOrMore<T> {
+    first: Option<T>,
+    more: Vec<T>,
+}
+
+impl<T> OneOrMore<T> {
+    const fn new() -> OneOrMore<T> {
+        OneOrMore { first: None, more: Vec::new() }
+    }
+
+    fn push(&mut self, value: T) -> Result<()> {
+        if self.first.is_none() {
+            self.first = Some(value);
+            return Ok(());
+        }
+        self.more.try_reserve(1).map_err(|_| NO_ROOM)?;
+        self.more.push(value);
+        Ok(())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.more)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+}
+
+/// The teams of a call: more than one where pieces go to one device on several of its streams.
+pub struct Teams<'a> {
+    runtime: &'a Runtime,
+    members: OneOrMore<Members<'a>>,
+    teams: OneOrMore<Team<'a>>,
+}
+
+impl<'a> Teams<'a> {
+    /// None yet.
+    pub fn new(runtime: &'a Runtime) -> Teams<'a> {
+        Teams { runtime, members: OneOrMore::new(), teams: OneOrMore::new() }
+    }
+
+    /// The one by which a piece goes from `src` to a device on a stream, if it goes to one: the first in
+    /// which both devices are on their streams.
+    pub fn join(&mut self, src: Home, to: Option<&'a Stream>) -> Result<usize> {
+        let own = to.map(|stream| stream.device());
+        let from = match src.device().filter(|device| Some(*device) != own) {
+            Some(device) => Some(check::current(self.runtime, device)?),
+            None => None,
+        };
+        let mut streams = [from, to].into_iter().flatten();
+        let accepts = |members: &Members<'a>| {
+            let mut streams = streams.clone();
+            streams.all(|stream| members.accepts(stream))
+        };
+        let known = self.members.iter().position(accepts);
+        let place = match known {
+            Some(place) => place,
+            None => {
+                self.members.push(Members::new(self.runtime))?;
+                self.members.more.len()
+            }
+        };
+        match self.members.iter_mut().nth(place) {
+            Some(members) => streams.try_for_each(|stream| members.add(stream))?,
+            None => return Err(NO_ROOM),
+        }
+        Ok(place)
+    }
+
+    /// They are complete.
+    pub fn begin(&mut self) -> Result<()> {
+        self.members.iter().try_for_each(|members| self.teams.push(members.team()?))
+    }
+
+    /// Queues all pieces.
+    pub fn run(&self, pieces: &[Piece], operation: &'static str) -> Result<()> {
+        for (index, team) in self.teams.iter().enumerate() {
+            let mut moves = Moves::default();
+            for piece in pieces.iter().filter(|piece| piece.team == index) {
+                let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
+                members::record(team, *from, src)?;
+                members::record(team, *to, dst)?;
+                moves.add((*from, src), (*to, dst))?;
+            }
+            moves.run(team)?;
+            sanitizer_events::tell(team, operation, |told| {
+                for piece in pieces.iter().filter(|piece| piece.team == index) {
+                    let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
+                    told.moved((*from, src), (*to, dst));
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// The same of ranges, whose destinations are recorded already, or of blocks of the call's own.
+    pub fn run_ranges(&self, ranges: &[Range], operation: &'static str) -> Result<()> {
+        for (index, team) in self.teams.iter().enumerate() {
+            let mut moves = Moves::default();
+            let mut recorded = None;
+            for Range { src, dst, .. } in ranges.iter().filter(|range| range.team == index) {
+                // Pieces of one tensor are in one block.
+                if recorded != Some((src.home, src.data)) {
+                    src.record(team)?;
+                    recorded = Some((src.home, src.data));
+                }
+                moves.add_range((src.home, src.address), *dst, src.bytes)?;
+            }
+            moves.run(team)?;
+            sanitizer_events::tell(team, operation, |told| {
+                let own = ranges.iter().filter(|range| range.team == index);
+                own.for_each(|range| told.sent(&range.src, range.dst));
+            });
+        }
+        Ok(())
+    }
+
+    /// Says that an output is used by a team.
+    pub fn record(&self, team: usize, output: &Flat) -> Result<()> {
+        self.teams.iter().nth(team).map_or(Ok(()), |team| output.record(team))
+    }
+
+    /// Waits for those that went to memory of the host that the call has allocated. In a capture they
+    /// are there after a launch.
+    pub fn wait_for_host(&self, pieces: &[Piece]) -> Result<()> {
+        let pieces = pieces.iter().map(|piece| (piece.src.0, piece.dst.0, piece.team));
+        self.wait_for_all(pieces)
+    }
+
+    /// The same of ranges.
+    pub fn wait_for_ranges(&self, ranges: &[Range]) -> Result<()> {
+        self.wait_for_all(ranges.iter().map(|range| (range.src.home, range.dst.0, range.team)))
+    }
+
+    fn wait_for_all(&self, moved: impl Iterator<Item = (Home, Home, usize)> + Clone) -> Result<()> {
+        for (index, team) in self.teams.iter().enumerate() {
+            let own = moved.clone().filter(|(_, to, by)| to.device().is_none() && *by == index);
+            let devices: Devices = own.filter_map(|(from, ..)| from.device()).collect();
+            wait_for(team, devices)?;
+        }
+        Ok(())
+    }
+}
+
+/// A list of pieces, with room for all.
+pub fn with_room(count: usize) -> Result<Vec<Piece>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).map_err(|_| NO_ROOM)?;
+    Ok(list)
+}
+
+/// Ranges of a call.
+pub type Ranges = Few<Range, MOST>;

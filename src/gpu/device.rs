@@ -1,0 +1,405 @@
+//! Devices: ordinals, properties, primary contexts, peers.
+
+use crate::base::error::{Error, Result};
+use crate::base::once::Once;
+use crate::base::place::write_fields;
+use crate::base::rank::Rank;
+use crate::collectives::path;
+use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
+use crate::driver::{CudaError, Driver, code};
+use crate::gpu::event::EventPool;
+use crate::gpu::stream::{Stream, Streams};
+use crate::gpu::sync_debug;
+use crate::gpu::waits::Waited;
+use crate::jit::store::Store;
+use crate::memory::DeviceMemory;
+use crate::memory::config::settings::Settings;
+use crate::ops::kernels::Kernels;
+use crate::random::generator::Generator;
+use crate::random::loaded::Loaded;
+use crate::runtime::Runtime;
+use crate::sanitizer::{self, sync_points};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Stands for the thread's current device.
+pub const CURRENT: i32 = -1;
+/// Stands for host memory, where a destination may be that.
+pub const CPU: i32 = -2;
+
+/// The most devices that a process can use.
+pub const MAX_DEVICES: usize = 64;
+
+/// Refuses what names a device on no machine, while it is not known yet how many there are.
+pub fn require_possible(device: i32) -> Result<()> {
+    match device {
+        CURRENT => Ok(()),
+        0.. if (device as usize) < MAX_DEVICES => Ok(()),
+        _ => Err(Error::ImpossibleDevice(device)),
+    }
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the list of devices");
+
+/// A device and everything that lives on it.
+pub struct Device {
+    ordinal: i32,
+    driver: &'static Driver,
+    handle: CUdevice,
+    context: Once<usize>,
+    /// The same, readable without a call: 0 until it is retained.
+    known_context: AtomicUsize,
+    peers: [AtomicBool; MAX_DEVICES],
+    /// When all of its work was waited for.
+    pub(crate) waited: Waited,
+    /// Its streams.
+    pub streams: Streams,
+    /// Its recycled events.
+    pub events: EventPool,
+    /// The kernels built in.
+    pub kernels: Kernels,
+    /// What it has for random numbers.
+    pub random: Loaded,
+    /// What it has for collective calls.
+    pub comm: path::Loaded,
+    /// What was compiled for it.
+    pub compiled: Store,
+    /// Its default generator of random numbers.
+    pub generator: Generator,
+    /// The borrowed handle that the door gave out for that; 0: none yet.
+    pub generator_handle: AtomicUsize,
+    /// Its memory.
+    pub memory: DeviceMemory,
+}
+
+/// Everything fixed about a device.
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "each field is documented in the header's tcuda_device_info")]
+pub struct Properties {
+    pub name: [std::ffi::c_char; 256],
+    pub uuid: [u8; 16],
+    pub total_memory_bytes: u64,
+}
+
+impl Device {
+    /// Adds a device to a list with room for one more.
+    #[inline(never)]
+    pub(crate) fn add_to(
+        devices: &mut Vec<Device>,
+        driver: &'static Driver,
+        generation: u64,
+        settings: &Settings,
+    ) -> Result<()> {
+        let ordinal = devices.len() as i32;
+        let mut handle = 0;
+        // SAFETY: `handle` is writable.
+        unsafe { driver.cuDeviceGet(&mut handle, ordinal) }?;
+        let mut total = 0;
+        // SAFETY: `total` is writable, the device exists.
+        unsafe { driver.cuDeviceTotalMem(&mut total, handle) }?;
+        let Some(place) = devices.spare_capacity_mut().first_mut() else { return Err(NO_ROOM) };
+        let generator = Generator::of_device(ordinal)?;
+        let memory = DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?;
+        write_fields!(
+            place.as_mut_ptr(),
+            Device {
+                ordinal: ordinal,
+                driver: driver,
+                handle: handle,
+                context: Once::new(Rank::CONTEXT),
+                known_context: AtomicUsize::new(0),
+                peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
+                waited: Waited::new(),
+                streams: Streams::new(driver, ordinal, generation),
+                events: EventPool::new(driver),
+                kernels: Kernels::new(driver),
+                random: Loaded::new(driver),
+                comm: path::Loaded::new(driver),
+                compiled: Store::new(driver),
+                generator: generator,
+                generator_handle: AtomicUsize::new(0),
+                memory: memory,
+            }
+        );
+        // SAFETY: there was room for one more, which is written.
+        unsafe { devices.set_len(devices.len() + 1) };
+        Ok(())
+    }
+
+    /// Is it a device of the simulated machine?
+    pub fn is_simulated(&self) -> bool {
+        self.driver.is_simulated()
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    /// The driver that reaches it.
+    #[inline]
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The driver's name for it.
+    pub fn handle(&self) -> CUdevice {
+        self.handle
+    }
+
+    /// Its primary context, retained until shutdown.
+    #[inline]
+    pub fn context(&self) -> Result<CUcontext> {
+        let known = self.known_context.load(Ordering::Acquire);
+        if known != 0 {
+            return Ok(known as CUcontext);
+        }
+        let context = *self.context.get_or_try_init(|| {
+            let mut context = std::ptr::null_mut();
+            // SAFETY: `context` is writable, the device exists.
+            unsafe { self.driver.cuDevicePrimaryCtxRetain(&mut context, self.handle) }?;
+            Ok::<usize, CudaError>(context as usize)
+        })?;
+        self.known_context.store(context, Ordering::Release);
+        Ok(context as CUcontext)
+    }
+
+    /// Is its primary context retained?
+    pub(crate) fn has_context(&self) -> bool {
+        self.known_context.load(Ordering::Acquire) != 0
+    }
+
+    /// Is this its primary context? Retains it only when someone else already has.
+    pub fn is_context(&self, context: CUcontext) -> bool {
+        let known = self.known_context.load(Ordering::Acquire);
+        if known != 0 {
+            return known == context as usize;
+        }
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: both are writable, the device exists.
+        let state =
+            unsafe { self.driver.cuDevicePrimaryCtxGetState(self.handle, &mut flags, &mut active) };
+        state.is_ok() && active != 0 && self.context().is_ok_and(|own| own == context)
+    }
+
+    /// Makes its context current until the guard is dropped, which restores the caller's.
+    #[inline]
+    pub fn enter(&self) -> Result<ContextGuard> {
+        let context = self.context()?;
+        let mut current = std::ptr::null_mut();
+        // SAFETY: `current` is writable.
+        unsafe { self.driver.cuCtxGetCurrent(&mut current) }?;
+        if current == context {
+            return Ok(ContextGuard { entered: None });
+        }
+        // SAFETY: retained until shutdown.
+        unsafe { self.driver.cuCtxPushCurrent(context) }?;
+        Ok(ContextGuard { entered: Some((self.driver, context)) })
+    }
+
+    /// One attribute.
+    pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: `value` is writable, the device exists.
+        unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute, self.handle) }?;
+        Ok(value)
+    }
+
+    /// One attribute, or a value where this driver does not know it.
+    pub fn attribute_or(&self, attribute: CUdevice_attribute, unknown: i32) -> Result<i32> {
+        match self.attribute(attribute) {
+            Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => Ok(unknown),
+            other => other,
+        }
+    }
+
+    /// Name, UUID and memory.
+    pub fn properties(&self) -> Result<Properties> {
+        let mut name = [0; 256];
+        // SAFETY: the buffer has the length that is passed.
+        unsafe { self.driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.handle) }?;
+        Ok(Properties { name, uuid: self.uuid()?, total_memory_bytes: self.memory.total() })
+    }
+
+    /// What tells it from every other device of the machine.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: `uuid` is writable.
+        unsafe { self.driver.cuDeviceGetUuid(&mut uuid, self.handle) }?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
+    /// Compute capability.
+    pub fn capability(&self) -> Result<(i32, i32)> {
+        use CUdevice_attribute::*;
+        Ok((
+            self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            self.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ))
+    }
+
+    /// Waits for all of its work.
+    pub fn synchronize(&self) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: its context is current.
+        unsafe { self.driver.cuCtxSynchronize() }?;
+        self.waited.note();
+        Ok(())
+    }
+
+    /// The same where a call of the host's promises it.
+    #[inline]
+    pub fn synchronize_for_host(&self) -> Result<()> {
+        let _meant = sync_debug::meant();
+        if sanitizer::is_on() {
+            let point = sanitizer::point_of_device(self.ordinal);
+            return sync_points::waited(point, || self.synchronize());
+        }
+        self.synchronize()
+    }
+
+    /// Can it map the memory of `peer`?
+    pub fn can_access(&self, peer: &Device) -> Result<bool> {
+        if self.ordinal == peer.ordinal {
+            return Ok(false);
+        }
+        let mut possible = 0;
+        // SAFETY: `possible` is writable, the devices exist.
+        unsafe { self.driver.cuDeviceCanAccessPeer(&mut possible, self.handle, peer.handle) }?;
+        Ok(possible != 0)
+    }
+
+    /// Lets it use the memory of `peer`: plain allocations by the context, cached ones by range.
+    pub fn enable_peer(&self, peer: &Device) -> Result<()> {
+        if !self.can_access(peer)? {
+            return Err(Error::NotSupported {
+                what: "peer access between these devices",
+                by: "machine",
+            });
+        }
+        let context = peer.context()?;
+        let _context = self.enter()?;
+        // SAFETY: a retained context.
+        match unsafe { self.driver.cuCtxEnablePeerAccess(context, 0) } {
+            Ok(()) => (),
+            Err(error) if error.code == code::PEER_ACCESS_ALREADY_ENABLED => (),
+            Err(error) => return Err(error.into()),
+        }
+        peer.memory.allow_peer(peer, self.ordinal)?;
+        self.peers[peer.ordinal as usize].store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Was `enable_peer` done for this peer?
+    pub fn has_peer(&self, peer: i32) -> bool {
+        self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
+    }
+
+    /// Waits for its work before the end. Errors are the driver's last words: nothing can be done
+    /// about them here.
+    pub(crate) fn settle(&self) {
+        if self.has_context() {
+            let _ = self.synchronize();
+        }
+    }
+
+    /// Gives back what it holds, once every device has settled; what we know of it goes in any case.
+    /// Its context stays: another device may still hold events of it.
+    pub(crate) fn close(&self) {
+        let context = if self.has_context() { self.enter().ok() } else { None };
+        self.memory.close(self);
+        self.kernels.close();
+        self.random.close();
+        self.comm.close();
+        self.compiled.close();
+        self.events.close();
+        self.streams.close();
+        drop(context);
+    }
+
+    /// Lets go of the context, after every device was closed.
+    pub(crate) fn release_context(&self) {
+        if self.has_context() {
+            // SAFETY: retained once, by `context`.
+            let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
+        }
+    }
+}
+
+/// Restores the caller's context when dropped.
+pub struct ContextGuard {
+    entered: Option<(&'static Driver, CUcontext)>,
+}
+
+impl Drop for ContextGuard {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some((driver, entered)) = self.entered {
+            leave(driver, entered);
+        }
+    }
+}
+
+/// Undoes a push, where `entered` is current since.
+#[inline]
+pub(crate) fn leave(driver: &Driver, entered: CUcontext) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: undoes the caller's push; `context` is writable.
+    if unsafe { driver.cuCtxPopCurrent(&mut context) }.is_err() {
+        pop_again(driver, entered);
+    }
+}
+
+/// A pop that failed may have left our context to the caller: once more, but only if it has.
+#[cold]
+fn pop_again(driver: &Driver, entered: CUcontext) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `context` is writable.
+    let asked = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    if asked.is_ok() && context == entered {
+        // SAFETY: undoes the push of `Device::enter`; `context` is writable.
+        let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
+    }
+}
+
+impl Runtime {
+    /// A device by ordinal; -1: the thread's current one.
+    #[inline(always)]
+    pub fn device(&self, ordinal: i32) -> Result<&Device> {
+        match self.devices.as_slice() {
+            // It is the current one, whatever the thread's context.
+            [only] if ordinal == CURRENT => Ok(only),
+            devices => match devices.get(ordinal as usize) {
+                Some(device) => Ok(device),
+                None => self.device_of_thread(ordinal),
+            },
+        }
+    }
+
+    /// The same if that takes no look at the thread's context.
+    #[inline(always)]
+    pub fn device_at_hand(&self, ordinal: i32) -> Option<&Device> {
+        match self.devices.as_slice() {
+            [only] if matches!(ordinal, 0 | CURRENT) => Some(only),
+            devices => devices.get(usize::try_from(ordinal).ok()?),
+        }
+    }
+
+    /// The device of a stream.
+    #[inline(always)]
+    pub fn device_of(&self, stream: &Stream) -> Result<&Device> {
+        let ordinal = stream.device();
+        match self.devices.get(ordinal as usize) {
+            Some(device) => Ok(device),
+            None => self.device_of_thread(ordinal),
+        }
+    }
+
+    #[inline(never)]
+    fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
+        let ordinal = if ordinal == CURRENT { self.current_device()? } else { ordinal };
+        let count = self.devices.len() as i32;
+        let missing = || Error::InvalidDevice { device: ordinal, count };
+        self.devices.get(ordinal as usize).ok_or_else(missing)
+    }
+}

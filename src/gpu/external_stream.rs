@@ -1,0 +1,194 @@
+//! Streams that someone else made: the same object for the same stream.
+//!
+//! A handle of the driver's may be another stream's tomorrow, so that streams are known by the driver's
+//! number for them. While a stream is captured nobody can ask for that number: it would break the
+//! capture. What then counts as the same stream depends on who names it.
+
+use crate::base::error::{Error, Result};
+use crate::base::once::Once;
+use crate::base::thread_lifetime::Lifetime;
+use crate::base::{thread, waiting};
+use crate::driver::CudaError;
+use crate::driver::sys::{CUcontext, CUstream};
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::Holders;
+use crate::gpu::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
+use std::sync::atomic::Ordering;
+
+/// Stands for the number of a stream that was first seen in a capture: no stream has it.
+const UNNUMBERED: u64 = u64::MAX;
+
+/// How a captured stream is known, whose number cannot be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Captured {
+    /// By a handle of the host's, which keeps it alive.
+    ByHandle,
+    /// By its address: the newest stream that had it, or a new one.
+    ByAddress,
+}
+
+impl Stream {
+    /// Is it another's, and has nobody a handle of it? Its owner may have destroyed it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_external() && !self.is_per_thread() && !self.farewell.has_handle()
+    }
+}
+
+impl Stream {
+    /// Is it over for good: nobody can queue work on it any more? What it held may still run.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.is_per_thread() {
+            true => self.thread.as_ref().is_some_and(Lifetime::has_ended),
+            false => self.is_gone() && self.farewell.event() != 0,
+        }
+    }
+
+    /// Is it no other thread's default stream, nor that of this one before it ended and came back?
+    fn may_be_own(&self) -> bool {
+        self.thread.as_ref().is_none_or(Lifetime::is_own)
+    }
+}
+
+impl Streams {
+    /// A stream that someone else made.
+    pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+        self.known(device, native, Captured::ByHandle)
+    }
+
+    /// A stream whose owner names it in each call and gives no handle, as PyTorch does. While it is
+    /// captured, a stream that was destroyed and one that got its address since cannot be told apart;
+    /// what is allocated then comes from the pool of the capture, whose graph has an order of its own.
+    pub(crate) fn named(&self, device: &Device, native: CUstream) -> Result<&Stream> {
+        let stream = self.known(device, native, Captured::ByAddress)?;
+        // Counts as a handle, so that it goes on when others give back theirs.
+        if stream.is_external() && !stream.is_named.swap(true, Ordering::AcqRel) {
+            stream.add_handle();
+        }
+        Ok(stream)
+    }
+
+    fn known(&self, device: &Device, native: CUstream, captured: Captured) -> Result<&Stream> {
+        if native.is_null() || native as usize == LEGACY {
+            return Ok(self.default());
+        }
+        let _context = device.enter()?;
+        // Asking a captured stream for its number would break the capture, and one whose capture is
+        // broken tells nothing.
+        let is_captured = is_capturing(self.driver, native)?;
+        let by_address = captured == Captured::ByAddress && native as usize != PER_THREAD;
+        if is_captured
+            && by_address
+            && let Some(stream) = self.newest(native, None, true)
+        {
+            return Ok(stream);
+        }
+        let driver_id = match is_captured {
+            true => None,
+            false => Some(self.driver_id(native)?),
+        };
+        if let Some(stream) = self.newest(native, driver_id, false) {
+            return Ok(stream);
+        }
+        if native as usize != PER_THREAD {
+            self.check_context(device, native)?;
+        }
+        let driver_id = match driver_id {
+            Some(id) => id,
+            None if by_address => UNNUMBERED,
+            None => {
+                return Err(Error::Capturing {
+                    operation: "tcuda_stream_from_external",
+                    why: "tcuda does not know the stream yet; call it before the capture begins",
+                });
+            }
+        };
+        self.add(native, driver_id)
+    }
+
+    /// The newest stream of this address: with this number, else one that a handle keeps alive, or, with
+    /// `any`, whichever it is.
+    fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
+        waiting::assert_awake();
+        let is_it = |stream: &Stream| {
+            let is_same = driver_id.is_none_or(|id| id == stream.driver_id);
+            is_same && stream.native() == native && stream.may_be_own()
+        };
+        let mut pooled = self.pool.iter().flatten().filter_map(Once::get);
+        if let Some(stream) = pooled.find(|stream| is_it(stream)) {
+            return Some(stream);
+        }
+        let is_alive = |stream: &Stream| {
+            let has_handle = !stream.is_per_thread() && stream.farewell.has_handle();
+            driver_id.is_some() || any || has_handle
+        };
+        let external = self.external.lock();
+        let mut like = external.like(native as usize, driver_id);
+        let found = like.find(|stream| is_it(stream) && is_alive(stream))?;
+        found.was_left.store(false, Ordering::Relaxed);
+        Some(self.lend(found))
+    }
+
+    fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
+        let mut priority = 0;
+        // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
+        unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
+        let mut stream =
+            Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
+        stream.external = true;
+        stream.driver = Some(self.driver);
+        stream.holders = Holders::new()?;
+        if stream.is_per_thread() {
+            stream.thread = Some(Lifetime::own()?);
+        }
+        let stream = thread::reclaimable(stream, "a stream")?;
+        let mut external = self.external.lock();
+        // Another thread may have come first.
+        let is_it = |known: &Stream| {
+            known.native() == native && known.driver_id == driver_id && known.may_be_own()
+        };
+        let mut like = external.like(native as usize, Some(driver_id));
+        if let Some(known) = like.find(|known| is_it(known)) {
+            known.was_left.store(false, Ordering::Relaxed);
+            return Ok(self.lend(known));
+        }
+        drop(like);
+        let stream = external.add(stream)?;
+        Ok(self.lend(stream))
+    }
+
+    /// A reference that outlives the lock of the list: a stream is dropped once no call may have found it.
+    pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
+        // SAFETY: boxed, and there as long as this call.
+        unsafe { &*std::ptr::from_ref(stream) }
+    }
+
+    fn check_context(&self, device: &Device, native: CUstream) -> Result<()> {
+        if self.context_of(native)? == device.context()? {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "cu_stream belongs to another device or is not of its primary context; name the \
+                 stream's own device",
+            ))
+        }
+    }
+
+    /// The context of a stream, which is none of CUDA's fixed handles.
+    pub(crate) fn context_of(&self, native: CUstream) -> Result<CUcontext> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the caller's promise that the stream is alive; `context` is writable.
+        unsafe { self.driver.cuStreamGetCtx(native, &mut context) }?;
+        Ok(context)
+    }
+
+    /// The driver's number, or the handle where the driver is too old to have numbers.
+    pub(crate) fn driver_id(&self, native: CUstream) -> Result<u64> {
+        let mut id = 0;
+        // SAFETY: the stream is alive, `id` is writable.
+        match unsafe { self.driver.cuStreamGetId(native, &mut id) } {
+            Ok(()) => Ok(id),
+            Err(error) if error.code == CudaError::MISSING => Ok(native as u64),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Streams of the library's own, beside those that hosts use.
+
+use crate::base::error::{Error, Result};
+use crate::base::once::Once;
+use crate::base::rank::Rank;
+use crate::collectives::path::limits::MOST_LANES;
+use crate::gpu::device::Device;
+use crate::gpu::stream::{Stream, Streams};
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The library's own streams of a device.
+pub(crate) struct Sides {
+    /// For work of other devices' streams on this device's memory; see `in_order_of`.
+    work: Once<Box<Stream>>,
+    /// On which the driver frees what several streams used.
+    unifying: Once<Box<Stream>>,
+    /// On which collective calls copy; see `collectives/path/chain.rs`.
+    lanes: [Once<Box<Stream>>; MOST_LANES],
+    /// A pooled stream, on which graphs are captured; NULL until the first.
+    capture: AtomicPtr<Stream>,
+}
+
+impl Sides {
+    pub(crate) fn new() -> Sides {
+        Sides {
+            work: Once::new(Rank::ONCE),
+            unifying: Once::new(Rank::ONCE),
+            lanes: [const { Once::new(Rank::ONCE) }; MOST_LANES],
+            capture: AtomicPtr::default(),
+        }
+    }
+
+    /// Those that were made.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &Stream> {
+        let all = [&self.work, &self.unifying].into_iter().chain(&self.lanes);
+        all.filter_map(Once::get).map(|stream| &**stream)
+    }
+}
+
+impl Streams {
+    /// Runs work on this device's memory in the order of another device's stream: on a stream of
+    /// this device, between two waits.
+    pub(crate) fn in_order_of(
+        &self,
+        runtime: &Runtime,
+        other: &Stream,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let device = runtime.device(self.ordinal)?;
+        let side = self.sides.work.get_or_try_init(|| self.create(device, 0, 0))?;
+        side.wait_stream(runtime, other)?;
+        work(side)?;
+        other.wait_stream(runtime, side)
+    }
+
+    /// A stream that comes after others, so that none of them waits for another.
+    pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
+        Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// A stream for copies of collective calls, whose number is below [`MOST_LANES`].
+    pub(crate) fn lane(&self, device: &Device, lane: usize) -> Result<&Stream> {
+        let lane = &self.sides.lanes[lane % MOST_LANES];
+        Ok(lane.get_or_try_init(|| self.create(device, 0, 0))?)
+    }
+
+    /// The pooled stream on which graphs are captured, the same each time.
+    pub(crate) fn for_captures(&self, device: &Device) -> Result<&Stream> {
+        let place = &self.sides.capture;
+        if place.load(Ordering::Acquire).is_null() {
+            let next = std::ptr::from_ref(self.next(device, 0)?).cast_mut();
+            // Another thread's may have come first.
+            let none = std::ptr::null_mut();
+            let _ = place.compare_exchange(none, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        // SAFETY: not NULL any more; boxed, and only dropped with `self`.
+        Ok(unsafe { &*place.load(Ordering::Acquire) })
+    }
+
+    /// The streams of others.
+    fn externals(&self) -> Result<Vec<&Stream>> {
+        let (external, mut streams) = (self.external.lock(), Vec::new());
+        let no_memory = |_| Error::OutOfHostMemory("a list of streams");
+        streams.try_reserve_exact(external.len()).map_err(no_memory)?;
+        streams.extend(external.all().map(|stream| self.lend(stream)));
+        Ok(streams)
+    }
+
+    /// Runs `body` for each stream that hosts use, or used; stops at the first error.
+    pub(crate) fn each(&self, mut body: impl FnMut(&Stream) -> Result<()>) -> Result<()> {
+        body(self.default())?;
+        self.pooled().try_for_each(&mut body)?;
+        self.externals()?.into_iter().try_for_each(body)
+    }
+}

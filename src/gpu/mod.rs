@@ -1,0 +1,17 @@
+//! Devices, streams and events of GPUs as objects. Imports `driver`, `base` and `observe`.
+//!
+//! Begin with `device.rs` and `stream.rs`. Streams that a host created are in `external_stream.rs`,
+//! `external_life.rs` and `external_registry.rs`.
+
+pub(crate) mod capture_mode;
+pub(crate) mod current;
+pub mod device;
+pub mod event;
+pub mod external_life;
+pub mod external_registry;
+pub(crate) mod external_stream;
+pub(crate) mod image;
+pub(crate) mod internal_streams;
+pub mod stream;
+pub mod sync_debug;
+pub mod waits;

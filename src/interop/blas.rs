@@ -1,0 +1,294 @@
+//! cuBLAS handles, one for each thread and device, as PyTorch has them: a thread that ends leaves its
+//! handles to others, and their workspaces, one for each handle and stream, come from our cache.
+//!
+//! While a stream is captured into a graph of ours, the workspace is one of that capture's own, from the
+//! graph's memory: work of the graph and work beside it never share one.
+
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::log::{self, Level};
+use crate::base::rank::Rank;
+use crate::base::text::Text;
+use crate::base::thread::{self, try_box};
+use crate::driver::cublas::{self, Cublas};
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::Stream;
+use crate::memory::{self, Relaxed};
+use crate::runtime::Runtime;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Memory of a handle for one stream.
+struct Space {
+    stream: HeldStream,
+    /// Number of the capture to which it belongs; 0: to none.
+    capture: u64,
+    address: u64,
+    bytes: u64,
+}
+
+/// A handle of cuBLAS's.
+struct Handle {
+    device: i32,
+    native: usize,
+    /// The thread that has it; 0: none.
+    owner: usize,
+    /// Its owner's, who alone is here.
+    spaces: UnsafeCell<Vec<Space>>,
+}
+
+// SAFETY: the owner is changed under the lock, and what it owns is used by that thread alone.
+unsafe impl Send for Handle {}
+
+/// All that were made. They stay where they are until the library is shut down.
+#[allow(clippy::vec_box, reason = "handles must not move when the list grows")]
+static HANDLES: Mutex<Vec<Box<Handle>>> = Mutex::new(Rank::LEAF, Vec::new());
+/// Was any ever made?
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+const MIB: u64 = 1 << 20;
+
+/// This thread's handle of a device, ready for its current stream.
+pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
+    let mut version = 0;
+    // SAFETY: `version` is writable.
+    unsafe { runtime.driver().cuDriverGetVersion(&mut version) }?;
+    let cublas = cublas::get(device.is_simulated(), version)?;
+    let stream = device.streams.current();
+    let _context = device.enter()?;
+    let handle = own(runtime, device, cublas)?;
+    // SAFETY: handles stay until shutdown, which waits for this call.
+    let handle = unsafe { &*handle };
+    let space = match cublas.takes_workspaces() {
+        true => Some(handle.space(runtime, device, stream.on_this_thread(runtime)?)?),
+        false => None,
+    };
+    cublas.use_on(handle.native, stream.native() as usize, space)?;
+    Ok(handle.native)
+}
+
+/// This thread's handle, one that others left, or a new one; the device's context is current.
+fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
+    let (me, ordinal) = (thread::address(), device.ordinal());
+    let left = {
+        let mut handles = HANDLES.lock();
+        let of = |owner| move |known: &Handle| known.device == ordinal && known.owner == owner;
+        if let Some(index) = handles.iter().position(|known| of(me)(known)) {
+            return Ok(&raw const *handles[index]);
+        }
+        handles.iter().position(|known| of(0)(known)).map(|index| {
+            handles[index].owner = me;
+            &raw const *handles[index]
+        })
+    };
+    let Some(left) = left else { return make(runtime, device, cublas, me) };
+    // SAFETY: as in `handle`.
+    if let Err(failure) = cublas.reset_modes(unsafe { &*left }.native) {
+        // It stays left.
+        let mut handles = HANDLES.lock();
+        if let Some(index) = handles.iter().position(|known| std::ptr::eq(&raw const **known, left))
+        {
+            handles[index].owner = 0;
+        }
+        return Err(failure.into());
+    }
+    Ok(left)
+}
+
+#[cold]
+fn make(
+    runtime: &Runtime,
+    device: &Device,
+    cublas: &Cublas,
+    owner: usize,
+) -> Result<*const Handle> {
+    const NO_ROOM: &str = "a cuBLAS handle";
+    let spaces = UnsafeCell::new(Vec::new());
+    let mut handle =
+        try_box(Handle { device: device.ordinal(), native: 0, owner, spaces }, NO_ROOM)?;
+    // It allocates, which must not break what is captured meanwhile.
+    let _relaxed = Relaxed::enter(runtime.driver());
+    handle.native = match cublas.create() {
+        // cuBLAS cannot ask for what the cache holds.
+        Err(failure) if failure.is_want_of_memory() => {
+            memory::empty_cache(runtime)?;
+            cublas.create()?
+        }
+        other => other?,
+    };
+    let (native, address) = (handle.native, &raw const *handle);
+    let mut handles = HANDLES.lock();
+    if handles.try_reserve(1).is_err() {
+        drop(handles);
+        cublas.destroy(native);
+        return Err(Error::OutOfHostMemory(NO_ROOM));
+    }
+    handles.push(handle);
+    IN_USE.store(true, Ordering::Release);
+    Ok(address)
+}
+
+impl Handle {
+    /// The memory of the handle for a stream, its address and bytes, allocated now if there is none.
+    fn space(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<(u64, u64)> {
+        let capture = match runtime.captures.any() {
+            true => runtime.captures.number_of(runtime, stream)?.unwrap_or(0),
+            false => 0,
+        };
+        self.give_back(runtime, stream, capture);
+        let known = |space: &&Space| space.stream.is(stream) && space.capture == capture;
+        // SAFETY: this thread has the handle, and calls nobody meanwhile.
+        if let Some(space) = unsafe { &*self.spaces.get() }.iter().find(known) {
+            return Ok((space.address, space.bytes));
+        }
+        let bytes = wanted_bytes(device)?;
+        // SAFETY: as above.
+        let room = unsafe { &mut *self.spaces.get() }.try_reserve(1);
+        room.map_err(|_| Error::OutOfHostMemory("a workspace of cuBLAS"))?;
+        // Observers may run, and ask for the handle themselves.
+        let address = device.memory.allocate(runtime, device, stream, bytes)?;
+        let space = Space { stream: HeldStream::new(stream), capture, address, bytes };
+        // SAFETY: as above.
+        let spaces = unsafe { &mut *self.spaces.get() };
+        if spaces.try_reserve(1).is_err() {
+            free(runtime, address);
+            return Err(Error::OutOfHostMemory("a workspace of cuBLAS"));
+        }
+        spaces.push(space);
+        Ok((address, bytes))
+    }
+
+    /// Frees what belongs to captures of a stream that are over, and to others' streams that are gone: those
+    /// are new ones each time, and nobody comes back for it.
+    fn give_back(&self, runtime: &Runtime, stream: &Stream, capture: u64) {
+        let is_over = |space: &Space| {
+            if space.stream.is(stream) {
+                return space.capture != 0 && space.capture != capture;
+            }
+            space.stream.is_gone() || space.stream.is_over()
+        };
+        loop {
+            let over = {
+                // SAFETY: this thread has the handle, and calls nobody meanwhile.
+                let spaces = unsafe { &mut *self.spaces.get() };
+                let index = spaces.iter().position(is_over);
+                index.map(|index| spaces.swap_remove(index))
+            };
+            let Some(space) = over else { return };
+            free(runtime, space.address);
+        }
+    }
+}
+
+/// Frees a workspace; one of no bytes has none.
+fn free(runtime: &Runtime, address: u64) {
+    if address != 0 {
+        // It was allocated, and nothing could be done about a failure.
+        let _ = memory::free(runtime, address);
+    }
+}
+
+/// The thread of an address ends: others may have its handles.
+pub(crate) fn leave(thread: usize) {
+    // A forked child has none, and perhaps a lock that nobody gives back.
+    if IN_USE.load(Ordering::Acquire) && !thread::is_forked() {
+        let mut handles = HANDLES.lock();
+        let own = handles.iter_mut().filter(|handle| handle.owner == thread);
+        own.for_each(|handle| handle.owner = 0);
+    }
+}
+
+/// Ends all handles; nobody uses them any more, and the devices have settled.
+pub(crate) fn close(runtime: &Runtime) {
+    let handles = std::mem::take(&mut *HANDLES.lock());
+    for handle in handles {
+        let Ok(device) = runtime.device(handle.device) else { continue };
+        // Of a lost device as well: what the handle has of the host goes.
+        let _context = device.enter();
+        if let Ok(cublas) = cublas::get(device.is_simulated(), i32::MAX) {
+            cublas.destroy(handle.native);
+        }
+        for space in handle.spaces.into_inner() {
+            free(runtime, space.address);
+        }
+    }
+}
+
+/// Bytes of a workspace: what CUBLAS_WORKSPACE_CONFIG says, else PyTorch's default.
+fn wanted_bytes(device: &Device) -> Result<u64> {
+    let (major, _) = device.capability()?;
+    let text = environment::text(c"CUBLAS_WORKSPACE_CONFIG")?;
+    if text.is_empty() {
+        return Ok(default_bytes(major));
+    }
+    match parse(text) {
+        Some(Some(bytes)) => Ok(bytes),
+        Some(None) => Err(Error::BadText {
+            name: "CUBLAS_WORKSPACE_CONFIG",
+            value: Text::new(text),
+            allowed: "so much memory there is not",
+        }),
+        None => {
+            let bytes = default_bytes(major);
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "CUBLAS_WORKSPACE_CONFIG is \"{text}\", which has no \":KiB:COUNT\": a \
+                     workspace of cuBLAS has {bytes} bytes"
+                ),
+            );
+            Ok(bytes)
+        }
+    }
+}
+
+/// 32 MiB since Hopper, as ":4096:2:16:8" before.
+fn default_bytes(major: i32) -> u64 {
+    if major >= 9 { 32 * MIB } else { 2 * (4096 << 10) + 8 * (16 << 10) }
+}
+
+/// The sum of all ":KiB:COUNT" in a text. Outer none: there is none; inner none: it is no number of bytes.
+fn parse(text: &str) -> Option<Option<u64>> {
+    let mut rest = text.as_bytes();
+    let mut sum = None;
+    while let Some(start) = rest.iter().position(|byte| *byte == b':') {
+        rest = &rest[start + 1..];
+        let Some((size, after)) = number(rest) else { continue };
+        let Some((count, after)) = after.strip_prefix(b":").and_then(number) else { continue };
+        rest = after;
+        let bytes = || size?.checked_mul(1 << 10)?.checked_mul(count?);
+        sum = Some(sum.unwrap_or(Some(0)).and_then(|sum: u64| sum.checked_add(bytes()?)));
+    }
+    sum
+}
+
+/// The number with which a text begins, and what follows; inner none: it is too large.
+fn number(text: &[u8]) -> Option<(Option<u64>, &[u8])> {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, after) = text.split_at_checked(end).filter(|(digits, _)| !digits.is_empty())?;
+    let add = |value: u64, digit: &u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    Some((digits.iter().try_fold(0, add), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_pytorchs() {
+        assert_eq!(parse(":4096:2:16:8"), Some(Some(8_519_680)));
+        assert_eq!(parse(":4096:8"), Some(Some(32 * MIB)));
+        assert_eq!(parse("what :1:2 is:x:3:4 told"), Some(Some(2048 + 3 * 4 * 1024)));
+        assert_eq!(parse(":1::2:3"), Some(Some(6 << 10)));
+        assert_eq!(parse(":0:0"), Some(Some(0)));
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("4096"), None);
+        assert_eq!(parse(":4096"), None);
+        assert_eq!(parse(":99999999999999999999:1"), Some(None));
+        assert_eq!(parse(":18014398509481984:1"), Some(None));
+        assert_eq!(default_bytes(8), 8_519_680);
+        assert_eq!(default_bytes(9), 33_554_432);
+    }
+}

@@ -1,0 +1,211 @@
+//! PyTorch on our memory: what the functions mean that it calls for each of its tensors.
+//!
+//! PyTorch names streams by their native handles and private pools by pairs of numbers. It tells where
+//! allocations go by a C++ function of the stream, which no C interface can carry: what the function
+//! would say is asked of the driver instead. A pool that a capture began is for the streams of that
+//! capture, one that a host began is for the thread that began it.
+
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::thread;
+use crate::driver::sys::CUstream;
+use crate::gpu::device::Device;
+use crate::gpu::stream::{LEGACY, PER_THREAD, Stream};
+use crate::graph::active_captures;
+use crate::memory;
+use crate::memory::pools::pool::Pool;
+use crate::memory::pools::route;
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// PyTorch's name of a pool: the first is not 0 where a capture made it, the second where a host did.
+pub type Id = (u64, u64);
+
+/// A pool that PyTorch began to use and did not release as often.
+struct Kept {
+    device: i32,
+    id: Id,
+    pool: Pool,
+    uses: u32,
+}
+
+/// Allocations go to a pool, between begin and end, which keeps it also where it is released before.
+struct Begun {
+    device: i32,
+    id: Id,
+    pool: Pool,
+    /// The thread that began it.
+    thread: u64,
+    /// The capture that it turned out to be for; 0: none yet.
+    capture: u64,
+}
+
+struct Lists {
+    kept: Vec<Kept>,
+    begun: Vec<Begun>,
+}
+
+/// The private pools that PyTorch named, and where its allocations go now.
+pub struct Pools {
+    lists: Mutex<Lists>,
+    /// Begun and not ended, readable without the lock.
+    routes: AtomicUsize,
+}
+
+impl Pools {
+    pub(crate) fn new() -> Pools {
+        let lists = Lists { kept: Vec::new(), begun: Vec::new() };
+        Pools { lists: Mutex::new(Rank::LEAF, lists), routes: AtomicUsize::new(0) }
+    }
+
+    /// Begins to send allocations on a device to a pool, which is made now if it is new.
+    fn begin(&self, device: i32, id: Id) -> Result<()> {
+        let mut lists = self.lists.lock();
+        let lists = &mut *lists;
+        if lists.begun.iter().any(|begun| (begun.device, begun.id) == (device, id)) {
+            return Err(Error::InvalidState(
+                "allocations go to that pool already: end it before beginning it again",
+            ));
+        }
+        lists.begun.try_reserve(1).map_err(|_| NO_ROOM)?;
+        lists.kept.try_reserve(1).map_err(|_| NO_ROOM)?;
+        let kept = lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id));
+        let pool = match kept {
+            Some(kept) => {
+                kept.uses = kept.uses.saturating_add(1);
+                kept.pool.share()
+            }
+            None => {
+                // PyTorch's graphs write what is unused in it.
+                let pool = Pool::new(0, None)?.for_graph();
+                lists.kept.push(Kept { device, id, pool: pool.share(), uses: 1 });
+                pool
+            }
+        };
+        lists.begun.push(Begun { device, id, pool, thread: thread::number(), capture: 0 });
+        self.routes.store(lists.begun.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends that; the pool stays until it is released.
+    fn end(&self, device: i32, id: Id) -> Result<()> {
+        let mut lists = self.lists.lock();
+        let found = lists.begun.iter().position(|begun| (begun.device, begun.id) == (device, id));
+        let ended = lists.begun.remove(found.ok_or(NOT_BEGUN)?);
+        self.routes.store(lists.begun.len(), Ordering::Release);
+        drop(lists);
+        drop(ended);
+        Ok(())
+    }
+
+    /// Takes one use of a pool back; with the last its unused memory may go with the next reclaim.
+    fn release(&self, device: i32, id: Id) -> Result<()> {
+        let mut lists = self.lists.lock();
+        let found = lists.kept.iter().position(|kept| (kept.device, kept.id) == (device, id));
+        let index = found.ok_or(NOT_KEPT)?;
+        let kept = &mut lists.kept[index];
+        kept.uses -= 1;
+        if kept.uses > 0 {
+            return Ok(());
+        }
+        let gone = lists.kept.swap_remove(index);
+        drop(lists);
+        drop(gone);
+        Ok(())
+    }
+
+    /// The pool of an allocation of this thread on a stream, which belongs to a capture or to none.
+    fn pool_of(&self, device: i32, capture: Option<u64>) -> Option<Pool> {
+        let mut lists = self.lists.lock();
+        let lists = &mut *lists;
+        let own = thread::number();
+        let on_device =
+            || lists.begun.iter().enumerate().rev().filter(|(_, begun)| begun.device == device);
+        let index = match capture {
+            // A capture's first allocation tells which it is: most likely the thread's that began both.
+            Some(capture) => on_device()
+                .find(|(_, begun)| begun.capture == capture)
+                .or_else(|| on_device().find(|(_, b)| b.capture == 0 && b.thread == own))
+                .or_else(|| on_device().find(|(_, begun)| begun.capture == 0)),
+            None => on_device()
+                .find(|(_, begun)| begun.capture == 0 && begun.thread == own && begun.id.1 != 0),
+        };
+        let index = index?.0;
+        let begun = &mut lists.begun[index];
+        begun.capture = capture.unwrap_or(0);
+        Some(begun.pool.share())
+    }
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the pools of PyTorch");
+const NOT_BEGUN: Error = Error::InvalidState("allocations do not go to that pool: begin it first");
+const NOT_KEPT: Error = Error::InvalidState("that pool was never begun, or was released already");
+
+/// Allocates for a stream of PyTorch's.
+pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) -> Result<u64> {
+    if bytes < 0 {
+        return Err(Error::OutOfRange {
+            name: "bytes",
+            value: bytes as i64,
+            allowed: "no allocation is larger than PTRDIFF_MAX",
+        });
+    }
+    let device = runtime.device(device)?;
+    let stream = device.streams.named(device, native)?;
+    let pool = match runtime.torch.routes.load(Ordering::Acquire) {
+        0 => None,
+        _ => runtime.torch.pool_of(device.ordinal(), capture_of(runtime, device, native)?),
+    };
+    let Some(pool) = pool else {
+        return device.memory.allocate(runtime, device, stream, bytes as u64);
+    };
+    let (id, generation) = (pool.id(), device.streams.generation());
+    route::begin(pool, 0, device.ordinal(), generation)?;
+    let allocated = device.memory.allocate(runtime, device, stream, bytes as u64);
+    let ended = route::end(id, device.ordinal(), generation);
+    allocated.and_then(|address| ended.map(|()| address))
+}
+
+/// The number of the capture that a stream belongs to. The question harms no capture.
+fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Option<u64>> {
+    let _context = device.enter()?;
+    active_captures::capture_of(runtime, native)
+}
+
+/// Says that a block is also used on a stream of PyTorch's, of whatever device.
+pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Result<()> {
+    let own = memory::device_of(address).ok_or_else(|| memory::unknown_pointer(address))?;
+    let device = device_of(runtime, native, own)?;
+    let stream: &Stream = device.streams.named(device, native)?;
+    memory::record_stream(address, stream)
+}
+
+/// The device of a stream; `own` where the handle means a stream of any device.
+fn device_of(runtime: &Runtime, native: CUstream, own: i32) -> Result<&Device> {
+    let own = runtime.device(own)?;
+    if [0, LEGACY, PER_THREAD].contains(&(native as usize)) || runtime.devices.len() == 1 {
+        return Ok(own);
+    }
+    let context = own.streams.context_of(native)?;
+    if own.is_context(context) {
+        return Ok(own);
+    }
+    // A stream in no primary context is refused by the block's own device, with a reason.
+    Ok(runtime.devices.iter().find(|device| device.is_context(context)).unwrap_or(own))
+}
+
+/// Sends allocations on a device to a pool.
+pub fn begin(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
+    runtime.torch.begin(runtime.device(device)?.ordinal(), id)
+}
+
+/// Ends that.
+pub fn end(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
+    runtime.torch.end(runtime.device(device)?.ordinal(), id)
+}
+
+/// Takes back one `begin`, as far as it keeps the pool.
+pub fn release(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
+    runtime.torch.release(runtime.device(device)?.ordinal(), id)
+}

@@ -1,0 +1,283 @@
+//! Blocks: sub-ranges of an arena, linked in address order. Sizes and positions are in units of 512
+//! bytes; a block is named by its index, 0 is none.
+
+use crate::base::error::Result;
+use crate::memory::arena::Request;
+use crate::memory::backing::region::{Region, Zeroed};
+
+/// Bytes of a unit, to which every size is rounded.
+pub const UNIT: u64 = 512;
+
+/// No block.
+pub const NONE: u32 = 0;
+
+/// What a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// An index that is not in use.
+    Vacant = 0,
+    /// Mapped, and unowned.
+    Free = 1,
+    /// Held by the host.
+    Allocated = 2,
+    /// Freed, but other streams may still use it.
+    Pending = 3,
+    /// Addresses without memory.
+    Hole = 4,
+    /// Free, in a quick list, and not joined with its neighbours.
+    Quick = 5,
+    /// Mapped, and its memory serves at other addresses meanwhile.
+    Lent = 6,
+    /// Free in the order of another stream than the arena's (`foreign_free.rs`).
+    Guest = 7,
+    /// Addresses that are not the arena's, between two of its slots.
+    Gap = 8,
+}
+
+impl State {
+    /// Does `block_index.rs` know where such a block starts?
+    #[inline]
+    pub fn is_noted(self) -> bool {
+        matches!(self, State::Allocated | State::Pending | State::Quick)
+    }
+}
+
+/// A block. No field but one is longer than 4 bytes: so aligned, it has 44.
+#[derive(Clone, Copy)]
+#[repr(C, packed(4))]
+pub struct Block {
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// First unit.
+    pub start: u32,
+    /// Length.
+    pub units: u32,
+    /// Neighbour below.
+    pub previous: u32,
+    /// Neighbour above.
+    pub next: u32,
+    /// Neighbour in its bin; in a quick list, the next but one. A block in use is in none: see
+    /// [`Block::stack`].
+    pub bin_previous: u32,
+    /// Neighbour in its bin. In use: a block that may be handed out, and freed, soon after it.
+    pub bin_next: u32,
+    /// The next in its list of `block_index.rs`, while it is noted there.
+    pub later: u32,
+    /// First of the other streams that use it; 0: none.
+    pub uses: u32,
+    /// Streams that it still waits for.
+    pub waits: u16,
+    /// What it is.
+    pub state: State,
+    /// Did it count as oversize when it was allocated?
+    pub oversize: bool,
+}
+
+// SAFETY: integers, false, and State has a value 0.
+unsafe impl Zeroed for Block {}
+
+impl Block {
+    /// A range that nobody has asked for, linked to nothing.
+    #[inline]
+    pub fn new(start: u32, units: u32, state: State) -> Block {
+        Block {
+            requested: 0,
+            start,
+            units,
+            previous: NONE,
+            next: NONE,
+            bin_previous: NONE,
+            bin_next: NONE,
+            later: NONE,
+            uses: 0,
+            waits: 0,
+            state,
+            oversize: false,
+        }
+    }
+
+    /// One past its last unit.
+    pub fn end(&self) -> u32 {
+        self.start + self.units
+    }
+
+    /// Id of the frames that allocated it, where they were recorded; 0: none.
+    pub fn stack(&self) -> u32 {
+        match self.state {
+            State::Allocated | State::Pending => self.bin_previous,
+            _ => 0,
+        }
+    }
+
+    /// Notes the frames of a block in use.
+    pub fn set_stack(&mut self, stack: u32) {
+        self.bin_previous = stack;
+    }
+
+    /// It belongs to the host from now on.
+    #[inline(always)]
+    pub fn hand_out(&mut self, request: Request) {
+        self.state = State::Allocated;
+        self.requested = request.bytes;
+        self.set_stack(0);
+        self.oversize = request.oversize;
+    }
+
+    /// Which of two free blocks is taken first: the smaller one, of equals the lower.
+    #[inline(always)]
+    pub fn key(&self) -> u64 {
+        u64::from(self.units) << 32 | u64::from(self.start)
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> i64 {
+        i64::from(self.units) * UNIT as i64
+    }
+}
+
+/// Begins to fetch the line of a block for writing.
+#[inline(always)]
+fn fetch_line(block: *const Block) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes nothing that a program sees; a processor that does not know it does nothing.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw byte ptr [{block}]",
+            block = in(reg) block,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
+}
+
+/// All blocks of an arena.
+pub struct Blocks {
+    region: Region<Block>,
+    used: u32,
+    vacant: u32,
+    vacant_count: u32,
+}
+
+impl Blocks {
+    /// None, and at most `capacity`.
+    pub fn new(capacity: usize) -> Blocks {
+        let region = Region::new(capacity + 1);
+        Blocks { region, used: 1, vacant: NONE, vacant_count: 0 }
+    }
+
+    /// A block, if there is one of this index.
+    #[inline(always)]
+    pub fn get(&self, id: u32) -> Option<&Block> {
+        self.region.as_slice().get(id as usize)
+    }
+
+    /// The same to change.
+    #[inline(always)]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Block> {
+        self.region.as_mut_slice().get_mut(id as usize)
+    }
+
+    /// One past the highest index that `get` finds.
+    #[inline(always)]
+    pub fn indices(&self) -> usize {
+        self.region.as_slice().len()
+    }
+
+    /// Every index that was in use, vacant or not.
+    pub fn all(&self) -> std::ops::Range<u32> {
+        1..self.used
+    }
+
+    /// A block of this index, if there is one, is soon written: has its line come from where another
+    /// thread wrote it last.
+    #[inline(always)]
+    pub fn fetch(&self, id: u32) {
+        if let Some(block) = self.get(id) {
+            fetch_line(block);
+        }
+    }
+
+    /// Bytes of host memory that they have.
+    #[cfg(test)]
+    pub fn resident(&self) -> usize {
+        self.region.resident()
+    }
+
+    /// Makes sure that `count` calls of [`Blocks::take`] succeed.
+    #[inline]
+    pub fn prepare(&mut self, count: u32) -> Result<()> {
+        let wanted = (self.used + count.saturating_sub(self.vacant_count)) as usize;
+        if wanted <= self.region.as_slice().len() { Ok(()) } else { self.region.grow(wanted) }
+    }
+
+    /// A vacant index; `prepare` promised it.
+    #[inline]
+    pub fn take(&mut self, block: Block) -> u32 {
+        let id = if self.vacant != NONE {
+            let id = self.vacant;
+            self.vacant = self[id].next;
+            self.vacant_count -= 1;
+            id
+        } else {
+            self.used += 1;
+            self.used - 1
+        };
+        self[id] = block;
+        id
+    }
+
+    /// Gives an index back; of none, nothing.
+    #[inline]
+    pub fn give(&mut self, id: u32) {
+        let vacant = self.vacant;
+        let block = &mut self[id];
+        block.state = State::Vacant;
+        block.next = vacant;
+        self.vacant = if id == NONE { vacant } else { id };
+        self.vacant_count += u32::from(id != NONE);
+    }
+
+    /// A block if it is free in the arena's own order, else none.
+    #[inline(always)]
+    pub fn if_free(&self, id: u32) -> u32 {
+        // The block of index 0 is vacant.
+        if self[id].state == State::Free { id } else { NONE }
+    }
+
+    /// Puts `id` above `below` in address order; `below` may be none: then `above` follows it.
+    #[inline]
+    pub fn link(&mut self, id: u32, below: u32, above: u32) {
+        let block = &mut self[id];
+        block.previous = below;
+        block.next = above;
+        // Without a branch: nobody reads the links of the block of index 0.
+        self[below].next = id;
+        self[above].previous = id;
+    }
+
+    /// Takes `id` out of address order.
+    #[inline]
+    pub fn unlink(&mut self, id: u32) {
+        let Block { previous, next, .. } = self[id];
+        self[previous].next = next;
+        self[next].previous = previous;
+    }
+}
+
+impl std::ops::Index<u32> for Blocks {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Block {
+        &self.region.as_slice()[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Block {
+        &mut self.region.as_mut_slice()[id as usize]
+    }
+}

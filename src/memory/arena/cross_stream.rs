@@ -1,0 +1,434 @@
+//! Sharing between streams: idle memory of one serves another, in place, before more is taken from the
+//! driver. What that does to an arena's blocks is in `foreign_free.rs`.
+//!
+//! A stream that gets memory of another's comes after that one, which costs no host time to speak of and
+//! no mapping, but has the two wait for each other on the device. So it is done where growing would
+//! take the device's memory beyond what was ever needed at a time; below that, growing keeps streams apart.
+
+use super::block::UNIT;
+use crate::base::error::Result;
+use crate::gpu::device::Device;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::foreign_free::{Order, Window};
+use crate::memory::arena::stream_order::Asking;
+use crate::memory::arena::{Arena, Request};
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::class_counters::Row;
+use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
+use crate::memory::trace::history;
+use crate::runtime::Runtime;
+use std::sync::atomic::Ordering;
+
+/// Thousandths that may be reserved beyond what was ever needed at a time.
+const SLACK: u64 = 10;
+/// The same for little, where a stream has come after others for little so many times.
+const MORE_SLACK: u64 = 40;
+const TIMES: u32 = 4;
+/// Others with less memory than this are not worth a look.
+const LEAST: u64 = 16 << 20;
+/// Less than one part in so many of what is reserved is little.
+const LITTLE: u64 = 64;
+
+/// Every order.
+const ANY: u64 = u64::MAX;
+
+/// Where memory is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// In the asking stream's own arena.
+    AtHome,
+    /// There and in others'.
+    Anywhere,
+}
+
+impl DeviceMemory {
+    /// Waits of streams for others that sharing has added.
+    pub fn shared_waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// A block in another stream's arena that is free in the order of this one's stream, where it was
+    /// served last: no driver call is made.
+    #[inline]
+    pub(in crate::memory) fn share_again(
+        &self,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
+        let Some(lender) = (unsafe { arena.lender.load(Ordering::Acquire).as_ref() }) else {
+            return Ok(None);
+        };
+        let Some(stream) = arena.stream() else { return Ok(None) };
+        let _guard = lender.lock.enter()?;
+        // SAFETY: the lock is held, and this is the only reference.
+        match unsafe { lender.state() }.guests.find(stream) {
+            Some(index) => self.take_for_guest(lender, index, request, false),
+            None => Ok(None),
+        }
+    }
+
+    /// Memory of other streams, or of this one's that others use, where growing would take more from the
+    /// driver than was ever needed; `anyhow`: whatever growing would take.
+    pub(in crate::memory) fn share(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+        anyhow: bool,
+    ) -> Result<Option<u64>> {
+        let Some(asking) = self.may_share(runtime, device, arena, request, anyhow) else {
+            return Ok(None);
+        };
+        if !arena.lender.load(Ordering::Acquire).is_null()
+            && let Some(address) = self.share_for_nothing(asking)?
+        {
+            return Ok(Some(address));
+        }
+        let _context = device.enter()?;
+        if self.has_guests(arena)
+            && let Some(address) = self.share_cheapest(asking, Where::AtHome, false)?
+        {
+            return Ok(Some(address));
+        }
+        if !anyhow && self.may_grow(arena, request) {
+            return Ok(None);
+        }
+        for may_wait in [false, true] {
+            if let Some(address) = self.share_cheapest(asking, Where::Anywhere, may_wait)? {
+                return Ok(Some(address));
+            }
+        }
+        if anyhow { Ok(None) } else { self.grow_elsewhere(asking) }
+    }
+
+    /// Could anything be shared with an arena's stream?
+    fn may_share<'a>(
+        &self,
+        runtime: &'a Runtime,
+        device: &'a Device,
+        arena: &'a Arena,
+        request: Request,
+        anyhow: bool,
+    ) -> Option<Asking<'a>> {
+        let stream = arena.stream()?;
+        let is_served = is_shared(arena) && !stream.is_per_thread();
+        let asking = Asking { runtime, device, arena, stream, request };
+        (is_served && (self.has_guests(arena) || self.has_others(arena, anyhow))).then_some(asking)
+    }
+
+    /// Do other streams use memory of the arena?
+    fn has_guests(&self, arena: &Arena) -> bool {
+        let Ok(_guard) = arena.lock.enter() else { return false };
+        // SAFETY: the lock is held, and this is the only reference.
+        !unsafe { arena.state() }.guests.is_empty()
+    }
+
+    /// Is there memory of the class in other arenas, to be shared? So little that it is less than what
+    /// may be reserved beyond the need is not worth a look, but where there is no other.
+    fn has_others(&self, arena: &Arena, anyhow: bool) -> bool {
+        if !self.policy.shares() {
+            return false;
+        }
+        let theirs = self.books.with_members(|arenas| {
+            let others = arenas.iter().map(|other| &***other);
+            let others = others.filter(|other| !std::ptr::eq(*other, arena) && is_shared(other));
+            let of_kind = others.filter(|other| other.kind() == arena.kind());
+            of_kind.map(Arena::counted).sum::<i64>() as u64
+        });
+        let least = LEAST.max(self.virtual_memory.limit.claimed() / 1000 * SLACK);
+        theirs >= if anyhow { 1 } else { least }
+    }
+
+    /// May the arena grow by what the request lacks, rather than wait for others?
+    fn may_grow(&self, arena: &Arena, request: Request) -> bool {
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        let (growth, is_first) = {
+            let Ok(_guard) = arena.lock.enter() else { return true };
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            let growth = u64::from(state.missing_at_end(request.units, step)) * UNIT;
+            (growth, state.segment.bytes() == 0)
+        };
+        // The least that there is: streams of small programs stay apart.
+        if is_first && growth <= self.virtual_memory.granularity() {
+            return true;
+        }
+        let claimed = self.virtual_memory.limit.claimed() + growth;
+        if claimed <= self.policy.not_shared_below(self.virtual_memory.limit.most().min(self.total))
+        {
+            return true;
+        }
+        let held = self.most_held(None, request);
+        // A stream that needs little, such as one of copies, is soon on its own.
+        let is_often = arena.followed.load(Ordering::Relaxed) >= TIMES;
+        let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
+        let slack = if is_often && is_little { MORE_SLACK } else { SLACK };
+        claimed <= held + held / 1000 * slack
+    }
+
+    /// The most that blocks had at a time since the cache was emptied, this request with them. `own` is
+    /// an arena whose lock the caller holds, if it does.
+    pub(in crate::memory) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
+        self.with_ledger(own, |books| {
+            let current = books.sums(Row::current)[ALL][ALLOCATED_BYTES];
+            books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
+        })
+    }
+
+    /// Runs `body` for an arena and each other that has memory to be shared with it, holding its lock,
+    /// until it gives something.
+    fn each_shared<R>(
+        &self,
+        arena: &Arena,
+        mut body: impl FnMut(&Arena) -> Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        let shares = self.policy.shares();
+        let takes_part = |other: &Arena| {
+            let lends = shares && other.kind() == arena.kind() && is_shared(other);
+            std::ptr::eq(other, arena) || lends && other.counted() > 0
+        };
+        let mut index = 0;
+        let _walk = self.ended.walk();
+        loop {
+            let found = self.books.with_members(|arenas| {
+                let place = arenas[index..].iter().position(|other| takes_part(other));
+                place.map(|place| {
+                    (index + place, std::ptr::from_ref::<Arena>(&arenas[index + place]))
+                })
+            });
+            let Some((place, other)) = found else { return Ok(None) };
+            // SAFETY: boxed, and there as long as this call.
+            let other = unsafe { &*other };
+            let _guard = other.lock.enter()?;
+            let found = body(other)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            index = place + 1;
+        }
+    }
+
+    /// A block that the stream may use without being told.
+    fn share_for_nothing(&self, asking: Asking) -> Result<Option<u64>> {
+        self.each_shared(asking.arena, |other| {
+            // SAFETY: `each_shared` holds the lock.
+            match unsafe { other.state() }.guests.find(asking.stream) {
+                Some(index) => self.take_for_guest(other, index, asking.request, false),
+                None => Ok(None),
+            }
+        })
+    }
+
+    /// A block for which the fewest streams must be waited for; without `may_wait`, none. Of equals one
+    /// in the smallest arena: what has little memory of its own is not worth much as a whole.
+    fn share_cheapest(&self, asking: Asking, place: Where, may_wait: bool) -> Result<Option<u64>> {
+        let mut best: Option<(_, *const Arena, u64)> = None;
+        self.each_shared(asking.arena, |other| {
+            let is_own = std::ptr::eq(other, asking.arena);
+            if place == Where::AtHome && !is_own {
+                return Ok(None::<()>);
+            }
+            if !may_wait && !is_own {
+                // What its other streams do wrong is not this allocation's fault.
+                let _ = self.settle(asking.runtime, other, false);
+            }
+            let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+            let before = self.known(asking, other, to, false);
+            // SAFETY: `each_shared` holds the lock.
+            if unsafe { other.state() }.find_window(asking.request.units, ANY, before).is_none() {
+                return Ok(None);
+            }
+            let known = if may_wait { before } else { self.known(asking, other, to, true) };
+            let allowed = if may_wait { ANY } else { known };
+            // SAFETY: `each_shared` holds the lock.
+            let state = unsafe { other.state() };
+            if let Some(window) = state.find_window(asking.request.units, allowed, known) {
+                let cost = (window.waits(known), state.segment.bytes(), window.units());
+                if best.is_none_or(|(least, ..)| cost < least) {
+                    best = Some((cost, std::ptr::from_ref(other), before));
+                }
+            }
+            Ok(None)
+        })?;
+        let Some((_, other, before)) = best else { return Ok(None) };
+        // SAFETY: found by this call, which is not over.
+        let other = unsafe { &*other };
+        let _guard = other.lock.enter()?;
+        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        // What was asked is known now, unless others were here since.
+        let known = self.known(asking, other, to, false);
+        let allowed = if may_wait { ANY } else { known };
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { other.state() };
+        let Some(window) = state.find_window(asking.request.units, allowed, known) else {
+            return Ok(None);
+        };
+        if !self.come_after(asking, other, window.orders & !known, to, may_wait) {
+            return Ok(None);
+        }
+        let newly = window.orders & !before;
+        // SAFETY: as above.
+        let guests = unsafe { other.state() }.free_of_guests(newly);
+        let gained = guests.max(asking.request.units.into()) * UNIT;
+        if gained >= self.virtual_memory.limit.claimed() / LITTLE {
+            asking.arena.followed.store(0, Ordering::Relaxed);
+        } else if newly != 0 {
+            asking.arena.followed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.take_window(asking, other, window, to)
+    }
+
+    /// A block out of a window, after all orders of which its stream comes.
+    fn take_window(
+        &self,
+        asking: Asking,
+        other: &Arena,
+        window: Window,
+        to: Order,
+    ) -> Result<Option<u64>> {
+        let Order::Guest(index) = to else {
+            self.gather(other, window, to);
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            unsafe { other.state() }.reach_for(asking.request.units);
+            return self.take::<true>(other, asking.request, usize::MAX);
+        };
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        // What is the arena's own alone is one block, of which the rest stays its own.
+        if window.orders == Order::Own.bit() {
+            return self.take_for_guest(other, index, asking.request, true);
+        }
+        self.gather(other, window, to);
+        self.take_for_guest(other, index, asking.request, false)
+    }
+
+    /// Moves a window into one order. The caller holds the arena's lock.
+    fn gather(&self, arena: &Arena, window: Window, to: Order) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        unsafe { arena.state() }.gather(window, to);
+        self.count_free(arena);
+    }
+
+    /// Memory at the end of the arena where the least is missing, if that is much less than the asking
+    /// arena would take: what is free there in several orders, and what the driver gives beside it.
+    fn grow_elsewhere(&self, asking: Asking) -> Result<Option<u64>> {
+        let units = asking.request.units;
+        let mut best: (u32, *const Arena) = (0, std::ptr::null());
+        self.each_shared(asking.arena, |other| {
+            // SAFETY: `each_shared` holds the lock.
+            let state = unsafe { other.state() };
+            if !state.quick.has_lists()
+                && let Some((_, tail)) = state.tail()
+            {
+                let own = std::ptr::eq(other, asking.arena);
+                // Another's is worth it where it spares a quarter.
+                let worth = if own { tail } else { tail.saturating_sub(units / 4) };
+                if worth > best.0 {
+                    best = (worth, std::ptr::from_ref(other));
+                }
+            }
+            Ok(None::<()>)
+        })?;
+        // SAFETY: NULL or found by this call, which is not over.
+        let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
+        let _guard = other.lock.enter()?;
+        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        // SAFETY: the lock is held, and this is the only reference.
+        let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };
+        if window.orders == to.bit() && to == Order::Own
+            || !self.come_after(asking, other, window.orders, to, true)
+        {
+            return Ok(None);
+        }
+        self.gather(other, window, to);
+        let Order::Guest(index) = to else { return Ok(None) };
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        let missing = units.saturating_sub(tail).next_multiple_of(step);
+        if missing > 0 {
+            // SAFETY: as above.
+            let state = unsafe { other.state() };
+            let before = state.reserved();
+            let grown = state.grow_for(&self.virtual_memory, other, index, missing);
+            self.count_segment(other, before);
+            self.count_free(other);
+            grown?;
+        }
+        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        self.take_for_guest(other, index, asking.request, false)
+    }
+
+    /// Takes a block for a guest: of what is free in its order, or with `own` in the arena's. The caller
+    /// holds the arena's lock.
+    fn take_for_guest(
+        &self,
+        arena: &Arena,
+        index: usize,
+        request: Request,
+        own: bool,
+    ) -> Result<Option<u64>> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let taken = match own {
+            true => state.take_own_for(index, request)?,
+            false => state.take_of_guest(index, request)?,
+        };
+        let Some(id) = taken else { return Ok(None) };
+        history::allocated(arena, state, id);
+        let address = state.address(arena.base, id);
+        let bytes = (u64::from(request.units) * UNIT) as i64;
+        let change = change_of(1, bytes, request.bytes as i64, request.oversize);
+        self.count_with_split(arena, arena.class_of(request.units), change);
+        Ok(Some(address))
+    }
+
+    /// Frees a block of a guest that no other stream uses. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_of_guest(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        index: usize,
+        id: u32,
+    ) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        history::freed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let block = &state.blocks[id];
+        let class = arena.class_of(block.units);
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        state.active_blocks -= 1;
+        state.free_of_guest(index, id);
+        self.count_with_split(arena, class, change);
+    }
+
+    /// Brings what is free in the orders of guests into the arena's own, where their work is over, and
+    /// waits for that if it may. The caller holds the arena's lock.
+    pub(in crate::memory) fn bring_home(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wait: bool,
+    ) -> Result<()> {
+        let mut index = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let guests = &unsafe { arena.state() }.guests;
+            let Some(stream) = guests.stream(index) else { break };
+            if guests.has_free(index) && self.is_over(runtime, arena, stream, wait)? {
+                // SAFETY: the lock is held, and the wait is over.
+                unsafe { arena.state() }.move_all(index, Order::Own);
+                self.count_free(arena);
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+}
+
+/// May the memory of an arena be shared? Others than those of the default pool may be in graphs.
+fn is_shared(arena: &Arena) -> bool {
+    !arena.segmented && arena.pool() == PoolId::DEFAULT && !arena.is_spare()
+}

@@ -1,0 +1,340 @@
+//! Blocks that other streams use (`stream_uses.rs`), and which freed ones still wait.
+//!
+//! A freed block joins the open batch of each stream that uses it; no driver call is made. When
+//! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
+//! open batch of one that is busy is closed by one event, so that many frees share it, and its
+//! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
+//! where nothing else fits. A stream for which whoever freed them has waited since is not asked (`waits.rs`).
+//!
+//! Blocks are often freed one after the other by whom the same streams were told of: the first of them, the
+//! *leader*, is in the batches, and the others follow it as long as those are open.
+
+use super::block::{Block, NONE, State, UNIT};
+use crate::base::error::Result;
+use crate::driver::sys::CUevent;
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::Marker;
+use crate::gpu::stream::Stream;
+use crate::gpu::waits::Stamp;
+use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::poll_policy::Rest;
+use crate::memory::arena::stream_uses::{FEW, Followed, NO_ROOM};
+use crate::memory::arena::{Arena, ArenaState};
+use crate::memory::stats::ledger::Class;
+use std::sync::atomic::Ordering;
+
+/// The block that was put in line last, with those that follow it.
+struct Leader {
+    /// The streams for which it is in line.
+    streams: Followed,
+    /// The last that follows it, or itself; [`NONE`]: it can be followed no more.
+    last: u32,
+    /// When it was put in line, and those that follow it.
+    stamp: Stamp,
+}
+
+/// Freed blocks that wait for one stream to get past one point.
+pub(in crate::memory) struct Batch {
+    pub stream: *const Stream,
+    /// NULL while the batch is open.
+    pub event: CUevent,
+    /// The list of those blocks, oldest first.
+    pub(in crate::memory) first: u32,
+    pub(in crate::memory) last: u32,
+    /// When the last was put in line.
+    stamp: Stamp,
+}
+
+impl Batch {
+    /// Is it known that they wait no more?
+    pub(in crate::memory) fn is_known_to_be_over(&self, device: &Device) -> bool {
+        // SAFETY: streams that batches name stay (`mark_streams`).
+        let stream = unsafe { &*self.stream };
+        // One of the host's may be of another context, or be gone; one of each thread is not one stream.
+        !stream.is_external()
+            && (device.waited.is_since(self.stamp)
+                || !stream.is_per_thread() && stream.waited.is_since(self.stamp))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Blocks that a thread's calls joined with those that they followed.
+    pub(in crate::memory) static JOINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Blocks that waited, and are one now.
+pub(in crate::memory) struct Ended {
+    pub class: Class,
+    /// How many they were.
+    pub blocks: i64,
+    pub bytes: i64,
+    pub requested: i64,
+    /// The block that follows the last of them.
+    pub next: u32,
+}
+
+/// The batches of an arena, oldest first.
+pub struct Limbo {
+    pub(in crate::memory) batches: Vec<Batch>,
+    /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
+    /// and are lined up later.
+    pub(in crate::memory) left_out: u32,
+    leader: Leader,
+    /// When the events are asked again.
+    pub(in crate::memory) rest: Rest,
+}
+
+// SAFETY: streams and events are shared by all threads and outlive the batches.
+unsafe impl Send for Limbo {}
+
+impl Limbo {
+    pub(in crate::memory) fn new() -> Limbo {
+        let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE, stamp: Stamp::NOBODY };
+        Limbo { batches: Vec::new(), left_out: 0, leader, rest: Rest::default() }
+    }
+
+    /// Does anything wait?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.left_out == 0
+    }
+
+    /// The open batch of a stream, made now if there is none, for a block that is put in line now; none: there
+    /// is no host memory.
+    #[inline]
+    pub(in crate::memory) fn open_batch(
+        &mut self,
+        stream: *const Stream,
+        now: Stamp,
+    ) -> Option<&mut Batch> {
+        let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
+        match self.batches.iter().rposition(is_it) {
+            Some(index) => {
+                let batch = self.batches.get_mut(index)?;
+                batch.stamp = now;
+                Some(batch)
+            }
+            None => self.add_batch(stream, now),
+        }
+    }
+
+    #[cold]
+    fn add_batch(&mut self, stream: *const Stream, stamp: Stamp) -> Option<&mut Batch> {
+        self.batches.try_reserve(1).ok()?;
+        let event = std::ptr::null_mut();
+        self.batches.push(Batch { stream, event, first: 0, last: 0, stamp });
+        self.batches.last_mut()
+    }
+
+    /// Marks the streams that are waited for.
+    pub(in crate::memory) fn mark_streams(&self, marker: Marker) {
+        self.batches.iter().for_each(|batch| marker.mark(batch.stream));
+        if self.leader.last != NONE {
+            self.leader.streams.iter().for_each(|stream| marker.mark(*stream));
+        }
+    }
+
+    /// Batches are about to be closed: who follows a block that is in them would wait for too little.
+    pub(in crate::memory) fn end_following(&mut self) {
+        self.leader.last = NONE;
+    }
+
+    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed
+    /// meanwhile shares the next event.
+    pub(in crate::memory) fn is_behind(&self, index: usize) -> bool {
+        let (earlier, rest) = self.batches.split_at(index);
+        let stream = rest.first().map(|batch| batch.stream);
+        earlier.iter().any(|batch| Some(batch.stream) == stream)
+    }
+}
+
+impl ArenaState {
+    /// Notes that a stream uses a block: another than the one in whose order it is.
+    pub(in crate::memory) fn add_use(
+        &mut self,
+        arena: &Arena,
+        id: u32,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.add_use_quickly(arena, id, stream).ok_or(NO_ROOM)
+    }
+
+    /// The same; none: there is no host memory.
+    #[inline(always)]
+    pub(in crate::memory) fn add_use_quickly(
+        &mut self,
+        arena: &Arena,
+        id: u32,
+        stream: &Stream,
+    ) -> Option<()> {
+        let head = self.blocks[id].uses;
+        let Some(end) = self.uses.end_without(head, stream) else { return Some(()) };
+        let own = match Order::of_end(end) {
+            Order::Own => arena.stream.load(Ordering::Acquire).cast_const(),
+            Order::Guest(index) => {
+                self.guests.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
+            }
+        };
+        if !std::ptr::eq(own, stream) {
+            self.blocks[id].uses = self.uses.push(head, id, stream)?;
+        }
+        Some(())
+    }
+
+    /// Has a block wait for the streams that use it, if nothing else is to be done when it is freed: gives
+    /// its bytes, and whether it counts as oversize.
+    #[inline]
+    pub(in crate::memory) fn wait_for_uses(&mut self, id: u32) -> Option<(i64, bool)> {
+        let is_plain = self.marked == 0 && self.uses.has(self.blocks[id].uses);
+        is_plain.then(|| self.put_in_limbo(id))
+    }
+
+    /// A block that other streams use waits for them.
+    #[inline]
+    pub(in crate::memory) fn put_in_limbo(&mut self, id: u32) -> (i64, bool) {
+        if !self.follow(id) {
+            self.lead(id);
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Pending;
+        (block.bytes(), block.oversize)
+    }
+
+    /// Has a block wait with the one that was put in line last, if that waits for the same streams.
+    #[inline(always)]
+    fn follow(&mut self, id: u32) -> bool {
+        let Leader { streams, last, stamp } = &mut self.limbo.leader;
+        if *last == NONE || *stamp != Stamp::now() {
+            return false;
+        }
+        let block = &mut self.blocks[id];
+        let Some(end) = self.uses.give_back(block.uses, streams) else { return false };
+        block.uses = Order::of_end(end).end();
+        block.bin_next = NONE;
+        let before = std::mem::replace(last, id);
+        self.blocks[before].bin_next = id;
+        true
+    }
+
+    /// Puts a block in line, for others to follow.
+    #[inline(never)]
+    fn lead(&mut self, id: u32) {
+        let followed = self.uses.few(self.blocks[id].uses);
+        let stamp = Stamp::now();
+        let is_whole = self.line_up(id, stamp);
+        self.limbo.left_out += u32::from(!is_whole);
+        self.limbo.leader.last = NONE;
+        // A block of a segment names that where others name who follows them.
+        if self.segments.is_none() {
+            self.blocks[id].bin_next = NONE;
+            if let Some(streams) = followed.filter(|_| is_whole) {
+                self.limbo.leader = Leader { streams, last: id, stamp };
+            }
+        }
+    }
+
+    /// The block that follows one that waited.
+    #[inline]
+    pub(in crate::memory) fn follower(&self, id: u32) -> u32 {
+        if self.segments.is_some() { NONE } else { self.blocks[id].bin_next }
+    }
+
+    /// A block that waits for nobody any more, as it is.
+    #[inline]
+    pub(in crate::memory) fn end_alone(&self, arena: &Arena, id: u32) -> Ended {
+        let block = &self.blocks[id];
+        let (class, bytes) = (arena.class_of(block.units), block.bytes());
+        Ended {
+            class,
+            blocks: 1,
+            bytes,
+            requested: block.requested as i64,
+            next: self.follower(id),
+        }
+    }
+
+    /// Joins a block that waits for nobody any more with those that follow it, as far as each lies right above
+    /// the one before and counts as it does: often they came from one place, and are free as one.
+    #[inline]
+    pub(in crate::memory) fn end_together(&mut self, arena: &Arena, id: u32) -> Ended {
+        let Ended { class, mut blocks, bytes: _, mut requested, mut next } =
+            self.end_alone(arena, id);
+        let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
+        // What is unowned own stays as it is.
+        let is_plain = uses == 0 && self.segment.aliases.is_empty();
+        while is_plain && next != NONE && next == above {
+            let Block { units: more, next: after, bin_next, requested: asked, uses, .. } =
+                self.blocks[next];
+            if uses != 0 || arena.class_of(more) != class {
+                break;
+            }
+            self.forget_start(next);
+            self.blocks.give(next);
+            if self.last == next {
+                self.last = id;
+            }
+            units += more;
+            requested += asked as i64;
+            blocks += 1;
+            (above, next) = (after, bin_next);
+        }
+        #[cfg(test)]
+        JOINED.set(JOINED.get() + blocks as usize - 1);
+        if blocks > 1 {
+            self.forget_best();
+            (self.blocks[id].units, self.blocks[id].next) = (units, above);
+            self.blocks[above].previous = id;
+            self.active_blocks -= blocks - 1;
+        }
+        Ended { class, blocks, bytes: i64::from(units) * UNIT as i64, requested, next }
+    }
+
+    /// One of the streams that a block waits for is done with it; was it the last?
+    #[inline]
+    pub(in crate::memory) fn is_past_all(&mut self, id: u32) -> bool {
+        let block = &mut self.blocks[id];
+        block.waits = block.waits.saturating_sub(1);
+        block.waits == 0 && !self.uses.has(block.uses)
+    }
+
+    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
+    /// since there is no host memory.
+    fn line_up(&mut self, id: u32, now: Stamp) -> bool {
+        if self.limbo.is_empty() {
+            self.limbo.rest.begin();
+        }
+        let block = &mut self.blocks[id];
+        let (waits, rest) = self.uses.line_up(&mut self.limbo, now, block.uses);
+        let is_whole = !self.uses.has(rest);
+        block.waits += waits;
+        // What is left in the end says whose it is.
+        block.uses = if is_whole { Order::of_end(rest).end() } else { rest };
+        is_whole
+    }
+
+    /// The same for those that were left out, where there is host memory now.
+    pub(in crate::memory) fn line_up_the_left_out(&mut self) {
+        if self.limbo.left_out == 0 {
+            return;
+        }
+        for index in 0..=self.segment.aliases.len() {
+            let mut id = match index {
+                0 => self.first,
+                _ => self.segment.aliases.block(index - 1),
+            };
+            while self.limbo.left_out > 0 && id != NONE {
+                let block = &self.blocks[id];
+                let next = block.next;
+                if block.state == State::Pending && self.uses.has(block.uses) {
+                    // By whomever it was freed: that was before now.
+                    if !self.line_up(id, Stamp::now()) {
+                        return;
+                    }
+                    self.limbo.left_out -= 1;
+                }
+                id = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Arenas of streams and pools that have ended: their memory serves others, or goes back, and then the
+//! arena goes with its addresses, its tables and its place among the members.
+//!
+//! A few arenas that nothing uses stay with their memory as *spares*: the next stream that wants an arena
+//! gets one, so that streams which come and go neither map nor unmap. Each time an arena is wanted, a few
+//! members are looked at, in turn, so that it costs the same however many have ended, and what has
+//! ended is found soon. Giving memory back looks at all.
+//!
+//! A thread may be inside with an arena that goes: it finds no block there, and no addresses to grow by;
+//! the arena is dropped once that thread has left (`epoch.rs`).
+
+use crate::base::error::Result;
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::retired::Reclaimable;
+use crate::base::thread;
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::Marker;
+use crate::gpu::stream::{Stream, next_serial};
+use crate::memory::arena::{Arena, Role, place};
+use crate::memory::backing::segmented::Leaving;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::ledger::Class;
+use crate::memory::{DeviceMemory, Relaxed};
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Members that are looked at when an arena is wanted.
+const LOOKS: usize = 8;
+/// Spares of a class, one for each GiB of the device.
+const MOST_SPARES: usize = 16;
+
+/// What a device keeps of what has ended.
+pub struct Ended {
+    /// The member that is looked at next. Changes under the ledger's lock.
+    hand: AtomicUsize,
+    /// Threads that go through the members by their places: none goes meanwhile.
+    walks: AtomicUsize,
+    spares: Mutex<[[usize; MOST_SPARES]; 2]>,
+}
+
+/// Goes through the members, until it is dropped.
+pub(in crate::memory) struct Walk<'a>(&'a AtomicUsize);
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Ended {
+    /// Nothing.
+    pub const fn new() -> Ended {
+        Ended {
+            hand: AtomicUsize::new(0),
+            walks: AtomicUsize::new(0),
+            spares: Mutex::new(Rank::LEAF, [[0; MOST_SPARES]; 2]),
+        }
+    }
+
+    /// Says that this thread goes through the members by their places; said before the ledger is taken.
+    pub(in crate::memory) fn walk(&self) -> Walk<'_> {
+        self.walks.fetch_add(1, Ordering::AcqRel);
+        Walk(&self.walks)
+    }
+
+    fn has_room(&self, class: Class, most: usize) -> bool {
+        self.spares.lock()[class as usize].iter().filter(|spare| **spare != 0).count() < most
+    }
+
+    /// Replaces a spare by another, each 0 for none; false: it is not there.
+    fn replace(&self, class: Class, old: usize, new: usize) -> bool {
+        let mut spares = self.spares.lock();
+        let place = spares[class as usize].iter_mut().find(|place| **place == old);
+        place.map(|place| *place = new).is_some()
+    }
+
+    /// Takes one.
+    fn take(&self, class: Class) -> Option<usize> {
+        let mut spares = self.spares.lock();
+        let place = spares[class as usize].iter_mut().find(|place| **place != 0)?;
+        Some(std::mem::take(place))
+    }
+}
+
+impl Arena {
+    /// Is it unowned: has its pool ended, or its stream where the pool is that of all?
+    fn has_ended(&self) -> bool {
+        let pool = self.pool();
+        if pool != PoolId::DEFAULT && !pool.is_alive() {
+            return true;
+        }
+        match self.role() {
+            Role::Serving => self.stream().is_some_and(Stream::is_over),
+            Role::Idle | Role::Spare => false,
+        }
+    }
+
+    /// Is it unowned, and has no blocks? The caller holds its lock.
+    pub(in crate::memory) fn is_left(&self) -> bool {
+        self.has_ended() && self.has_no_blocks()
+    }
+
+    /// Is it unowned, or a spare?
+    fn is_nobodys(&self) -> bool {
+        self.is_spare() || self.has_ended()
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Its stream no longer leads to it.
+    fn leave_stream(&self) {
+        let own = std::ptr::from_ref(self).cast_mut();
+        if let Some(stream) = self.stream() {
+            stream.served.store(next_serial(), Ordering::Release);
+            let place = &stream.arenas[place(self.kind())];
+            let none = std::ptr::null_mut();
+            let _ = place.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Has it neither blocks nor memory? The caller holds its lock.
+    fn is_bare(&self) -> bool {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { self.state() };
+        self.has_no_blocks() && state.reserved() == (0, 0) && state.segment.is_bare()
+    }
+
+    /// Is no block in use, and does none wait? The caller holds its lock.
+    fn has_no_blocks(&self) -> bool {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { self.state() };
+        state.active_blocks == 0 && state.limbo.is_empty() && state.exported() == 0
+    }
+}
+
+impl DeviceMemory {
+    /// Looks at a few members, and ends those that are unowned. The caller holds no lock.
+    pub(in crate::memory) fn look_for_ended(&self, runtime: &Runtime, device: &Device) {
+        device.streams.forget_ended(runtime, false);
+        let mut found = [std::ptr::null::<Arena>(); LOOKS];
+        self.books.with_members(|arenas| {
+            for place in found.iter_mut().take(arenas.len()) {
+                let hand = self.ended.hand.load(Ordering::Relaxed) % arenas.len();
+                self.ended.hand.store(hand + 1, Ordering::Relaxed);
+                if arenas[hand].has_ended() {
+                    *place = &raw const **arenas[hand];
+                }
+            }
+        });
+        for arena in found {
+            // SAFETY: NULL, or a member, which lives as long as this thread is inside.
+            if let Some(arena) = unsafe { arena.as_ref() } {
+                // What cannot be done now is tried again.
+                let _ = self.end(runtime, arena);
+            }
+        }
+    }
+
+    /// Marks the streams that arenas and their blocks name.
+    pub(crate) fn mark_streams(&self, marker: Marker) {
+        let _ = self.each_arena(|arena| {
+            marker.mark(arena.stream.load(Ordering::Acquire));
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            state.uses.mark_streams(marker);
+            state.limbo.mark_streams(marker);
+            state.guests.mark_streams(marker);
+            Ok(())
+        });
+        self.mark_streams_of_stranded(marker);
+    }
+
+    /// Ends all members that are unowned, before a stream is captured: what is captured cannot be asked whether
+    /// it is done. The caller holds no lock.
+    pub(crate) fn end_all(&self, runtime: &Runtime) {
+        let mut index = 0;
+        let _walk = self.ended.walk();
+        loop {
+            let found = self.books.with_members(|arenas| {
+                let at = arenas.get(index..)?.iter().position(|arena| arena.has_ended())?;
+                index += at + 1;
+                Some(&raw const **arenas[index - 1])
+            });
+            let Some(arena) = found else { return };
+            // SAFETY: a member, which lives as long as this thread is inside.
+            let _ = self.end(runtime, unsafe { &*arena });
+        }
+    }
+
+    /// Ends an arena that is unowned, as far as no work uses what it has.
+    fn end(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let mut leaving = Leaving::new();
+        let ended = self.end_locked(runtime, arena, &mut leaving);
+        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        ended.and(given)
+    }
+
+    fn end_locked(&self, runtime: &Runtime, arena: &Arena, leaving: &mut Leaving) -> Result<()> {
+        let guard = arena.lock.guard();
+        if !arena.has_ended() {
+            return Ok(());
+        }
+        self.settle(runtime, arena, false)?;
+        if !arena.has_no_blocks() {
+            return Ok(());
+        }
+        if !arena.is_bare() {
+            let Some(stream) = arena.stream() else { return Ok(()) };
+            if !self.is_over(runtime, arena, stream, false)? {
+                return Ok(());
+            }
+            let device = runtime.device(self.ordinal)?;
+            let is_of_pool = arena.pool().is_alive();
+            if is_of_pool || self.may_be_spare(arena) {
+                self.set_free(device, arena, is_of_pool);
+                return Ok(());
+            }
+            match arena.segmented {
+                true => self.detach_all_idle(runtime, arena, leaving)?,
+                false => self.reclaim_arena(runtime, arena, u64::MAX, false)?,
+            }
+        }
+        if arena.is_bare() {
+            let gone = self.take_out(arena);
+            drop(guard);
+            if let Some(gone) = gone {
+                thread::retire(gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Can an arena that nothing uses serve any stream? The caller holds its lock.
+    fn may_be_spare(&self, arena: &Arena) -> bool {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let most = ((self.total >> 30) as usize).clamp(1, MOST_SPARES);
+        !arena.segmented
+            && state.guests.is_empty()
+            && state.segment.aliases.is_empty()
+            && !state.segment.has_sleeping()
+            && state.segment.bytes() <= self.little()
+            && self.ended.has_room(arena.class, most)
+    }
+
+    /// An arena that nothing uses waits for a stream: of its pool, or any. The caller holds its lock.
+    fn set_free(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
+        self.books.with_own(arena, |_| {
+            arena.leave_stream();
+            let role = match is_of_pool {
+                true => Role::Idle,
+                false if self.ended.replace(arena.class, 0, arena.address()) => Role::Spare,
+                false => return,
+            };
+            let pool = if is_of_pool { arena.pool() } else { PoolId::DEFAULT };
+            self.move_to(arena, device.streams.default(), pool);
+            arena.set_role(role);
+        });
+    }
+
+    /// A spare that nothing uses. The caller holds the ledger.
+    pub(in crate::memory) fn take_spare(
+        &self,
+        (class, segmented): (Class, bool),
+    ) -> Option<*const Arena> {
+        if segmented {
+            return None;
+        }
+        loop {
+            let spare = self.ended.take(class)? as *const Arena;
+            // SAFETY: what goes leaves the spares before.
+            let arena = unsafe { &*spare };
+            arena.set_role(Role::Serving);
+            // A thread that had it before it was unowned may have come late.
+            if arena.is_unused() {
+                return Some(spare);
+            }
+        }
+    }
+
+    /// Takes an arena without blocks and memory out of everything that leads to it; none: not now. The
+    /// caller holds its lock.
+    fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.destroy_end(self.driver);
+        self.books.with_own(arena, |books| {
+            if self.ended.walks.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            arena.leave_stream();
+            self.ended.replace(arena.class, arena.address(), 0);
+            let own = std::ptr::from_ref(arena).cast_mut();
+            for member in &books.members {
+                let none = std::ptr::null_mut();
+                let lender = &member.lender;
+                let _ = lender.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
+            }
+            arena.set_slot_bytes(0);
+            // SAFETY: the lock is held, and this is the only reference.
+            for slot in unsafe { arena.state() }.slots.take() {
+                self.virtual_memory.give_slot(&slot);
+            }
+            books.remove(arena)
+        })
+    }
+
+    /// Has all members go that are unowned and have nothing.
+    pub(in crate::memory) fn drop_ended(&self) {
+        let mut index = 0;
+        loop {
+            let found = self.books.with_members(|arenas| {
+                let all = arenas.get(index..)?.iter();
+                let at = all.map(|arena| arena.is_nobodys()).position(|is_it| is_it)?;
+                index += at + 1;
+                Some(&raw const **arenas[index - 1])
+            });
+            let Some(arena) = found else { return };
+            // SAFETY: a member, which lives as long as this thread is inside.
+            let arena = unsafe { &*arena };
+            let guard = arena.lock.guard();
+            let is_it = arena.is_nobodys() && arena.is_bare();
+            let gone = if is_it { self.take_out(arena) } else { None };
+            drop(guard);
+            if let Some(gone) = gone {
+                thread::retire(gone);
+                index -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
+//!
+//! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
+//! mapped end; two free blocks of one order (`foreign_free.rs`) are never neighbours, nor are two holes; every
+//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when
+//! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
+//! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later: when what is
+//! joined does not fit, the wilderness of a small arena included, as far as it reaches.
+
+pub mod arena_lock;
+pub(crate) mod bins;
+pub mod block;
+pub(crate) mod block_index;
+pub mod contention;
+pub(crate) mod cross_stream;
+pub(crate) mod deferred_free;
+pub(crate) mod ended;
+pub(crate) mod foreign_free;
+pub(crate) mod graph_launches;
+pub(crate) mod growth_credit;
+pub(crate) mod merge;
+pub(crate) mod poll_policy;
+pub(crate) mod quick;
+pub mod registry;
+pub(crate) mod stream_order;
+pub(crate) mod stream_uses;
+
+use super::SMALL_ARENA;
+use crate::base::error::{Error, Result};
+use crate::base::place::{try_box_at, write_fields};
+use crate::base::retired::Reclaimable;
+use crate::base::{thread, waiting};
+use crate::driver::Driver;
+use crate::driver::sys::CUevent;
+use crate::gpu::stream::Stream;
+use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::bins::{Bins, SHORT_WALK};
+use crate::memory::arena::block::{Block, Blocks, NONE, State, UNIT};
+use crate::memory::arena::block_index::Starts;
+use crate::memory::arena::deferred_free::Limbo;
+use crate::memory::arena::foreign_free::{Guests, Order};
+use crate::memory::arena::quick::Quick;
+use crate::memory::arena::stream_uses::Uses;
+use crate::memory::backing::segment::{Segment, growth_cursor};
+use crate::memory::backing::segmented::Segments;
+use crate::memory::backing::slots;
+use crate::memory::config::policy::Policy;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::pools::sleep::Backup;
+use crate::memory::stats::ledger::{Account, Class, Split};
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Where a stream keeps its arena of a class, in segments or not.
+#[inline(always)]
+pub fn place((class, segmented): (Class, bool)) -> usize {
+    class as usize + if segmented { 2 } else { 0 }
+}
+
+/// Whom an arena serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Role {
+    /// Its stream, in its pool.
+    Serving,
+    /// No stream now; the next one of its pool may have it.
+    Idle,
+    /// Nobody: the next stream that wants an arena gets it with its memory.
+    Spare,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its length.
+    pub units: u32,
+    /// Bytes that the host wants.
+    pub bytes: u64,
+    /// Does it count as oversize?
+    pub oversize: bool,
+}
+
+/// The blocks of one stream and size class.
+pub struct Arena {
+    /// Ordinal of its device.
+    pub device: i32,
+    /// First address.
+    pub base: u64,
+    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under its lock.
+    slot_bytes: AtomicU64,
+    /// [`Role`]. Changes under its lock and the ledger's.
+    role: AtomicU8,
+    /// Small or large.
+    pub class: Class,
+    /// Does its memory come in whole segments?
+    pub segmented: bool,
+    /// Its device's, which is where it is, and lives longer.
+    policy: NonNull<Policy>,
+    /// The stream in whose order its memory is used.
+    pub stream: AtomicPtr<Stream>,
+    /// The private pool that it belongs to. Changes under the ledger's lock.
+    pool: AtomicU64,
+    /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
+    counted: AtomicI64,
+    /// The arena that last served its stream with memory of another's; NULL: none ever did.
+    pub(super) lender: AtomicPtr<Arena>,
+    /// How often its stream came after another for little memory.
+    pub(super) followed: AtomicU32,
+    /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
+    /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
+    /// they should be, and keeps no reference.
+    pub lock: ArenaLock,
+    pub(super) state: UnsafeCell<ArenaState>,
+    pub(super) account: UnsafeCell<Account>,
+}
+
+// SAFETY: the cells are guarded by the locks that their comments name; the rest is atomic or fixed.
+unsafe impl Sync for Arena {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Arena {}
+
+/// What the lock guards. Nearly every call uses the first; counts lie apart as `headroom.rs` says.
+#[repr(C)]
+pub struct ArenaState {
+    pub(super) blocks: Blocks,
+    /// Where blocks start.
+    pub(super) starts: Starts,
+    pub(super) free_blocks: i64,
+    /// First block in address order.
+    pub(super) first: u32,
+    /// Last block in address order.
+    pub(super) last: u32,
+    pub(super) free_bytes: i64,
+    /// The free block at the mapped end, or none.
+    pub(super) wilderness: u32,
+    /// One past the last unit at the end that is used before an alias is (`segment/reach.rs`).
+    pub(super) reach: u32,
+    pub(super) class: Class,
+    /// Allocated and pending blocks.
+    pub(super) active_blocks: i64,
+    /// Freed blocks that other streams may still use.
+    pub(super) limbo: Limbo,
+    /// Free blocks that are not joined yet; in small arenas of mapped memory only.
+    pub(super) quick: Quick,
+    pub(super) bins: Bins,
+    /// Memory behind the addresses.
+    pub(super) segment: Segment,
+    /// Segments, where those are its memory: then it has no mappings, no bins and no wilderness, and
+    /// the counts of free blocks leave out those that are a whole segment.
+    pub(super) segments: Option<Box<Segments>>,
+    /// What blocks held when the pool fell asleep.
+    pub(super) backups: Vec<Backup>,
+    /// Other streams that use blocks.
+    pub(super) uses: Uses,
+    /// Blocks that other processes may have, and those that are lent: what stands for these is in the
+    /// lists of their streams.
+    pub(super) marked: u32,
+    /// Blocks that were lent to allocations outside of the private pool.
+    pub(super) lent: u32,
+    /// Other streams that use memory of this one.
+    pub(super) guests: Guests,
+    /// Its addresses.
+    pub(super) slots: slots::Own,
+    /// Units between its slots, below its end.
+    pub(super) gaps: u32,
+    /// The end of its stream, from when it was unowned and had no blocks.
+    pub(super) end: Option<StreamEnd>,
+}
+
+/// An event at the end of the stream of an arena that was unowned and had no blocks then: while that
+/// stream is captured it cannot be asked anew.
+#[derive(Clone, Copy)]
+pub(super) struct StreamEnd {
+    pub(super) event: CUevent,
+    stream: *const Stream,
+    pool: PoolId,
+}
+
+impl StreamEnd {
+    /// Recorded just now.
+    pub(super) fn new(arena: &Arena, stream: &Stream, event: CUevent) -> StreamEnd {
+        StreamEnd { event, stream, pool: arena.pool() }
+    }
+
+    /// Does the arena have the same stream and pool still? One that served another pool in the meantime has not.
+    pub(super) fn is_of(&self, arena: &Arena, stream: &Stream) -> bool {
+        std::ptr::eq(self.stream, stream) && self.pool == arena.pool()
+    }
+}
+
+impl Arena {
+    /// An empty arena with addresses, or units for `segments`, from `base` to `slot_bytes` above it, for
+    /// at most `memory` bytes at a time, of a device with this policy, which outlives it where it is.
+    pub fn new(
+        device: i32,
+        policy: &Policy,
+        (base, slot_bytes): (u64, u64),
+        memory: u64,
+        class: Class,
+        segments: Option<Box<Segments>>,
+    ) -> Result<Box<Reclaimable<Arena>>> {
+        // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
+        let smallest = match class {
+            Class::Small => UNIT,
+            Class::Large => SMALL_ARENA,
+        };
+        let segmented = segments.is_some();
+        let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
+        let state = |place: *mut ArenaState| {
+            let (blocks, starts) = (Blocks::new(capacity), Starts::new()?);
+            write_fields!(place, ArenaState {
+                class: class,
+                blocks: blocks,
+                quick: Quick::new(),
+                starts: starts,
+                first: NONE, last: NONE, wilderness: NONE,
+                reach: growth_cursor::ALL,
+                segment: Segment::new(),
+                segments: segments,
+                backups: Vec::new(),
+                uses: Uses::new(),
+                limbo: Limbo::new(),
+                marked: 0,
+                lent: 0,
+                guests: Guests::new(),
+                slots: slots::Own::new(),
+                gaps: 0,
+                end: None,
+                free_blocks: 0, free_bytes: 0, active_blocks: 0,
+                @ bins: Bins::write_new,
+            });
+            Ok::<_, Error>(())
+        };
+        let write = |place: *mut Arena| {
+            // SAFETY: the state's place in an arena's; a cell is as what is in it.
+            state(unsafe { (&raw mut (*place).state).cast() })?;
+            write_fields!(place, Arena {
+                device: device,
+                policy: NonNull::from(policy),
+                base: base,
+                slot_bytes: AtomicU64::new(slot_bytes),
+                role: AtomicU8::new(Role::Serving as u8),
+                class: class,
+                segmented: segmented,
+                stream: AtomicPtr::new(std::ptr::null_mut()),
+                pool: AtomicU64::new(PoolId::DEFAULT.word()),
+                counted: AtomicI64::new(0),
+                lender: AtomicPtr::new(std::ptr::null_mut()),
+                followed: AtomicU32::new(0),
+                lock: ArenaLock::new(),
+                account: UnsafeCell::new(Account::new(class)),
+                @ state: |_| (),
+            });
+            Ok(())
+        };
+        let born = thread::era();
+        // SAFETY: the place has room.
+        let write = |place| unsafe { Reclaimable::write(place, born, write) };
+        // SAFETY: all of them write all fields.
+        unsafe { try_box_at("an arena", write) }
+    }
+
+    /// The guarded state.
+    ///
+    /// # Safety
+    /// The caller holds the lock and has no other reference to the state.
+    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
+    #[inline]
+    pub(super) unsafe fn state(&self) -> &mut ArenaState {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.state.get() }
+    }
+
+    /// What its device's allocator does with requests.
+    #[inline(always)]
+    pub(super) fn policy(&self) -> &Policy {
+        // SAFETY: of the device to which the arena belongs.
+        unsafe { self.policy.as_ref() }
+    }
+
+    /// Units up to which its addresses go.
+    pub(super) fn slot_units(&self) -> u64 {
+        self.slot_bytes.load(Ordering::Relaxed) / UNIT
+    }
+
+    /// Its addresses go so far from now on; 0: it has ended. The caller holds its lock.
+    pub(super) fn set_slot_bytes(&self, bytes: u64) {
+        self.slot_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whom it serves.
+    pub(super) fn role(&self) -> Role {
+        match self.role.load(Ordering::Relaxed) {
+            0 => Role::Serving,
+            1 => Role::Idle,
+            _ => Role::Spare,
+        }
+    }
+
+    /// The caller holds the ledger.
+    pub(super) fn set_role(&self, role: Role) {
+        self.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    /// Does it wait for a stream that wants an arena?
+    pub(super) fn is_spare(&self) -> bool {
+        self.role() == Role::Spare
+    }
+
+    /// Its size class, and whether its memory comes in segments.
+    pub(crate) fn kind(&self) -> (Class, bool) {
+        (self.class, self.segmented)
+    }
+
+    /// Its pool.
+    #[inline]
+    pub fn pool(&self) -> PoolId {
+        PoolId::of_word(self.pool.load(Ordering::Relaxed))
+    }
+
+    /// Its reserved bytes as the ledger, which the caller holds, has counted them.
+    pub(super) fn counted(&self) -> i64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// The ledger counts more of them, or less.
+    pub(super) fn add_counted(&self, bytes: i64) {
+        self.counted.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives it to a stream and a pool.
+    pub(super) fn assign(&self, stream: &Stream, pool: PoolId) {
+        self.pool.store(pool.word(), Ordering::Relaxed);
+        self.set_role(Role::Serving);
+        self.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
+    }
+
+    /// Does it serve this stream?
+    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+        std::ptr::eq(self.stream.load(Ordering::Acquire), stream)
+    }
+
+    /// Can it be given to a stream and another pool? Its own is dead, nothing in it is in use, and what
+    /// it has was used in the order of that stream alone. The caller holds the ledger.
+    pub(super) fn can_serve(&self, stream: &Stream) -> bool {
+        let pool = self.pool();
+        if pool == PoolId::DEFAULT || pool.is_alive() {
+            return false;
+        }
+        // Segments may be of another source than the next pool's.
+        let keeps_memory = self.is_of(stream) && !self.segmented;
+        self.look(|state| state.is_unused() && (keeps_memory || state.reserved().0 == 0))
+    }
+
+    /// Is nothing in it in use? The caller holds the ledger.
+    pub(super) fn is_unused(&self) -> bool {
+        self.look(ArenaState::is_unused)
+    }
+
+    /// Looks at its state, which does not change meanwhile. The caller holds the ledger.
+    fn look<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
+        self.lock.hold_still();
+        // SAFETY: held still, or its holder is parked and has no reference; none is written.
+        let seen = body(unsafe { &*self.state.get() });
+        self.lock.let_go();
+        seen
+    }
+
+    /// Its stream.
+    #[inline]
+    pub fn stream(&self) -> Option<&Stream> {
+        waiting::assert_awake();
+        // SAFETY: NULL or a stream that stays as long as its arenas name it and a call may have found it.
+        unsafe { self.stream.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+impl ArenaState {
+    /// Forgets the end of its stream.
+    pub(super) fn destroy_end(&mut self, driver: &Driver) {
+        if let Some(end) = self.end.take() {
+            // SAFETY: ours, and nothing waits for it.
+            let _ = unsafe { driver.cuEventDestroy(end.event) };
+        }
+    }
+
+    /// Is no block in use, does none wait, and does no memory sleep?
+    fn is_unused(&self) -> bool {
+        self.active_blocks == 0 && self.limbo.is_empty() && !self.segment.has_sleeping()
+    }
+
+    /// Bytes of host memory that its blocks and their addresses have.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> usize {
+        self.blocks.resident() + self.starts.resident()
+    }
+
+    /// The free blocks as they count while a block is in use.
+    #[inline(always)]
+    pub(super) fn split_in_use(&self) -> Split {
+        debug_assert!(self.active_blocks > 0, "else they are not split");
+        Split { blocks: self.free_blocks, bytes: self.free_bytes }
+    }
+
+    /// The free blocks as they count now.
+    #[inline(always)]
+    pub(super) fn split(&self) -> Split {
+        // Without a branch that depends on what the program does.
+        let counts = -i64::from(self.active_blocks > 0);
+        Split { blocks: self.free_blocks & counts, bytes: self.free_bytes & counts }
+    }
+
+    /// A new block of the given range, not linked.
+    #[inline]
+    pub(super) fn new_block(&mut self, start: u32, units: u32, state: State) -> u32 {
+        self.blocks.take(Block::new(start, units, state))
+    }
+
+    /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
+    #[inline(never)]
+    pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
+        match self.allocate_at_hand(request) {
+            None => self.allocate_found(request, walk),
+            found => Ok(found),
+        }
+    }
+
+    /// Takes a block of just this length that was freed lately: it, and its first unit.
+    #[inline(always)]
+    pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
+        let (id, start) = self.take_quick(request.units)?;
+        // SAFETY: it was found there; so nobody need ask again.
+        unsafe { std::hint::assert_unchecked((id as usize) < self.blocks.indices()) };
+        self.blocks[id].hand_out(request);
+        // It is noted still where it starts: nothing else can start there.
+        self.free_bytes -= i64::from(request.units) * UNIT as i64;
+        self.free_blocks -= 1;
+        self.active_blocks += 1;
+        Some((id, start))
+    }
+
+    /// The same by a short search, for a block that is not oversize: its first unit. None if that finds
+    /// nothing, or there is no host memory.
+    #[inline(never)]
+    pub(super) fn allocate_elsewhere(&mut self, units: u32, bytes: u64) -> Option<u32> {
+        let request = Request { units, bytes, oversize: false };
+        match self.allocate_found(request, SHORT_WALK) {
+            Ok(Some((_, start))) => Some(start),
+            _ => None,
+        }
+    }
+
+    /// The same by a search.
+    #[inline(always)]
+    pub(super) fn allocate_found(
+        &mut self,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<(u32, u32)>> {
+        let Some(id) = self.allocate_by_search(request.units, walk)? else { return Ok(None) };
+        let block = &mut self.blocks[id];
+        block.hand_out(request);
+        self.active_blocks += 1;
+        Ok(Some((id, block.start)))
+    }
+
+    /// Takes the best fit, or its front.
+    #[inline(always)]
+    fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
+        self.forget_best();
+        if self.class == Class::Large {
+            self.join_resting();
+        }
+        self.blocks.prepare(2)?;
+        let mut id = self.bins.find(&self.blocks, units, walk);
+        // What small blocks have is little: their lists are worth more than room at the end. Large ones have none.
+        if id == NONE && !self.quick.is_empty() && !self.fits_at_end(units) {
+            self.quick.is_pressed = true;
+            self.join_until(units);
+            id = self.bins.find(&self.blocks, units, walk);
+        }
+        if id == NONE {
+            if !self.fits_at_end(units) {
+                return Ok(None);
+            }
+            id = self.wilderness;
+        }
+        self.prepare_start()?;
+        // From here on nothing fails.
+        if id != self.wilderness {
+            self.bins.remove(&mut self.blocks, id);
+        }
+        let Block { start, units: whole, next, .. } = self.blocks[id];
+        self.free_bytes -= i64::from(units) * UNIT as i64;
+        if whole > units {
+            let rest = self.new_block(start + units, whole - units, State::Free);
+            self.blocks[id].units = units;
+            self.blocks.link(rest, id, next);
+            if self.last == id {
+                self.last = rest;
+            }
+            if id == self.wilderness {
+                self.wilderness = rest;
+            } else {
+                self.bins.insert(&mut self.blocks, rest);
+            }
+        } else {
+            self.free_blocks -= 1;
+            if id == self.wilderness {
+                self.wilderness = NONE;
+            }
+        }
+        let block = &mut self.blocks[id];
+        block.uses = 0;
+        block.waits = 0;
+        self.note_start(id);
+        Ok(Some(id))
+    }
+
+    /// The host lets go of a block that no other stream uses, of this length and first unit: it is free at
+    /// once.
+    #[inline(always)]
+    pub(super) fn free(&mut self, id: u32, units: u32, start: u32) {
+        self.active_blocks -= 1;
+        self.release_quick(id, units, start);
+    }
+
+    /// The last stream is done with a pending block.
+    pub(super) fn free_pending(&mut self, id: u32, now: u64) {
+        self.active_blocks -= 1;
+        match self.segments {
+            None => match self.order_of(id) {
+                Order::Own => self.release_or_return(id),
+                Order::Guest(index) => self.free_of_guest(index, id),
+            },
+            Some(_) => self.release_in_segment(id, now),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Quick lists: blocks that were freed, by their exact size, not yet joined with their neighbours.
+//!
+//! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
+//! is, without a search, a join or a split. Where nothing else fits, blocks are joined, the longest first, until
+//! something does ([`ArenaState::join_until`]), so that what the lists keep apart never makes an arena grow.
+//!
+//! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
+//! large memory cost more than the time that they save. Of large blocks the one that was freed last rests: it
+//! is given out again if just its size is wanted next, and is joined before anything else is freed or searched.
+//!
+//! What lists keep apart lies elsewhere than if it were joined, and now and then needs more. So an arena that is
+//! empty begins again as it began (`segment/reach.rs`): a program that repeats itself repeats what its lists did.
+
+use super::bins::SHORT_WALK;
+use super::block::{Block, Blocks, NONE, State, UNIT};
+use crate::memory::SMALL_ARENA;
+use crate::memory::arena::ArenaState;
+use crate::memory::stats::ledger::Class;
+
+/// The longest block of a list: what small arenas have.
+const SIZES: usize = (SMALL_ARENA / UNIT) as usize;
+const WORDS: usize = SIZES / 64;
+
+/// The quick lists of an arena. What nearly every call uses comes first, and not side by side, for the reason
+/// that `headroom.rs` gives.
+#[repr(C)]
+pub struct Quick {
+    /// The large block that was freed last; [`NONE`]: it is joined.
+    resting: u32,
+    /// The block that was found to rest where a search would have found a place for it, when nothing was
+    /// joined or searched since: it comes and goes.
+    best: u32,
+    /// Where the resting block starts. Known from its address as it is freed, so that who allocates it
+    /// next need not wait until the block was found, and where it starts was read.
+    resting_start: u32,
+    /// Had some to be joined for want of memory since the arena was last empty?
+    pub(in crate::memory) is_pressed: bool,
+    /// Bits of the lists that may have blocks.
+    used: [u64; WORDS],
+    /// Newest block of each list, by its length less one.
+    heads: [u32; SIZES],
+}
+
+/// The list of a length; of one that is too long, none that there is.
+#[inline(always)]
+fn list_of(units: u32) -> usize {
+    units.wrapping_sub(1) as usize
+}
+
+impl Quick {
+    /// Empty lists.
+    pub fn new() -> Quick {
+        Quick {
+            resting: NONE,
+            best: NONE,
+            resting_start: 0,
+            is_pressed: false,
+            used: [0; WORDS],
+            heads: [NONE; SIZES],
+        }
+    }
+
+    /// Is there certainly no block?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        !self.has_lists() && self.resting == NONE
+    }
+
+    /// May there be blocks in lists?
+    #[inline]
+    pub fn has_lists(&self) -> bool {
+        self.used.iter().fold(0, |all, bits| all | bits) != 0
+    }
+
+    /// Adds a block of this length; false: it is too long for a list.
+    #[inline(always)]
+    pub fn push(&mut self, blocks: &mut Blocks, id: u32, units: u32) -> bool {
+        let list = list_of(units);
+        let Some(newest) = self.heads.get_mut(list) else { return false };
+        let head = std::mem::replace(newest, id);
+        self.used[list / 64] |= 1 << (list % 64);
+        let next_but_one = blocks.get(head).map_or(NONE, |block| block.bin_next);
+        let block = &mut blocks[id];
+        block.bin_next = head;
+        block.bin_previous = next_but_one;
+        block.state = State::Quick;
+        true
+    }
+
+    /// Takes the newest block of a length.
+    #[inline(always)]
+    pub fn pop(&mut self, blocks: &mut Blocks, units: u32) -> Option<u32> {
+        let newest = self.heads.get_mut(list_of(units))?;
+        let head = *newest;
+        if head == NONE {
+            return None;
+        }
+        let block = blocks.get_mut(head)?;
+        *newest = block.bin_next;
+        // Another thread may have freed these: what is wanted after the next comes meanwhile.
+        let later = block.bin_previous;
+        block.bin_next = later;
+        blocks.fetch(later);
+        Some(head)
+    }
+
+    /// Takes the newest of the longest blocks.
+    fn pop_longest(&mut self, blocks: &Blocks) -> u32 {
+        debug_assert!(self.resting == NONE, "it is in no list");
+        for (word, bits) in self.used.iter_mut().enumerate().rev() {
+            while *bits != 0 {
+                let bit = bits.ilog2();
+                let newest = &mut self.heads[word * 64 + bit as usize];
+                let id = *newest;
+                if id != NONE {
+                    *newest = blocks[id].bin_next;
+                    return id;
+                }
+                *bits &= !(1 << bit);
+            }
+        }
+        NONE
+    }
+
+    /// Is a block in the list of its size?
+    #[cfg(test)]
+    pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
+        if id == self.resting {
+            return true;
+        }
+        let list = list_of(blocks[id].units);
+        let Some(head) = self.heads.get(list) else { return false };
+        let mut next = *head;
+        while next != NONE && next != id {
+            next = blocks[next].bin_next;
+        }
+        next == id && self.used[list / 64] >> (list % 64) & 1 == 1
+    }
+}
+
+impl ArenaState {
+    /// Joins the blocks of the quick lists with their free neighbours.
+    #[inline]
+    pub(in crate::memory) fn join_quick(&mut self) {
+        if !self.quick.is_empty() {
+            self.join_until(u32::MAX);
+        }
+    }
+
+    /// The same until a block of so many units is free. The longest come first: they make the longest ones, so
+    /// that few are joined.
+    #[inline(never)]
+    pub(in crate::memory) fn join_until(&mut self, units: u32) {
+        self.join_resting();
+        loop {
+            let id = self.quick.pop_longest(&self.blocks);
+            if id == NONE {
+                return;
+            }
+            let joined = self.join(id);
+            let fits = match joined == self.wilderness {
+                true => self.fits_at_end(units),
+                false => self.blocks[joined].units >= units,
+            };
+            if fits {
+                return;
+            }
+        }
+    }
+
+    /// Joins the block that was freed last.
+    #[inline]
+    pub(in crate::memory) fn join_resting(&mut self) {
+        let id = std::mem::replace(&mut self.quick.resting, NONE);
+        if id != NONE {
+            self.join(id);
+        }
+    }
+
+    /// Joins a block with its free neighbours, to this one.
+    fn join(&mut self, id: u32) -> u32 {
+        self.forget_start(id);
+        // Counted as free already, which `release` does.
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        self.release(id)
+    }
+
+    /// Takes a block that just has this length, the one that was freed last or another one of a list: it,
+    /// and its first unit.
+    #[inline(always)]
+    pub(in crate::memory) fn take_quick(&mut self, units: u32) -> Option<(u32, u32)> {
+        let id = self.quick.resting;
+        // The block of index 0 has no length.
+        if self.blocks.get(id).is_none_or(|block| block.units != units) {
+            // Where there are none, their lines stay where they are.
+            let listed =
+                if self.quick.has_lists() { self.quick.pop(&mut self.blocks, units) } else { None };
+            return Some((listed?, self.blocks.get(listed?)?.start));
+        }
+        if self.class == Class::Large && id != self.quick.best {
+            if !self.is_best_fit(id) {
+                return None;
+            }
+            self.quick.best = id;
+        }
+        debug_assert!(self.quick.resting_start == self.blocks[id].start, "it stays where it is");
+        self.quick.resting = NONE;
+        Some((id, self.quick.resting_start))
+    }
+
+    /// A block is freed where another thread allocated it: those that came with it may follow.
+    #[inline(always)]
+    pub(in crate::memory) fn fetch_next(&self, id: u32) {
+        self.blocks.fetch(self.blocks[id].bin_next);
+    }
+
+    /// Free memory is about to change.
+    #[inline(always)]
+    pub(in crate::memory) fn forget_best(&mut self) {
+        self.quick.best = NONE;
+    }
+
+    /// Would a search have found the place of this resting block, had it been joined?
+    #[inline(never)]
+    fn is_best_fit(&self, id: u32) -> bool {
+        let Block { units, start, previous, next, .. } = self.blocks[id];
+        let is_free = |id: u32| id != NONE && self.blocks[id].state == State::Free;
+        if is_free(previous) || is_free(next) && next != self.wilderness {
+            return false;
+        }
+        let other = self.bins.find(&self.blocks, units, SHORT_WALK);
+        // At the end nothing is best but what alone fits.
+        let is_worse = || {
+            next != self.wilderness
+                && (self.blocks[other].units, self.blocks[other].start) > (units, start)
+        };
+        other == NONE || is_worse()
+    }
+
+    /// Makes a block free: it rests, and what rested before goes to the quick list of its size if it is small.
+    #[inline(always)]
+    pub(in crate::memory) fn release_quick(&mut self, id: u32, units: u32, start: u32) {
+        let before = std::mem::replace(&mut self.quick.resting, id);
+        self.quick.resting_start = start;
+        self.blocks[id].state = State::Quick;
+        self.free_blocks += 1;
+        self.free_bytes += i64::from(units) * UNIT as i64;
+        if before != NONE {
+            self.put_away(before);
+        }
+    }
+
+    /// An arena of small blocks in which nothing is in use joins all of them, this one too, unless there was
+    /// always room beside them. A pass of a program that began with what the one before had left apart
+    /// would now and then need more than that.
+    #[cold]
+    fn begin_anew(&mut self, id: u32) {
+        self.quick.is_pressed = false;
+        self.join(id);
+        self.join_quick();
+    }
+
+    #[inline]
+    fn put_away(&mut self, id: u32) {
+        if self.class == Class::Large {
+            self.join(id);
+        } else if self.active_blocks == 0 && self.quick.is_pressed {
+            self.begin_anew(id);
+        } else {
+            let units = self.blocks[id].units;
+            if !self.quick.push(&mut self.blocks, id, units) {
+                self.join(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks_of(sizes: &[u32]) -> (Blocks, Vec<u32>) {
+        let mut blocks = Blocks::new(1000);
+        blocks.prepare(sizes.len() as u32).unwrap();
+        let take = |units: &u32| blocks.take(Block::new(0, *units, State::Quick));
+        let ids = sizes.iter().map(take).collect();
+        (blocks, ids)
+    }
+
+    fn push(quick: &mut Quick, blocks: &mut Blocks, id: u32) -> bool {
+        let units = blocks[id].units;
+        quick.push(blocks, id, units)
+    }
+
+    fn pop(quick: &mut Quick, blocks: &mut Blocks, units: u32) -> u32 {
+        quick.pop(blocks, units).unwrap_or(NONE)
+    }
+
+    #[test]
+    fn the_newest_of_a_size_comes_first() {
+        let (mut blocks, ids) = blocks_of(&[7, 9, 7]);
+        let mut quick = Quick::new();
+        for id in &ids {
+            assert!(push(&mut quick, &mut blocks, *id));
+            assert!(quick.contains(&blocks, *id));
+        }
+        assert_eq!(pop(&mut quick, &mut blocks, 7), ids[2]);
+        assert!(!quick.contains(&blocks, ids[2]));
+        assert_eq!(pop(&mut quick, &mut blocks, 7), ids[0]);
+        assert_eq!(pop(&mut quick, &mut blocks, 7), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, 8), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, 9), ids[1]);
+    }
+
+    #[test]
+    fn a_block_that_is_too_long_is_in_no_list() {
+        let longest = (SMALL_ARENA / UNIT) as u32;
+        let (mut blocks, ids) = blocks_of(&[longest, longest + 1]);
+        let mut quick = Quick::new();
+        assert!(push(&mut quick, &mut blocks, ids[0]));
+        assert!(!push(&mut quick, &mut blocks, ids[1]));
+        assert_eq!(pop(&mut quick, &mut blocks, longest + 1), NONE);
+        assert_eq!(pop(&mut quick, &mut blocks, longest), ids[0]);
+    }
+
+    #[test]
+    fn the_longest_come_first_however_often_lists_were_used() {
+        let sizes: Vec<u32> = (1..60).chain(40..129).collect();
+        let (mut blocks, ids) = blocks_of(&sizes);
+        let mut quick = Quick::new();
+        for _ in 0..3 {
+            let mut kept = Vec::new();
+            for id in &ids {
+                assert!(push(&mut quick, &mut blocks, *id));
+                let units = blocks[*id].units;
+                if units % 3 == 0 {
+                    assert_eq!(pop(&mut quick, &mut blocks, units), *id);
+                } else {
+                    kept.push(units);
+                }
+            }
+            kept.sort_by_key(|units| std::cmp::Reverse(*units));
+            for units in kept {
+                assert!(!quick.is_empty());
+                let id = quick.pop_longest(&blocks);
+                assert_eq!(blocks[id].units, units);
+            }
+            assert_eq!(quick.pop_longest(&blocks), NONE);
+            assert!(quick.is_empty());
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which streams come after which: what a stream may use of another's arena, and having it wait for the
+//! others where it may not yet. The waits are on the device; the host waits for nothing.
+
+use crate::base::error::Result;
+use crate::gpu::device::Device;
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::Stream;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::{Arena, ArenaState, Request};
+use crate::memory::backing::segment::growth_cursor;
+use crate::runtime::Runtime;
+use std::sync::atomic::Ordering;
+
+/// Who asks for memory.
+#[derive(Clone, Copy)]
+pub(in crate::memory) struct Asking<'a> {
+    pub runtime: &'a Runtime,
+    pub device: &'a Device,
+    /// Its own arena.
+    pub arena: &'a Arena,
+    pub stream: &'a Stream,
+    pub request: Request,
+}
+
+impl DeviceMemory {
+    /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
+    /// the stream cannot be its guest. The caller holds the arena's lock.
+    pub(in crate::memory) fn order_in(&self, asking: Asking, other: &Arena) -> Option<Order> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { other.state() };
+        if state.free_bytes == 0 && state.guests.is_empty() {
+            return None;
+        }
+        if !state.quick.is_empty() {
+            self.join_quick(other);
+        }
+        if std::ptr::eq(other, asking.arena) {
+            return Some(Order::Own);
+        }
+        // SAFETY: as above.
+        let ArenaState { guests, reach, .. } = unsafe { other.state() };
+        *reach = growth_cursor::ALL;
+        guests.welcome(asking.stream).ok().map(Order::Guest)
+    }
+
+    /// The orders of an arena after which the asking stream comes as it is; with `ask` those too whose
+    /// streams have nothing left to do. The caller holds the arena's lock.
+    pub(in crate::memory) fn known(
+        &self,
+        asking: Asking,
+        other: &Arena,
+        to: Order,
+        ask: bool,
+    ) -> u64 {
+        let mut known = to.bit();
+        let freed = freed_ever(other);
+        let mut next = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let state = unsafe { other.state() };
+            let Some((order, following)) = state.next_order(next) else { break };
+            next = following;
+            if state.comes_after(to, order, freed)
+                || ask && self.come_after(asking, other, order.bit(), to, false)
+            {
+                known |= order.bit();
+            }
+        }
+        known
+    }
+
+    /// Has the asking stream come after these orders of an arena; false: after not all of them. What
+    /// cannot be asked, or is captured, is left alone. The caller holds the arena's lock.
+    pub(in crate::memory) fn come_after(
+        &self,
+        asking: Asking,
+        other: &Arena,
+        orders: u64,
+        to: Order,
+        may_wait: bool,
+    ) -> bool {
+        let freed = freed_ever(other);
+        let mut next = 0;
+        loop {
+            // SAFETY: the caller holds the lock, and this is the only reference.
+            let state = unsafe { other.state() };
+            let Some((order, following)) = state.next_order(next) else { break };
+            next = following;
+            if orders & order.bit() == 0 || state.comes_after(to, order, freed) {
+                continue;
+            }
+            let from = match order {
+                Order::Own => other.stream(),
+                Order::Guest(index) => state.guests.stream(index),
+            };
+            let Some(from) = from else { return false };
+            if !self.follow(asking, other, from, may_wait).unwrap_or(false) {
+                return false;
+            }
+            // SAFETY: as above.
+            unsafe { other.state() }.note_order(order, to, freed);
+        }
+        true
+    }
+
+    /// Has the asking stream come after what another holds: by a wait, if it may, or because that one has
+    /// nothing left to do; false: it does not.
+    fn follow(&self, asking: Asking, other: &Arena, from: &Stream, may_wait: bool) -> Result<bool> {
+        let Asking { runtime, device, stream, .. } = asking;
+        let Standing::Alive(_named) = from.standing() else {
+            // What stands for it is asked; nobody waits for it.
+            return self.is_over(runtime, other, from, false);
+        };
+        if from.is_per_thread() {
+            return Ok(false);
+        }
+        if !may_wait {
+            let is_done = from.unless_captured(runtime, || from.query(runtime))?;
+            return Ok(is_done.unwrap_or(false));
+        }
+        let event = device.events.take_untimed(device)?;
+        let recorded = from.unless_captured(runtime, || from.record(runtime, event));
+        let waited = match recorded {
+            Ok(Some(())) => stream.wait_beside_captures(runtime, event),
+            other => other.map(|_| false),
+        };
+        device.events.give_untimed(event);
+        if !waited? {
+            return Ok(false);
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+}
+
+/// Blocks of an arena that ever became free. The caller holds its lock.
+fn freed_ever(arena: &Arena) -> u64 {
+    // SAFETY: the caller holds the lock and is not parked.
+    unsafe { arena.account() }.freed_ever()
+}

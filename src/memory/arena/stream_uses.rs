@@ -1,0 +1,238 @@
+//! Who uses live blocks, and in which batch of `deferred_free.rs` freed ones stand: lists in one array.
+
+use crate::base::error::{Error, Result};
+use crate::gpu::external_registry::Marker;
+use crate::gpu::stream::Stream;
+use crate::gpu::waits::Stamp;
+use crate::memory::arena::deferred_free::{Batch, Limbo};
+use crate::memory::exported;
+
+/// Streams of blocks that follow another.
+pub(in crate::memory) const FEW: usize = 4;
+pub(in crate::memory) type Followed = [*const Stream; FEW];
+
+/// A block that one stream uses: in the list of the block while that lives, then in the stream's
+/// batch.
+#[derive(Clone, Copy)]
+struct Use {
+    stream: *const Stream,
+    block: u32,
+    next: u32,
+}
+
+pub(in crate::memory) const NO_ROOM: Error = Error::OutOfHostMemory("a block's streams");
+
+/// Who uses blocks, as lists in one array. What ends a list is no place in it: 0, or in a live block
+/// what says whose it is. What is freed goes from list to list, so that freeing needs no memory.
+pub struct Uses {
+    nodes: Vec<Use>,
+    vacant: u32,
+}
+
+// SAFETY: streams are shared by all threads and outlive the arenas.
+unsafe impl Send for Uses {}
+
+impl Uses {
+    pub(in crate::memory) fn new() -> Uses {
+        Uses { nodes: Vec::new(), vacant: 0 }
+    }
+
+    /// Makes sure that one more can be added.
+    pub(in crate::memory) fn prepare(&mut self) -> Result<()> {
+        match self.vacant {
+            0 => self.nodes.try_reserve(1).map_err(|_| NO_ROOM),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a stream to the list `head` of a block, once, and gives the new head.
+    #[inline]
+    pub(in crate::memory) fn add(
+        &mut self,
+        head: u32,
+        block: u32,
+        stream: *const Stream,
+    ) -> Result<u32> {
+        match self.end_without(head, stream) {
+            Some(_) => self.push(head, block, stream).ok_or(NO_ROOM),
+            None => Ok(head),
+        }
+    }
+
+    /// What a list ends with; none if the stream is in it.
+    #[inline(always)]
+    pub(in crate::memory) fn end_without(&self, head: u32, stream: *const Stream) -> Option<u32> {
+        let mut next = head;
+        while let Some(node) = self.nodes.get((next as usize).wrapping_sub(1)) {
+            if std::ptr::eq(node.stream, stream) {
+                return None;
+            }
+            next = node.next;
+        }
+        Some(next)
+    }
+
+    /// Adds a stream to the front of a list; none: there is no host memory.
+    #[inline(always)]
+    pub(in crate::memory) fn push(
+        &mut self,
+        head: u32,
+        block: u32,
+        stream: *const Stream,
+    ) -> Option<u32> {
+        let node = Use { stream, block, next: head };
+        let index = self.vacant;
+        let Some(slot) = self.nodes.get_mut((index as usize).wrapping_sub(1)) else {
+            return self.push_new(node);
+        };
+        self.vacant = slot.next;
+        // Word by word, as whoever reads it does: a processor waits for what was written in parts and is read
+        // as a whole, and a compiler moves a whole one by way of memory.
+        (slot.stream, slot.block, slot.next) = (node.stream, node.block, node.next);
+        Some(index)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_new(&mut self, node: Use) -> Option<u32> {
+        self.nodes.try_reserve(1).ok()?;
+        self.nodes.push(node);
+        Some(self.nodes.len() as u32)
+    }
+
+    #[inline]
+    fn node(&self, index: u32) -> Option<Use> {
+        self.nodes.get((index as usize).wrapping_sub(1)).copied()
+    }
+
+    fn set_next(&mut self, index: u32, next: u32) {
+        if let Some(node) = self.nodes.get_mut((index as usize).wrapping_sub(1)) {
+            node.next = next;
+        }
+    }
+
+    /// Is this stream in a list?
+    pub(in crate::memory) fn lists(&self, head: u32, stream: *const Stream) -> bool {
+        let mut next = head;
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, stream) {
+                return true;
+            }
+            next = node.next;
+        }
+        false
+    }
+
+    /// Takes a stream out of a list, and gives the new head.
+    pub(in crate::memory) fn remove(&mut self, head: u32, stream: *const Stream) -> u32 {
+        let (mut before, mut next) = (0, head);
+        while let Some(node) = self.node(next) {
+            if std::ptr::eq(node.stream, stream) {
+                self.set_next(before, node.next);
+                self.set_next(next, self.vacant);
+                self.vacant = next;
+                return if before == 0 { node.next } else { head };
+            }
+            (before, next) = (next, node.next);
+        }
+        head
+    }
+
+    /// Is there a stream in a list?
+    #[inline]
+    pub(in crate::memory) fn has(&self, head: u32) -> bool {
+        self.node(head).is_some()
+    }
+
+    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
+    /// those are, and what is left of the list: those for which there was no host memory, or its end.
+    #[inline]
+    pub(in crate::memory) fn line_up(
+        &mut self,
+        limbo: &mut Limbo,
+        stamp: Stamp,
+        head: u32,
+    ) -> (u16, u32) {
+        let (mut waits, mut next) = (0, head);
+        while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
+            let Some(batch) = limbo.open_batch(node.stream, stamp) else { break };
+            let after = std::mem::replace(&mut node.next, 0);
+            let last = std::mem::replace(&mut batch.last, next);
+            if last == 0 {
+                batch.first = next;
+            } else {
+                self.set_next(last, next);
+            }
+            waits += 1;
+            next = after;
+        }
+        (waits, next)
+    }
+
+    /// Takes the block that has waited longest out of a batch.
+    #[inline]
+    pub(in crate::memory) fn pop(&mut self, batch: &mut Batch) -> Option<u32> {
+        let index = batch.first;
+        let node = self.nodes.get_mut((index as usize).wrapping_sub(1))?;
+        batch.first = std::mem::replace(&mut node.next, self.vacant);
+        self.vacant = index;
+        Some(node.block)
+    }
+
+    /// The streams of a list, if they are few.
+    pub(in crate::memory) fn few(&self, head: u32) -> Option<Followed> {
+        let (mut streams, mut next) = ([std::ptr::null(); FEW], head);
+        for place in &mut streams {
+            let Some(node) = self.node(next) else { break };
+            (*place, next) = (node.stream, node.next);
+        }
+        (!self.has(next)).then_some(streams)
+    }
+
+    /// Makes a list vacant if these are its streams, in this order: gives what it ended with.
+    #[inline(always)]
+    pub(in crate::memory) fn give_back(&mut self, head: u32, streams: &Followed) -> Option<u32> {
+        let (mut last, mut next) = (0, head);
+        for stream in streams {
+            let Some(node) = self.nodes.get((next as usize).wrapping_sub(1)) else {
+                if stream.is_null() {
+                    break;
+                } else {
+                    return None;
+                };
+            };
+            if !std::ptr::eq(node.stream, *stream) {
+                return None;
+            }
+            (last, next) = (next as usize, node.next);
+        }
+        if self.has(next) {
+            return None;
+        }
+        self.nodes.get_mut(last.wrapping_sub(1))?.next = self.vacant;
+        self.vacant = head;
+        Some(next)
+    }
+
+    /// Marks the streams that are in lists.
+    pub(in crate::memory) fn mark_streams(&mut self, marker: Marker) {
+        let mut next = self.vacant;
+        while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
+            node.stream = std::ptr::null();
+            next = node.next;
+        }
+        let streams = self.nodes.iter().map(|node| node.stream);
+        streams
+            .filter(|stream| exported::is_stream(*stream))
+            .for_each(|stream| marker.mark(stream));
+    }
+
+    /// What a list ends with.
+    pub(in crate::memory) fn end(&self, head: u32) -> u32 {
+        let mut next = head;
+        while let Some(node) = (next as usize).checked_sub(1).and_then(|at| self.nodes.get(at)) {
+            next = node.next;
+        }
+        next
+    }
+}

@@ -1,0 +1,405 @@
+//! The driver's memory pools as a backend: cudaMallocAsync by PyTorch's name. The driver reuses memory in
+//! the order of streams, keeps it, and counts it; we know who holds what, and which streams use it.
+//!
+//! **Captures.** Memory that is allocated on a captured stream is its graph's, and is freed into the
+//! graph. What was allocated elsewhere and is freed while a stream that uses it is captured waits until
+//! the capture is over: freed now, it would be part of a graph that may run many times.
+
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::log::{self, Level};
+use crate::base::once::Once;
+use crate::base::rank::Rank;
+use crate::driver::Driver;
+use crate::driver::sys::{CUdevice_attribute, CUevent, CUmemPool_attribute, CUmemoryPool};
+use crate::gpu::device::{Device, MAX_DEVICES};
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::memory::backing::uncached::{Block, Origin};
+use crate::memory::fallback::reclaim::ordering_stream;
+use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Statistics};
+use crate::memory::{DeviceMemory, Relaxed};
+use crate::runtime::Runtime;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use CUmemPool_attribute as Attribute;
+
+/// What PyTorch sets: memory is kept, and reused in every way that the driver knows.
+const SETTINGS: [(Attribute, u64); 4] = [
+    (Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1),
+    (Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 1),
+    (Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1),
+    (Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX),
+];
+
+/// A pool that is set up.
+struct Ready {
+    pool: usize,
+    /// The settings that it had.
+    before: [u64; SETTINGS.len()],
+}
+
+/// The default pool of a device.
+pub(in crate::memory) struct DriverPool {
+    driver: &'static Driver,
+    ready: Once<Ready>,
+    /// Blocks that go when a capture is over; there is room for all that live.
+    postponed: Mutex<Vec<(u64, Block)>>,
+    postponed_count: AtomicUsize,
+    live: AtomicUsize,
+    /// Was it said that frees are postponed?
+    has_warned: AtomicBool,
+}
+
+impl DriverPool {
+    pub fn new(driver: &'static Driver) -> DriverPool {
+        DriverPool {
+            driver,
+            ready: Once::new(Rank::ONCE),
+            postponed: Mutex::new(Rank::LEAF, Vec::new()),
+            postponed_count: AtomicUsize::new(0),
+            live: AtomicUsize::new(0),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
+    /// An attribute; those of reuse are ints, which the rest of the word leaves 0.
+    fn get(&self, pool: usize, attribute: Attribute) -> Result<u64> {
+        let mut value = 0u64;
+        let to = (&raw mut value).cast::<c_void>();
+        // SAFETY: the pool exists, and no attribute is longer than this.
+        unsafe { self.driver.cuMemPoolGetAttribute(pool as CUmemoryPool, attribute, to) }?;
+        Ok(value)
+    }
+
+    fn set(&self, pool: usize, attribute: Attribute, value: u64) -> Result<()> {
+        let mut value = value;
+        let from = (&raw mut value).cast::<c_void>();
+        // SAFETY: as in `get`.
+        unsafe { self.driver.cuMemPoolSetAttribute(pool as CUmemoryPool, attribute, from) }?;
+        Ok(())
+    }
+
+    /// Sets the pool up at the first use; the device's context is current.
+    fn ready(&self, device: &Device, peers: u64) -> Result<&Ready> {
+        self.ready.get_or_try_init(|| {
+            let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+            if device.attribute_or(supported, 0)? == 0 {
+                return Err(Error::NotSupported {
+                    what: "backend:cudaMallocAsync (cuMemAllocAsync)",
+                    by: "device",
+                });
+            }
+            let mut pool = std::ptr::null_mut();
+            // SAFETY: `pool` is writable, the device exists.
+            unsafe { self.driver.cuDeviceGetDefaultMemPool(&mut pool, device.handle()) }?;
+            let pool = pool as usize;
+            let mut before = [0; SETTINGS.len()];
+            for ((attribute, _), before) in SETTINGS.iter().zip(&mut before) {
+                *before = self.get(pool, *attribute)?;
+            }
+            let set_up = || {
+                SETTINGS.iter().try_for_each(|(attribute, to)| self.set(pool, *attribute, *to))?;
+                (0..MAX_DEVICES as i32)
+                    .filter(|peer| peers >> peer & 1 == 1)
+                    .try_for_each(|peer| self.grant(pool, device, peer))
+            };
+            set_up().inspect_err(|_| self.restore(pool, &before))?;
+            Ok(Ready { pool, before })
+        })
+    }
+
+    fn restore(&self, pool: usize, before: &[u64; SETTINGS.len()]) {
+        for ((attribute, _), before) in SETTINGS.iter().zip(before) {
+            let _ = self.set(pool, *attribute, *before);
+        }
+    }
+
+    fn grant(&self, pool: usize, device: &Device, peer: i32) -> Result<()> {
+        let access = device.memory.virtual_memory.access(peer);
+        // SAFETY: the pool exists, one description is passed.
+        unsafe { self.driver.cuMemPoolSetAccess(pool as CUmemoryPool, &access, 1) }?;
+        Ok(())
+    }
+
+    /// Gives a peer access to all of it, where it is set up.
+    pub fn allow_peer(&self, device: &Device, peer: i32) -> Result<()> {
+        self.ready.get().map_or(Ok(()), |ready| self.grant(ready.pool, device, peer))
+    }
+
+    /// Gives unused memory back to the driver; what is freed and not yet seen to be over stays.
+    fn trim(&self) -> Result<()> {
+        let Some(ready) = self.ready.get() else { return Ok(()) };
+        // SAFETY: the pool exists.
+        unsafe { self.driver.cuMemPoolTrimTo(ready.pool as CUmemoryPool, 0) }?;
+        Ok(())
+    }
+
+    /// What the driver counts, which is all that PyTorch tells of this backend.
+    pub fn count(&self, all: &mut Statistics) -> Result<()> {
+        let Some(ready) = self.ready.get() else { return Ok(()) };
+        let get = |attribute| self.get(ready.pool, attribute).map(|value| value as i64);
+        let used = get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        let used_peak = get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
+        let reserved = get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let reserved_peak = get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+        for lane in [ALLOCATED_BYTES, ACTIVE_BYTES] {
+            all.lanes[lane][ALL].current = used;
+            all.lanes[lane][ALL].peak = used_peak;
+        }
+        all.reserved_bytes[ALL].current = reserved;
+        all.reserved_bytes[ALL].peak = reserved_peak;
+        Ok(())
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&self) -> Result<()> {
+        let Some(ready) = self.ready.get() else { return Ok(()) };
+        self.set(ready.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
+        self.set(ready.pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+    }
+
+    /// One block more, for which there is room to be put aside: freeing wants no memory.
+    fn expect_one(&self) -> Result<()> {
+        let live = self.live.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut postponed = self.postponed.lock();
+        let missing = live.saturating_sub(postponed.len());
+        let no_memory = |_| Error::OutOfHostMemory("what is freed after a capture");
+        postponed.try_reserve(missing).map_err(no_memory).inspect_err(|_| self.one_less())
+    }
+
+    fn one_less(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Puts a block aside until a capture is over.
+    fn put_aside(&self, address: u64, block: Block) {
+        let mut postponed = self.postponed.lock();
+        postponed.push((address, block));
+        self.postponed_count.store(postponed.len(), Ordering::Relaxed);
+        drop(postponed);
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "tcuda_free was called on an uncaptured allocation during graph capture \
+                     (address = {address:#x}); it is freed after the capture. If the graph uses it, \
+                     freeing it is an error."
+                ),
+            );
+        }
+    }
+
+    /// How many blocks are put aside.
+    fn postponed(&self) -> usize {
+        self.postponed_count.load(Ordering::Relaxed)
+    }
+
+    /// Takes the one that was put aside first; its place stays.
+    fn take_postponed(&self) -> Option<(u64, Block)> {
+        let mut postponed = self.postponed.lock();
+        let first = (!postponed.is_empty()).then(|| postponed.remove(0));
+        self.postponed_count.store(postponed.len(), Ordering::Relaxed);
+        first
+    }
+
+    /// Gives everything back, and the pool its settings, at the end: the context is current.
+    pub fn close(&self) {
+        let Some(ready) = self.ready.get() else { return };
+        while let Some((address, _)) = self.take_postponed() {
+            // SAFETY: ours, and nobody uses it any more.
+            let _ = unsafe { self.driver.cuMemFree(address) };
+        }
+        self.restore(ready.pool, &ready.before);
+        let _ = self.trim();
+    }
+}
+
+/// Is a stream that uses an uncaptured block being captured?
+fn must_wait(runtime: &Runtime, block: &Block) -> Result<bool> {
+    if matches!(block.origin, Origin::DriverPool { captured: true }) {
+        return Ok(false);
+    }
+    for stream in std::iter::once(block.stream()).chain(block.uses()) {
+        if let Standing::Alive(_named) = stream.standing()
+            && ordering(runtime, stream)?.is_capturing(runtime)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn ordering<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Result<&'a Stream> {
+    Ok(ordering_stream(runtime.device(stream.device())?, stream))
+}
+
+/// Makes a stream wait for what another holds now, or held at its end.
+fn wait_for_end(runtime: &Runtime, waiter: &Stream, stream: &Stream) -> Result<()> {
+    match stream.standing() {
+        Standing::Alive(_named) => waiter.wait_stream(runtime, ordering(runtime, stream)?),
+        Standing::Gone(None) => Ok(()),
+        Standing::Gone(Some(event)) => waiter.wait(runtime, event as CUevent),
+        Standing::Lost => {
+            runtime.device(stream.device())?.synchronize()?;
+            stream.has_ended();
+            Ok(())
+        }
+    }
+}
+
+impl DeviceMemory {
+    /// Allocates from the pool, and says whether that is part of a capture.
+    pub(in crate::memory) fn allocate_in_pool(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<(u64, bool)> {
+        self.free_postponed(runtime, device);
+        let _context = device.enter()?;
+        let ready = self.pool.ready(device, self.virtual_memory.peers())?;
+        let captured = stream.is_capturing(runtime)?;
+        self.pool.expect_one()?;
+        let (pool, mut address) = (ready.pool as CUmemoryPool, 0);
+        // SAFETY: `address` is writable, the pool exists, the stream is alive.
+        let given = unsafe {
+            self.driver.cuMemAllocFromPoolAsync(&mut address, bytes as usize, pool, stream.native())
+        };
+        given.inspect_err(|_| self.pool.one_less())?;
+        Ok((address, captured))
+    }
+
+    /// Frees a block in the order of all streams that use it.
+    pub(in crate::memory) fn free_in_pool(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: &Block,
+    ) -> Result<()> {
+        let _context = device.enter()?;
+        let own = block.stream();
+        if matches!(block.origin, Origin::DriverPool { captured: true }) {
+            if own.is_capturing(runtime)? {
+                // All of them are part of the capture: the one stream that must join it again does.
+                for stream in block.uses() {
+                    if stream.is_capturing(runtime)? {
+                        own.wait_stream(runtime, stream)?;
+                    }
+                }
+                return self.free_async(address, own);
+            }
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "Attempting uncaptured free of a captured allocation with address {address:#x}: \
+                     what later launches of its graph put there can no longer be read"
+                ),
+            );
+        }
+        if block.uses().next().is_none()
+            && !own.is_per_thread()
+            && let Standing::Alive(_named) = own.standing()
+        {
+            return self.free_async(address, own);
+        }
+        match self.free_after_all(runtime, device, address, block) {
+            // Freeing wants no memory: the host waits instead.
+            Err(Error::OutOfHostMemory(_)) => {
+                let _needed = sync_debug::needed();
+                for stream in std::iter::once(own).chain(block.uses()) {
+                    runtime.device(stream.device())?.synchronize()?;
+                }
+                // SAFETY: from the pool, taken out of the table, and nobody uses it any more.
+                unsafe { self.driver.cuMemFree(address) }?;
+                self.pool.one_less();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// On a stream of its own, which comes after all that use it, so that none waits for another.
+    fn free_after_all(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: &Block,
+    ) -> Result<()> {
+        let unifying = device.streams.unifying(device)?;
+        for stream in std::iter::once(block.stream()).chain(block.uses()) {
+            wait_for_end(runtime, unifying, stream)?;
+        }
+        self.free_async(address, unifying)
+    }
+
+    fn free_async(&self, address: u64, stream: &Stream) -> Result<()> {
+        // SAFETY: from the pool, taken out of the table; the stream is alive.
+        unsafe { self.driver.cuMemFreeAsync(address, stream.native()) }?;
+        self.pool.one_less();
+        Ok(())
+    }
+
+    /// Puts a block aside whose streams are captured; gives back what can go now.
+    #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
+    pub(in crate::memory) fn postpone(
+        &self,
+        runtime: &Runtime,
+        address: u64,
+        block: Block,
+    ) -> Result<Option<Block>, (Error, Block)> {
+        if !matches!(block.origin, Origin::DriverPool { .. }) {
+            return Ok(Some(block));
+        }
+        let _relaxed = Relaxed::enter(self.driver);
+        match must_wait(runtime, &block) {
+            Ok(false) => Ok(Some(block)),
+            Ok(true) => {
+                self.pool.put_aside(address, block);
+                Ok(None)
+            }
+            Err(error) => Err((error, block)),
+        }
+    }
+
+    /// Frees blocks whose captures are over. What cannot be freed now can be later.
+    fn free_postponed(&self, runtime: &Runtime, device: &Device) {
+        for _ in 0..self.pool.postponed() {
+            let Some((address, block)) = self.pool.take_postponed() else { return };
+            match self.postpone(runtime, address, block) {
+                Ok(None) => (),
+                Ok(Some(block)) => drop(self.release_now(runtime, device, address, block)),
+                Err((_, block)) => crate::memory::backing::uncached::put_back(address, block),
+            }
+        }
+    }
+
+    /// Waits for all work of the device that is not captured, and gives unused memory back.
+    /// False: nothing ever came from it.
+    pub(in crate::memory) fn trim_pool(&self, runtime: &Runtime, device: &Device) -> Result<bool> {
+        if self.pool.ready.get().is_none() {
+            return Ok(false);
+        }
+        let _relaxed = Relaxed::enter(self.driver);
+        self.free_postponed(runtime, device);
+        let _context = device.enter()?;
+        let unifying = device.streams.unifying(device)?;
+        device.streams.each(|stream| {
+            match stream.standing() {
+                Standing::Alive(_named) if ordering(runtime, stream)?.is_capturing(runtime)? => {
+                    return Ok(());
+                }
+                _ => (),
+            }
+            wait_for_end(runtime, unifying, stream)
+        })?;
+        unifying.synchronize(runtime)?;
+        self.pool.trim()?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,379 @@
+//! Where an arena has memory: growing at its end or into holes, and giving back what is free, which
+//! leaves holes: addresses without memory between others that have some.
+
+use super::virtual_memory::VirtualMemory;
+use crate::base::error::{Error, Result};
+use crate::memory::arena::block::{Block, NONE, State, UNIT};
+use crate::memory::arena::{Arena, ArenaState};
+use crate::memory::backing::segment::growth_cursor;
+
+impl ArenaState {
+    /// Are there addresses without memory below the end?
+    fn has_holes(&self) -> bool {
+        u64::from(self.end() - self.gaps) * UNIT != self.segment.bytes()
+    }
+
+    /// Adds freshly mapped units at the mapped end.
+    pub(in crate::memory) fn extend(&mut self, units: u32) {
+        let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
+        let id = self.new_block(start, units, State::Free);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release(id);
+        self.reach = growth_cursor::ALL;
+    }
+
+    /// One past the last mapped unit.
+    pub(in crate::memory) fn end(&self) -> u32 {
+        if self.last == NONE { 0 } else { self.blocks[self.last].end() }
+    }
+
+    /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
+    /// free neighbours, else at the end.
+    pub(in crate::memory) fn grow(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        limit: u64,
+    ) -> Result<()> {
+        let step = (memory.granularity() / UNIT) as u32;
+        debug_assert!(self.quick.is_empty(), "a search came before");
+        self.blocks.prepare(2)?;
+        if self.has_holes()
+            && let Some((hole, below)) = self.find_hole(units)
+        {
+            let room = self.blocks[hole].units;
+            let wanted = (units - below.min(units)).next_multiple_of(step).max(step).min(room);
+            match self.fill_hole(memory, base, hole, wanted) {
+                Ok(()) => return Ok(()),
+                Err(error @ (Error::DriverOutOfMemory { .. } | Error::OverLimit)) => {
+                    return Err(error);
+                }
+                // Addresses that the driver will not map again: there are others.
+                Err(_) => (),
+            }
+        }
+        self.skip_to_home()?;
+        let grown = self.grow_beyond(memory, base, units, (step, limit));
+        if grown.is_err() {
+            self.trim();
+        }
+        grown
+    }
+
+    /// The same at the end.
+    fn grow_beyond(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        (step, limit): (u32, u64),
+    ) -> Result<()> {
+        let wanted = self.missing_at_end(units, step);
+        let again = (self.segment.growth_again(memory) / UNIT) as u32;
+        if self.pieces() == 0
+            && again > wanted
+            && self.grow_at_end(memory, base, again, limit).is_ok()
+        {
+            return Ok(());
+        }
+        self.grow_at_end(memory, base, wanted, limit)
+    }
+
+    /// Is the end of the memory below the slot in which it grows?
+    pub(in crate::memory) fn is_below_home(&self) -> bool {
+        self.end() < self.segment.aliases.home
+    }
+
+    /// Has what grows next be in the slot for that: a gap leads there.
+    fn skip_to_home(&mut self) -> Result<()> {
+        if !self.is_below_home() {
+            return Ok(());
+        }
+        self.blocks.prepare(1)?;
+        let (end, home) = (self.end(), self.segment.aliases.home);
+        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
+        if wilderness != NONE {
+            self.bins.insert(&mut self.blocks, wilderness);
+        }
+        let id = self.new_block(end, home - end, State::Gap);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.gaps += home - end;
+        Ok(())
+    }
+
+    /// Has it to go on in a larger slot so that a block of `units` fits, where its addresses go up to
+    /// `limit`?
+    pub(in crate::memory) fn outgrows(&self, units: u32, step: u32, limit: u64) -> bool {
+        let (end, missing) = match self.is_below_home() {
+            true => (self.segment.aliases.home, units.next_multiple_of(step)),
+            false => (self.end(), self.missing_at_end(units, step)),
+        };
+        u64::from(end) + u64::from(missing) > self.segment.aliases.floor(limit)
+    }
+
+    /// Units that are missing at the end so that a block of `units` fits there.
+    pub(in crate::memory) fn missing_at_end(&self, units: u32, step: u32) -> u32 {
+        let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
+        (units - free.min(units)).next_multiple_of(step)
+    }
+
+    /// Bytes that lie idle below the end, in pieces that were too small.
+    pub(in crate::memory) fn pieces(&self) -> u64 {
+        let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
+        (self.free_bytes - end) as u64
+    }
+
+    /// Maps `units`, a multiple of the granularity, at the end.
+    pub(in crate::memory) fn grow_at_end(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        limit: u64,
+    ) -> Result<()> {
+        self.blocks.prepare(1)?;
+        let limit = self.segment.aliases.floor(limit);
+        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
+            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
+        }
+        let growth = (u64::from(units) * UNIT, self.pieces());
+        self.segment.map(memory, base, self.end(), growth)?;
+        self.extend(units);
+        Ok(())
+    }
+
+    /// Maps `units`, a multiple of the granularity, at the end, free in a guest's order.
+    pub(in crate::memory) fn grow_for(
+        &mut self,
+        memory: &VirtualMemory,
+        arena: &Arena,
+        index: usize,
+        units: u32,
+    ) -> Result<()> {
+        self.blocks.prepare(1)?;
+        let limit = self.segment.aliases.floor(arena.slot_units());
+        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
+            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
+        }
+        let growth = (u64::from(units) * UNIT, self.pieces());
+        self.segment.map(memory, arena.base, self.end(), growth)?;
+        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
+        if wilderness != NONE {
+            self.bins.insert(&mut self.blocks, wilderness);
+        }
+        let id = self.new_block(self.end(), units, State::Guest);
+        self.blocks.link(id, self.last, NONE);
+        if self.last == NONE {
+            self.first = id;
+        }
+        self.last = id;
+        self.release_to_guest(index, id);
+        Ok(())
+    }
+
+    /// Is there a hole that makes room for `units`?
+    pub(in crate::memory) fn has_hole_for(&self, units: u32) -> bool {
+        self.has_holes() && self.find_hole(units).is_some()
+    }
+
+    /// The lowest hole that makes room for `units` together with its free neighbours, and the units
+    /// that are free below it.
+    fn find_hole(&self, units: u32) -> Option<(u32, u32)> {
+        let free = |id: u32| match id {
+            NONE => 0,
+            id if self.blocks[id].state == State::Free => self.blocks[id].units,
+            _ => 0,
+        };
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Hole {
+                let below = free(block.previous);
+                if u64::from(below) + u64::from(block.units) + u64::from(free(block.next))
+                    >= u64::from(units)
+                {
+                    return Some((id, below));
+                }
+            }
+            id = block.next;
+        }
+        None
+    }
+
+    fn fill_hole(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        hole: u32,
+        units: u32,
+    ) -> Result<()> {
+        let start = self.blocks[hole].start;
+        let growth = (u64::from(units) * UNIT, self.pieces());
+        self.segment.map(memory, base, start, growth)?;
+        let filled =
+            if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
+        self.release(filled);
+        // If nothing is in use, it has begun again.
+        self.reach = growth_cursor::ALL;
+        Ok(())
+    }
+
+    /// Makes a block of the lower end of a hole, which is longer.
+    fn split_hole(&mut self, hole: u32, units: u32) -> u32 {
+        let Block { start, previous: below, .. } = self.blocks[hole];
+        let id = self.new_block(start, units, State::Free);
+        self.blocks[hole].start += units;
+        self.blocks[hole].units -= units;
+        self.blocks.link(id, below, hole);
+        if self.first == hole {
+            self.first = id;
+        }
+        id
+    }
+
+    /// Is any whole mapping free?
+    pub(in crate::memory) fn has_idle(&self) -> bool {
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Free {
+                let (from, to) = self.segment.whole_within(block.start, block.end());
+                if from != to {
+                    return true;
+                }
+            }
+            id = block.next;
+        }
+        false
+    }
+
+    /// Unmaps whole mappings that are free and gives their memory back, until that is `wanted` bytes
+    /// or more. Nobody may use what is free any more, on the device either. Aliases that nobody uses go
+    /// before, because memory stays as long as any address leads to it.
+    pub(in crate::memory) fn release_idle(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        wanted: u64,
+    ) -> Result<()> {
+        debug_assert!(self.quick.is_empty(), "they were joined");
+        self.reach = growth_cursor::ALL;
+        self.segment.aliases.clear(memory, base, false)?;
+        let before = self.segment.bytes();
+        let mut id = self.first;
+        while id != NONE && before - self.segment.bytes() < wanted {
+            let next = self.blocks[id].next;
+            if self.blocks[id].state == State::Free {
+                self.punch(memory, base, id)?;
+            }
+            id = next;
+        }
+        self.trim();
+        Ok(())
+    }
+
+    /// Turns the whole mappings inside a free block into a hole.
+    fn punch(&mut self, memory: &VirtualMemory, base: u64, id: u32) -> Result<()> {
+        let (start, end) = (self.blocks[id].start, self.blocks[id].end());
+        let (from, to) = self.segment.whole_within(start, end);
+        if from == to {
+            return Ok(());
+        }
+        self.blocks.prepare(2)?;
+        let (to, outcome) = self.segment.unmap(memory, base, from, to);
+        if from == to {
+            return outcome;
+        }
+        self.cut_out(id, from, to, State::Hole);
+        self.join_holes(id);
+        outcome
+    }
+
+    /// Turns a part of a free block into something else; what is left of it on both sides stays free.
+    /// Two blocks are prepared.
+    pub(in crate::memory) fn cut_out(&mut self, id: u32, from: u32, to: u32, state: State) {
+        let Block { start, previous: below, .. } = self.blocks[id];
+        let end = self.blocks[id].end();
+        if id == self.wilderness {
+            self.wilderness = NONE;
+        } else {
+            self.bins.remove(&mut self.blocks, id);
+        }
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        let block = &mut self.blocks[id];
+        (block.start, block.units, block.state) = (from, to - from, state);
+        if start < from {
+            let edge = self.new_block(start, from - start, State::Free);
+            self.blocks.link(edge, below, id);
+            if self.first == id {
+                self.first = edge;
+            }
+            self.release(edge);
+        }
+        if to < end {
+            let above = self.blocks[id].next;
+            let edge = self.new_block(to, end - to, State::Free);
+            self.blocks.link(edge, id, above);
+            if self.last == id {
+                self.last = edge;
+            }
+            self.release(edge);
+        }
+    }
+
+    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
+    pub(in crate::memory) fn join_holes(&mut self, id: u32) {
+        let Block { previous, next, .. } = self.blocks[id];
+        for (below, above) in [(previous, id), (id, next)] {
+            let is_hole = |id| id != NONE && self.blocks[id].state == State::Hole;
+            if is_hole(below) && is_hole(above) {
+                self.blocks[above].start = self.blocks[below].start;
+                self.blocks[above].units += self.blocks[below].units;
+                self.blocks.unlink(below);
+                self.blocks.give(below);
+                if self.first == below {
+                    self.first = above;
+                }
+            }
+        }
+    }
+
+    /// Forgets holes at the end, so that the last block ends where the memory does.
+    fn trim(&mut self) {
+        self.drop_holes_at_end();
+        if self.last != NONE
+            && self.blocks[self.last].state == State::Free
+            && self.wilderness != self.last
+        {
+            self.bins.remove(&mut self.blocks, self.last);
+            self.wilderness = self.last;
+        }
+    }
+
+    /// The same, where there is no wilderness.
+    pub(in crate::memory) fn drop_holes_at_end(&mut self) {
+        while self.last != NONE && matches!(self.blocks[self.last].state, State::Hole | State::Gap)
+        {
+            let hole = self.last;
+            if self.blocks[hole].state == State::Gap {
+                self.gaps -= self.blocks[hole].units;
+            }
+            self.last = self.blocks[hole].previous;
+            self.blocks.unlink(hole);
+            self.blocks.give(hole);
+        }
+        if self.last == NONE {
+            self.first = NONE;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Where memory comes from: mapped physical handles, whole segments, the driver's pools, allocators of
+//! hosts, and single blocks without a cache.
+//!
+//! Begin with `segment.rs` (mapped memory) and `segmented/mod.rs` (segments of cuMemAlloc).
+
+pub(crate) mod driver_pool;
+pub(crate) mod holes;
+pub mod pluggable;
+pub(crate) mod region;
+pub mod segment;
+pub mod segmented;
+pub(crate) mod slots;
+pub mod source;
+pub mod uncached;
+pub mod virtual_memory;

@@ -1,0 +1,298 @@
+//! Allocators of other libraries, with the functions of PyTorch's CUDAPluggableAllocator.
+//!
+//! One is kept by its references: the host's handle, the blocks that came from it, the pools that are
+//! made with it. With the last one its library is closed. Its functions are the host's code: they are
+//! called with no lock held, and with the device's context current.
+
+use super::source::Source;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::base::text::Text;
+use crate::base::thread::try_box;
+use crate::base::waiting::{self, Waiting};
+use crate::driver::library;
+use crate::driver::sys::CUstream;
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+/// Gives memory: bytes, device, stream.
+pub type MallocFn = unsafe extern "C" fn(isize, i32, CUstream) -> *mut c_void;
+/// Takes it back: what was given, and what was said then.
+pub type FreeFn = unsafe extern "C" fn(*mut c_void, isize, i32, CUstream);
+
+/// Functions that an allocator may have besides.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
+pub struct Hooks {
+    pub init: Option<unsafe extern "C" fn(i32)>,
+    pub reset: Option<unsafe extern "C" fn()>,
+    pub memory_fraction: Option<unsafe extern "C" fn(f64, i32)>,
+    pub base_alloc: Option<unsafe extern "C" fn(*mut c_void, *mut usize) -> *mut c_void>,
+    pub record_stream: Option<unsafe extern "C" fn(*mut c_void, CUstream)>,
+}
+
+/// So many functions of allocators are called inside of each other on one thread.
+const MOST_NESTED: u32 = 8;
+
+thread_local! {
+    static NESTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A function of an allocator is called, until this is dropped.
+struct Nested {
+    _waiting: Waiting,
+}
+
+impl Nested {
+    /// An error where one calls us, and is called again, without an end.
+    fn begin() -> Result<Nested> {
+        let nested = NESTED.get();
+        if nested >= MOST_NESTED {
+            return Err(Error::InvalidState(
+                "a function of the pluggable allocator calls tcuda, which calls it again, 8 times: have it \
+                 allocate elsewhere, or return without a call of tcuda where it is called by itself",
+            ));
+        }
+        let waiting = waiting::in_host_function();
+        NESTED.set(nested + 1);
+        Ok(Nested { _waiting: waiting })
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        NESTED.set(NESTED.get() - 1);
+    }
+}
+
+/// A text of the host's as far as it is UTF-8, copied without host memory.
+fn shown(text: &CStr) -> Text {
+    let bytes = text.to_bytes().utf8_chunks().next();
+    Text::new(bytes.map_or("", |chunk| chunk.valid()))
+}
+
+/// A library that was opened for an allocator, closed when it goes.
+struct Shared(NonNull<c_void>);
+
+// SAFETY: the handle is only looked up in and closed, which any thread may do.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn open(path: &CStr) -> Result<Shared> {
+        let _waiting = waiting::in_host_function();
+        // Local, as PyTorch opens it: its symbols bind nobody else's.
+        // SAFETY: NUL-terminated; what the library does when it is opened is the host's choice.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle)
+            .map(Shared)
+            .ok_or_else(|| Error::Library { path: shown(path), reason: library::reason() })
+    }
+
+    fn symbol(&self, name: &CStr, parameter: &'static str) -> Result<NonNull<c_void>> {
+        // SAFETY: the handle is open, `name` is NUL-terminated.
+        let address = unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) };
+        NonNull::new(address).ok_or_else(|| Error::BadText {
+            name: parameter,
+            value: shown(name),
+            allowed: "the library has no such symbol; name a function that it exports as C",
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _waiting = waiting::in_host_function();
+        // SAFETY: opened by `open`, closed once.
+        unsafe { libc::dlclose(self.0.as_ptr()) };
+    }
+}
+
+struct Allocator {
+    references: AtomicUsize,
+    malloc: MallocFn,
+    free: FreeFn,
+    hooks: Mutex<Hooks>,
+    is_used: AtomicBool,
+    /// Last, so that it goes last.
+    _library: Option<Shared>,
+}
+
+/// A reference to an allocator.
+#[derive(Debug)]
+pub struct Pluggable(NonNull<Allocator>);
+
+// SAFETY: everything in it is shared by atomics and a lock; the host promises that its functions may
+// be called on any thread.
+unsafe impl Send for Pluggable {}
+// SAFETY: as above.
+unsafe impl Sync for Pluggable {}
+
+impl Pluggable {
+    /// An allocator of two functions of this process.
+    pub fn new(malloc: MallocFn, free: FreeFn) -> Result<Pluggable> {
+        Pluggable::with(malloc, free, None)
+    }
+
+    /// One of a library, which is opened for it.
+    pub fn load(path: &CStr, malloc: &CStr, free: &CStr) -> Result<Pluggable> {
+        let library = Shared::open(path)?;
+        let malloc = library.symbol(malloc, "alloc_symbol")?.as_ptr();
+        let free = library.symbol(free, "free_symbol")?.as_ptr();
+        // SAFETY: the host's word that the symbol is such a function.
+        let malloc = unsafe { std::mem::transmute::<*mut c_void, MallocFn>(malloc) };
+        // SAFETY: as above.
+        let free = unsafe { std::mem::transmute::<*mut c_void, FreeFn>(free) };
+        Pluggable::with(malloc, free, Some(library))
+    }
+
+    fn with(malloc: MallocFn, free: FreeFn, library: Option<Shared>) -> Result<Pluggable> {
+        let allocator = Allocator {
+            references: AtomicUsize::new(1),
+            malloc,
+            free,
+            hooks: Mutex::new(Rank::LEAF, Hooks::default()),
+            is_used: AtomicBool::new(false),
+            _library: library,
+        };
+        let allocator = Box::leak(try_box(allocator, "a pluggable allocator")?);
+        Ok(Pluggable(NonNull::from(allocator)))
+    }
+
+    #[inline]
+    fn allocator(&self) -> &Allocator {
+        // SAFETY: it lives as long as a reference, which this is.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// One reference more.
+    pub fn share(&self) -> Pluggable {
+        self.allocator().references.fetch_add(1, Ordering::Relaxed);
+        Pluggable(self.0)
+    }
+
+    /// Is it the same allocator?
+    pub fn is(&self, other: &Pluggable) -> bool {
+        self.0 == other.0
+    }
+
+    /// Sets the optional functions, before the first use.
+    pub fn set_hooks(&self, hooks: Hooks) -> Result<()> {
+        let mut set = self.allocator().hooks.lock();
+        if self.allocator().is_used.load(Ordering::Relaxed) {
+            return Err(Error::InvalidState(
+                "the allocator is in use already; set its hooks before \
+                 tcuda_allocator_set_current and before pools are made with it",
+            ));
+        }
+        *set = hooks;
+        Ok(())
+    }
+
+    fn hooks(&self) -> Hooks {
+        *self.allocator().hooks.lock()
+    }
+
+    /// From now on its hooks are as they are.
+    pub fn begin_use(&self) {
+        let _hooks = self.allocator().hooks.lock();
+        self.allocator().is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells it how many devices there are.
+    pub fn init(&self, devices: usize) -> Result<()> {
+        if let Some(init) = self.hooks().init {
+            let _nested = Nested::begin()?;
+            // SAFETY: the host's own function.
+            unsafe { init(devices as i32) };
+        }
+        Ok(())
+    }
+
+    /// Has it give back what it does not need; false: it has no function for that.
+    pub fn reset(&self) -> Result<bool> {
+        let Some(reset) = self.hooks().reset else { return Ok(false) };
+        let _nested = Nested::begin()?;
+        // SAFETY: the host's own function.
+        unsafe { reset() };
+        Ok(true)
+    }
+
+    /// Tells it the share of a device's memory that it may use.
+    pub fn set_fraction(&self, fraction: f64, device: i32) -> Result<()> {
+        if let Some(memory_fraction) = self.hooks().memory_fraction {
+            let _nested = Nested::begin()?;
+            // SAFETY: the host's own function.
+            unsafe { memory_fraction(fraction, device) };
+        }
+        Ok(())
+    }
+
+    /// The piece from the driver that holds a block, and its length; none: it does not say.
+    pub fn base_of(&self, address: u64) -> Result<Option<(u64, u64)>> {
+        let Some(base_alloc) = self.hooks().base_alloc else { return Ok(None) };
+        let mut bytes = 0;
+        let _nested = Nested::begin()?;
+        // SAFETY: the host's own function; `bytes` is writable.
+        let base = unsafe { base_alloc(address as *mut c_void, &mut bytes) };
+        Ok((!base.is_null()).then_some((base as u64, bytes as u64)))
+    }
+
+    /// Tells it that a block is used on another stream as well.
+    pub fn record_stream(&self, address: u64, stream: &Stream) -> Result<()> {
+        if let Some(record_stream) = self.hooks().record_stream {
+            let stream = stream.native();
+            let _nested = Nested::begin()?;
+            // SAFETY: the host's own function, told of a block that it gave.
+            unsafe { record_stream(address as *mut c_void, stream) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pluggable {
+    fn drop(&mut self) {
+        if self.allocator().references.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            // SAFETY: from a box, and nobody has a reference any more.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+impl Source for Pluggable {
+    fn allocate(&self, device: &Device, stream: &Stream, bytes: u64) -> Result<u64> {
+        let _context = device.enter()?;
+        if !self.allocator().is_used.load(Ordering::Relaxed) {
+            self.begin_use();
+        }
+        let (bytes, device, stream) = (bytes as isize, device.ordinal(), stream.native());
+        let _nested = Nested::begin()?;
+        // SAFETY: the host's own function.
+        let block = unsafe { (self.allocator().malloc)(bytes, device, stream) };
+        if block.is_null() {
+            return Err(Error::DriverOutOfMemory { call: "the pluggable allocator" });
+        }
+        Ok(block as u64)
+    }
+
+    fn free(&self, device: &Device, stream: &Stream, address: u64, bytes: u64) -> Result<()> {
+        let _context = device.enter()?;
+        let (block, bytes) = (address as *mut c_void, bytes as isize);
+        let (device, stream) = (device.ordinal(), stream.native());
+        let _nested = Nested::begin()?;
+        // SAFETY: the host's own function, given what it gave.
+        unsafe { (self.allocator().free)(block, bytes, device, stream) };
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "the pluggable allocator"
+    }
+}

@@ -1,0 +1,466 @@
+//! The memory behind an arena's addresses: physical handles, mapped in address order.
+//!
+//! An arena grows by what is missing, to the granularity. A handle costs the driver 30 to 60 us, whatever
+//! its size, so that few are better; but memory is given back, and lent (`remap.rs`), by whole handles,
+//! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
+//! takes some 32 handles, unless it grows in smaller steps; twice as many where memory lies idle in pieces while
+//! more is needed, four times as many where it is limited; and where it has run out, time is the lesser evil. An arena
+//! that gave memory back, and in which nothing lies idle as it grows again, does so by somewhat more than
+//! is missing, up to what it had.
+
+pub(in crate::memory) mod growth_cursor;
+mod loan;
+pub(in crate::memory) mod remap;
+
+use super::virtual_memory::VirtualMemory;
+use crate::base::error::{Error, Result};
+use crate::memory::arena::block::{NONE, UNIT};
+use crate::memory::backing::segment::remap::Aliases;
+use crate::memory::fallback::limit::Limit;
+use crate::memory::trace::history;
+use crate::memory::trace::ring::Action;
+
+/// No handle is larger.
+const LARGEST: u64 = 256 << 20;
+/// Larger ones than this are for arenas of which they are a 128th.
+const LARGE: u64 = 64 << 20;
+const OF_LARGE_ARENA: u32 = 7;
+/// Where memory is not limited, what follows makes no handle smaller.
+const SMALL: u64 = 8 << 20;
+/// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
+const PARTS: (u32, u32) = (6, 4);
+/// The same where memory lies idle in pieces.
+const PARTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
+/// More of an arena than this part of it in pieces is much.
+const MUCH_IN_PIECES: u64 = 200;
+/// The same where a limit is set.
+const PARTS_WHEN_LIMITED: (u32, u32) = (8, 6);
+/// The same once memory has run out.
+const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
+/// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
+const AGAIN: u32 = 6;
+/// Its handles are as large as those of an arena of so many times its size: what lies low is in use for
+/// long, and large handles there are seldom idle.
+const SOONER: u64 = 2;
+/// The same where it grows by `LARGE` or more: what is mostly one block is idle, or not, as a whole.
+const SOONER_BY_MUCH: u64 = 16;
+/// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
+const OF_ROOM: u32 = 4;
+
+/// What decides on the sizes of handles.
+#[derive(Clone, Copy)]
+struct Growth {
+    /// What the arena grows by.
+    bytes: u64,
+    /// What it has then; or had, if it only grows again, up to some times as much.
+    total: u64,
+    /// Does much of it lie idle in pieces?
+    is_scattered: bool,
+    granularity: u64,
+}
+
+impl Growth {
+    /// The sizes of its handles, from below. All are multiples of the granularity.
+    fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
+        let (parts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
+            (true, ..) => (PARTS_WHEN_SHORT, 0),
+            (_, true, _) => (PARTS_WHEN_LIMITED, 0),
+            (.., true) => (PARTS_WHEN_SCATTERED, 0),
+            _ => (PARTS, SMALL),
+        };
+        let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGE);
+        let largest = largest.max(self.total >> parts.0.max(OF_LARGE_ARENA)).min(LARGEST);
+        let (mut left, mut room) = (self.bytes, limit.room().max(self.bytes));
+        std::iter::from_fn(move || {
+            let largest = largest.min(room >> OF_ROOM).max(self.granularity);
+            let size = left.min(1 << largest.ilog2());
+            left -= size;
+            room -= size;
+            (size > 0).then_some(size)
+        })
+    }
+}
+
+/// A physical handle and where it is mapped, in units from the arena's base.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    /// First unit.
+    pub start: u32,
+    /// Length.
+    pub units: u32,
+    /// 0: none, while it sleeps.
+    pub(in crate::memory) handle: u64,
+    /// Does its memory serve at other addresses?
+    pub(in crate::memory) is_lent: bool,
+    /// What a search for idle mappings has found.
+    pub(in crate::memory) mark: Mark,
+    /// The free block around an idle one, as the search has found it.
+    pub(in crate::memory) block: u32,
+}
+
+/// What a search says of a mapping; it means nothing to the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::memory) enum Mark {
+    /// Part of it is in use.
+    Busy,
+    /// Nobody uses it.
+    Idle,
+    /// Nobody uses it, and it is to be lent.
+    Chosen,
+}
+
+impl Mapping {
+    fn new(start: u32, units: u32, handle: u64) -> Mapping {
+        Mapping { start, units, handle, is_lent: false, mark: Mark::Busy, block: NONE }
+    }
+
+    /// One past its last unit.
+    pub(in crate::memory) fn end(&self) -> u32 {
+        self.start + self.units
+    }
+}
+
+/// The mappings of an arena, in address order.
+pub struct Segment {
+    mappings: Vec<Mapping>,
+    /// What a failed growth mapped and could not unmap again: in unowned count, tried again later.
+    stranded: Vec<Mapping>,
+    /// Further addresses of what is mapped.
+    pub(in crate::memory) aliases: Aliases,
+    bytes: u64,
+    /// The most that it ever was.
+    most: u64,
+    /// Contiguous ranges of mappings that serve at home.
+    home_ranges: i64,
+}
+
+/// Contiguous ranges of mappings that serve at home.
+fn home_ranges(mappings: &[Mapping]) -> i64 {
+    let (mut ranges, mut end) = (0, None);
+    for mapping in mappings.iter().filter(|mapping| !mapping.is_lent) {
+        ranges += i64::from(end != Some(mapping.start));
+        end = Some(mapping.end());
+    }
+    ranges
+}
+
+impl Segment {
+    pub(in crate::memory) fn new() -> Segment {
+        let (mappings, stranded) = (Vec::new(), Vec::new());
+        let aliases = Aliases::new();
+        Segment { mappings, stranded, aliases, bytes: 0, most: 0, home_ranges: 0 }
+    }
+
+    /// Bytes that are mapped.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What an arena that gave memory back may grow by, a multiple of the granularity, where it is asked
+    /// for less: it has been larger. 0 where memory is limited or has run out.
+    pub(in crate::memory) fn growth_again(&self, memory: &VirtualMemory) -> u64 {
+        let limit = &memory.limit;
+        if limit.is_set() || limit.was_short() {
+            return 0;
+        }
+        let more = self.most.saturating_sub(self.bytes).min(self.bytes >> AGAIN).min(LARGEST);
+        more - more % memory.granularity()
+    }
+
+    /// Is nothing mapped, or waits to be unmapped?
+    pub(in crate::memory) fn is_bare(&self) -> bool {
+        self.mappings.is_empty() && self.stranded.is_empty() && self.aliases.is_empty()
+    }
+
+    /// Contiguous ranges that serve: what statistics and snapshots call segments.
+    pub fn ranges(&self) -> i64 {
+        debug_assert_eq!(self.home_ranges, home_ranges(&self.mappings));
+        self.aliases.live().count() as i64 + self.home_ranges
+    }
+
+    /// Contiguous ranges at home among the mappings from `first` to `last` and their neighbours: all that a change
+    /// of these changes.
+    fn ranges_about(&self, first: usize, last: usize) -> i64 {
+        home_ranges(&self.mappings[first.saturating_sub(1)..(last + 1).min(self.mappings.len())])
+    }
+
+    /// Says whether the mappings of a range, which has no gaps, serve at other addresses: all of them change.
+    fn set_lent(&mut self, start: u32, end: u32, is_lent: bool) {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let last = first + self.mappings[first..].partition_point(|mapping| mapping.start < end);
+        self.mappings[first..last].iter_mut().for_each(|mapping| mapping.is_lent = is_lent);
+        let serves = |mapping: &&Mapping| !mapping.is_lent;
+        let below = self.mappings[..first].last().filter(serves).is_some_and(|m| m.end() == start);
+        let above = self.mappings.get(last).filter(serves).is_some_and(|m| m.start == end);
+        // What is lent parts what it has joined.
+        let change = i64::from(below) + i64::from(above) - 1;
+        self.home_ranges += if is_lent { change } else { -change };
+    }
+
+    /// The range, first unit and length, that holds a unit.
+    pub(in crate::memory) fn range_of(&self, unit: u32) -> Option<(u32, u32)> {
+        let alias = self.aliases.live().map(|alias| (alias.start, alias.units));
+        if let Some(found) = alias.clone().find(|(start, units)| unit.wrapping_sub(*start) < *units)
+        {
+            return Some(found);
+        }
+        let (mut start, mut end) = (0, 0);
+        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
+            if mapping.start != end {
+                if (start..end).contains(&unit) {
+                    break;
+                }
+                start = mapping.start;
+            }
+            end = mapping.end();
+        }
+        (start..end).contains(&unit).then_some((start, end - start))
+    }
+
+    /// The mappings behind some units, each with its handle and length, from the first unit that is
+    /// given: whole ones, as only those can be shared.
+    pub(in crate::memory) fn behind(
+        &self,
+        start: u32,
+        end: u32,
+    ) -> (u32, impl Iterator<Item = (u64, u64)>) {
+        let alias = self.aliases.live().find(|alias| alias.holds(start));
+        let first = self.mappings.partition_point(|mapping| mapping.end() <= start);
+        let own = self.mappings[first..].iter().take_while(move |mapping| mapping.start < end);
+        let begin = match alias {
+            Some(alias) => alias.start,
+            None => self.mappings.get(first).map_or(start, |mapping| mapping.start),
+        };
+        let homes = alias.into_iter().flat_map(|alias| alias.home_starts());
+        let lent = homes.filter_map(|start| {
+            let found = self.mappings.binary_search_by_key(&start, |mapping| mapping.start);
+            found.ok().map(|index| &self.mappings[index])
+        });
+        let chosen = lent.chain(own.filter(move |_| alias.is_none()));
+        let bytes = |mapping: &Mapping| u64::from(mapping.units) * UNIT;
+        (begin, chosen.map(move |mapping| (mapping.handle, bytes(mapping))))
+    }
+
+    /// The mappings, in address order.
+    pub(in crate::memory) fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// The same, to mark or lend them.
+    pub(in crate::memory) fn mappings_mut(&mut self) -> &mut [Mapping] {
+        &mut self.mappings
+    }
+
+    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing. In
+    /// the arena so many bytes lie idle in pieces.
+    pub(in crate::memory) fn map(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        start: u32,
+        (bytes, pieces): (u64, u64),
+    ) -> Result<()> {
+        self.clear_stranded(memory, base);
+        let granularity = memory.granularity();
+        let at = self.mappings.partition_point(|mapping| mapping.start < start);
+        let now = self.bytes + bytes;
+        let sooner = if bytes >= LARGE { SOONER_BY_MUCH } else { SOONER };
+        let had = if pieces == 0 { self.most.min(now.saturating_mul(sooner)) } else { 0 };
+        let total = now.max(had);
+        let is_scattered = pieces > self.bytes / MUCH_IN_PIECES;
+        let growth = Growth { bytes, total, is_scattered, granularity };
+        let mut sizes = growth.handle_sizes(&memory.limit);
+        let count = sizes.clone().count();
+        self.mappings
+            .try_reserve(count)
+            .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
+        self.stranded
+            .try_reserve(count)
+            .map_err(|_| Error::OutOfHostMemory("the list of mapped handles"))?;
+        if !memory.limit.claim(bytes) {
+            return Err(Error::OverLimit);
+        }
+        let ranges = self.ranges_about(at, at);
+        let (mut index, mut offset) = (at, 0);
+        let outcome = loop {
+            let Some(size) = sizes.next() else {
+                break memory.allow_access(base + u64::from(start) * UNIT, bytes);
+            };
+            let address = base + u64::from(start) * UNIT + offset;
+            match memory.create_mapped(address, size) {
+                Err(error) => break Err(error),
+                Ok(handle) => {
+                    let start = start + (offset / UNIT) as u32;
+                    let mapping = Mapping::new(start, (size / UNIT) as u32, handle);
+                    self.mappings.insert(index, mapping);
+                    index += 1;
+                    offset += size;
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            self.stranded.extend(self.mappings.drain(at..index));
+            self.clear_stranded(memory, base);
+            memory.limit.let_go(bytes);
+            if matches!(error, Error::DriverOutOfMemory { .. }) {
+                memory.limit.runs_short();
+            }
+            return Err(error);
+        }
+        self.bytes += bytes;
+        self.most = self.most.max(self.bytes);
+        self.home_ranges += self.ranges_about(at, index) - ranges;
+        history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
+        Ok(())
+    }
+
+    /// Unmaps what a failed growth left behind; what the driver still refuses stays for the next time.
+    pub(in crate::memory) fn clear_stranded(&mut self, memory: &VirtualMemory, base: u64) {
+        clear(&mut self.stranded, memory, base);
+    }
+
+    /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.
+    pub(in crate::memory) fn whole_within(&self, start: u32, end: u32) -> (u32, u32) {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let inside = self.mappings[first..].iter().take_while(|mapping| mapping.end() <= end);
+        match inside.clone().next() {
+            Some(low) => (low.start, inside.last().map_or(low.start, Mapping::end)),
+            None => (start, start),
+        }
+    }
+
+    /// Unmaps whole mappings from below and gives their memory back, up to the first that the driver
+    /// will not unmap; gives the unit where it stopped, which is `end` if nothing failed.
+    pub(in crate::memory) fn unmap(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        start: u32,
+        end: u32,
+    ) -> (u32, Result<()>) {
+        let first = self.mappings.partition_point(|mapping| mapping.start < start);
+        let mut last = first;
+        let before = self.bytes;
+        let mut outcome = (end, Ok(()));
+        while let Some(mapping) = self.mappings.get(last).filter(|mapping| mapping.start < end) {
+            let length = u64::from(mapping.units) * UNIT;
+            let address = base + u64::from(mapping.start) * UNIT;
+            if mapping.handle != 0 {
+                if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
+                    outcome = (mapping.start, Err(error));
+                    break;
+                }
+                self.bytes -= length;
+                memory.limit.let_go(length);
+            }
+            last += 1;
+        }
+        let ranges = self.ranges_about(first, last);
+        self.mappings.drain(first..last);
+        self.home_ranges += self.ranges_about(first, first) - ranges;
+        history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
+        outcome
+    }
+
+    /// Gives every mapping back, at the arena's end. What the driver refuses it is asked for once more:
+    /// a failure that passes leaves nothing behind.
+    pub(in crate::memory) fn close(&mut self, memory: &VirtualMemory, base: u64) {
+        for _ in 0..2 {
+            let _ = self.aliases.clear(memory, base, true);
+            let _ = self.unmap(memory, base, 0, u32::MAX);
+            self.clear_stranded(memory, base);
+        }
+    }
+
+    /// Gives up the memory of all mappings and keeps their places; gives the first failure after trying
+    /// all of them.
+    pub(in crate::memory) fn sleep(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        self.clear_stranded(memory, base);
+        let mut outcome = Ok(());
+        for mapping in self.mappings.iter_mut().filter(|mapping| mapping.handle != 0) {
+            let length = u64::from(mapping.units) * UNIT;
+            let address = base + u64::from(mapping.start) * UNIT;
+            if let Err(error) = memory.destroy_mapped(address, length, mapping.handle) {
+                if outcome.is_ok() {
+                    outcome = Err(error);
+                }
+                continue;
+            }
+            mapping.handle = 0;
+            self.bytes -= length;
+            memory.limit.let_go(length);
+            history::segment(Action::SegmentUnmap, address, length);
+        }
+        outcome
+    }
+
+    /// Is a unit in a mapping that has no memory?
+    pub(in crate::memory) fn is_asleep_at(&self, unit: u32) -> bool {
+        let at = self.mappings.partition_point(|mapping| mapping.end() <= unit);
+        self.mappings.get(at).is_some_and(|mapping| mapping.start <= unit && mapping.handle == 0)
+    }
+
+    /// Bytes of mappings that have no memory.
+    pub(in crate::memory) fn sleeping_bytes(&self) -> u64 {
+        let asleep = self.mappings.iter().filter(|mapping| mapping.handle == 0);
+        asleep.map(|mapping| u64::from(mapping.units) * UNIT).sum()
+    }
+
+    /// Is there a mapping that has no memory?
+    pub(in crate::memory) fn has_sleeping(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.handle == 0)
+    }
+
+    /// Gives all mappings memory again, up to the first for which there is none.
+    pub(in crate::memory) fn wake(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        self.stranded.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a mapped handle"))?;
+        self.clear_stranded(memory, base);
+        for mapping in self.mappings.iter_mut().filter(|mapping| mapping.handle == 0) {
+            let length = u64::from(mapping.units) * UNIT;
+            let address = base + u64::from(mapping.start) * UNIT;
+            if !memory.limit.claim(length) {
+                return Err(Error::OverLimit);
+            }
+            let handle = match memory.create_mapped(address, length) {
+                Ok(handle) => handle,
+                Err(error) => {
+                    memory.limit.let_go(length);
+                    return Err(error);
+                }
+            };
+            if let Err(error) = memory.allow_access(address, length) {
+                memory.limit.let_go(length);
+                self.stranded.push(Mapping { handle, ..*mapping });
+                clear(&mut self.stranded, memory, base);
+                return Err(error);
+            }
+            mapping.handle = handle;
+            self.bytes += length;
+            history::segment(Action::SegmentMap, address, length);
+        }
+        Ok(())
+    }
+
+    /// Gives another device access to everything that is mapped.
+    pub(in crate::memory) fn allow_peer(
+        &self,
+        memory: &VirtualMemory,
+        base: u64,
+        peer: i32,
+    ) -> Result<()> {
+        for mapping in self.mappings.iter().filter(|mapping| mapping.handle != 0) {
+            let address = base + u64::from(mapping.start) * UNIT;
+            memory.allow_peer(address, u64::from(mapping.units) * UNIT, peer)?;
+        }
+        self.aliases.allow_peer(memory, base, peer)
+    }
+}
+
+/// Unmaps mappings and gives their memory back; leaves those that the driver refuses.
+fn clear(mappings: &mut Vec<Mapping>, memory: &VirtualMemory, base: u64) {
+    mappings.retain(|mapping| {
+        let address = base + u64::from(mapping.start) * UNIT;
+        let bytes = u64::from(mapping.units) * UNIT;
+        memory.destroy_mapped(address, bytes, mapping.handle).is_err()
+    });
+}

@@ -1,0 +1,214 @@
+//! When idle memory is lent at other addresses: where an alias of it is there, and where growing would
+//! take the device's memory instead. The aliases themselves are in `remap.rs`.
+
+use crate::base::error::Result;
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::Stream;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::bins::WHOLE_WALK;
+use crate::memory::arena::block::UNIT;
+use crate::memory::arena::{Arena, Request};
+use crate::memory::backing::segment::growth_cursor;
+use crate::memory::fallback::reclaim::ordering_stream;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::ledger::{Class, change_of};
+use crate::memory::trace::history;
+use crate::runtime::Runtime;
+
+/// Thousandths that may be reserved beyond what was ever needed at a time; as many more each time that
+/// aliases made room for others.
+const SLACK: u64 = 5;
+/// An alias that spares a smaller part of the request than this is not worth its mapping.
+const LEAST_SPARED: u64 = 32;
+
+impl DeviceMemory {
+    /// A block in an alias that is there, or as far at the end as the arena had grown, without a driver call.
+    pub(in crate::memory) fn borrow_again(
+        &self,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        if !self.policy.has_lent() && arena.class == Class::Large {
+            return Ok(None);
+        }
+        let _guard = arena.lock.enter()?;
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if state.segment.aliases.is_empty() && state.reach == growth_cursor::ALL {
+            return Ok(None);
+        }
+        // The short walk may have missed what fits.
+        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
+            return Ok(Some(address));
+        }
+        let step = self.step();
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        let units = request.units.next_multiple_of(step);
+        let end = state.end_with(request.units);
+        if state.segment.has_alias(units, step, end) {
+            state.mark_idle();
+            if let Some(index) = state.segment.find_alias(units, step, end) {
+                return self.take_alias(arena, index, request).map(Some);
+            }
+        }
+        if state.reach_for(request.units) {
+            return self.take::<true>(arena, request, WHOLE_WALK);
+        }
+        Ok(None)
+    }
+
+    /// A block in a new alias, where that takes much less memory from the driver than to grow, and the
+    /// arena is not small enough to grow all the same. The caller holds the arena's lock.
+    pub(in crate::memory) fn borrow_before_growing(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let Some(new) = self.find_idle(arena, request) else { return Ok(None) };
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let missing = state.missing_at_end(request.units, self.step());
+        let given_up = u64::from(state.segment.aliases.given_up);
+        let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
+        let claimed = self.virtual_memory.limit.claimed();
+        if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
+            return Ok(None);
+        }
+        let held = self.most_held(Some(arena), request);
+        if claimed + growth <= held + held / 1000 * SLACK * (1 + given_up) {
+            return Ok(None);
+        }
+        self.borrow_new(runtime, arena, request, new)
+    }
+
+    /// The same, whatever it spares: there is no memory to grow by.
+    pub(in crate::memory) fn borrow_anyhow(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        match self.find_idle(arena, request) {
+            Some(new) => self.borrow_new(runtime, arena, request, new),
+            None => Ok(None),
+        }
+    }
+
+    /// Units that an alias for this request would take from the driver; none: not less than growing
+    /// takes, or the arena has no aliases. The caller holds its lock.
+    fn find_idle(&self, arena: &Arena, request: Request) -> Option<u32> {
+        let is_served =
+            self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+        let step = self.step();
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let is_served = is_served && state.free_bytes != 0 && !state.is_below_home();
+        if !is_served || state.has_hole_for(request.units) {
+            return None;
+        }
+        let wanted = u64::from(request.units.next_multiple_of(step));
+        let new = wanted.saturating_sub(state.mark_idle()) as u32;
+        (new < state.missing_at_end(request.units, step)).then_some(new)
+    }
+
+    fn borrow_new(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+        new: u32,
+    ) -> Result<Option<u64>> {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let (memory, limit, step) = (&self.virtual_memory, arena.slot_units(), self.step());
+        let reach = state.end();
+        let wanted = request.units.next_multiple_of(step);
+        let Some(stream) = arena.stream() else { return Ok(None) };
+        if state.segment.aliases.are_in_the_way(wanted, limit, state.end()) {
+            self.give_aliases_up(runtime, arena, stream);
+        }
+        if is_left_alone(runtime, stream) {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        if new > 0 {
+            let before = state.reserved();
+            let grown = state.grow_at_end(memory, arena.base, new, limit);
+            self.count_segment(arena, before);
+            self.count_free(arena);
+            grown?;
+        }
+        // SAFETY: as above.
+        let state = unsafe { arena.state() };
+        state.mark_idle();
+        let place = (limit, state.end(), reach);
+        // Without it there is still what the driver has.
+        match state.segment.make_alias(memory, arena.base, wanted, place) {
+            Ok(Some(index)) => self.take_alias(arena, index, request).map(Some),
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    /// Unmaps the aliases that nobody uses, to make room for others, unless the device may still use
+    /// them. The caller holds the arena's lock.
+    fn give_aliases_up(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
+        // What cannot be asked is not over.
+        if !self.is_over(runtime, arena, stream, false).unwrap_or(false) {
+            return;
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        state.reach = growth_cursor::ALL;
+        let aliases = &mut state.segment.aliases;
+        aliases.given_up += 1;
+        // What the driver refuses stays until the next time.
+        let _ = aliases.clear(&self.virtual_memory, arena.base, false);
+    }
+
+    /// Gives an alias of idle handles to a request. The caller holds the arena's lock.
+    fn take_alias(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        let (id, change) = state.borrow(arena.base, index, request)?;
+        history::allocated(arena, state, id);
+        let address = state.address(arena.base, id);
+        self.count_with_split(arena, arena.class_of(request.units), change);
+        self.count_segment(arena, before);
+        Ok(address)
+    }
+
+    /// Frees a block in an alias that no other stream uses. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_borrowed(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        history::freed(arena, state, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        state.record_return(arena.base, id);
+        let block = &state.blocks[id];
+        let class = arena.class_of(block.units);
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        state.active_blocks -= 1;
+        state.release_or_return(id);
+        self.count_with_split(arena, class, change);
+        self.count_segment(arena, before);
+    }
+
+    /// The granularity in units.
+    pub(in crate::memory) fn step(&self) -> u32 {
+        (self.virtual_memory.granularity() / UNIT) as u32
+    }
+}
+
+/// Is a stream captured, or gone? What cannot be asked is left alone as well.
+fn is_left_alone(runtime: &Runtime, stream: &Stream) -> bool {
+    let Standing::Alive(_named) = stream.standing() else { return true };
+    let Ok(device) = runtime.device(stream.device()) else { return true };
+    ordering_stream(device, stream).is_capturing(runtime).unwrap_or(true)
+}

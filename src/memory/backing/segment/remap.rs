@@ -1,0 +1,447 @@
+//! Aliases: addresses at which idle handles are mapped a second time, side by side, so that memory
+//! which lies idle in several places serves one large block, before more is asked of the driver.
+//!
+//! While the block lives, its handles are *lent*: nothing is allocated at their own addresses. When it
+//! is freed they are home again, and the alias stays mapped: the next block of its size takes it without
+//! a driver call. The blocks at home are those of an arena without aliases, so that a pass that is
+//! repeated, and found no memory missing, finds all the aliases that it wants.
+//!
+//! All of this is in the order of one stream, so that no two operations that run at a time use a handle
+//! at two addresses: CUDA would promise neither order nor coherence between them. Unmapping is not in
+//! that order: it waits for what the stream holds. Arenas of private pools have no aliases, because
+//! graphs may use their addresses at any time.
+
+use super::super::virtual_memory::VirtualMemory;
+use super::{Mark, Segment};
+use crate::base::error::{Error, Result};
+use crate::memory::arena::block::{Block, NONE, State, UNIT};
+use crate::memory::arena::{ArenaState, Request};
+use crate::memory::stats::ledger::{Lanes, change_of};
+use crate::memory::trace::history;
+use crate::memory::trace::ring::Action;
+
+/// Aliases of an arena at a time.
+const MOST: usize = 256;
+
+/// What a block in an alias has in place of the first of its streams, and their list as its end: it is
+/// freed by the cold path.
+pub(in crate::memory) const BORROWED: u32 = u32::MAX;
+
+/// A handle at home.
+#[derive(Clone, Copy)]
+struct Home {
+    start: u32,
+    units: u32,
+}
+
+/// A range of further addresses.
+pub struct Alias {
+    /// First unit, from the arena's base.
+    pub(in crate::memory) start: u32,
+    /// Length of what is mapped.
+    pub(in crate::memory) units: u32,
+    /// Its first block; [`NONE`]: nobody uses it.
+    pub(in crate::memory) block: u32,
+    /// The handles behind it, in the order of both addresses.
+    homes: Vec<Home>,
+    /// Blocks at home that are lent to it.
+    lent: Vec<u32>,
+    /// Is all of it mapped and accessible? Else it waits to be unmapped.
+    is_whole: bool,
+    /// How far the arena had grown when it was wanted.
+    reach: u32,
+    /// How many were made before it.
+    number: u64,
+}
+
+/// The aliases of an arena, the highest address first.
+pub struct Aliases {
+    list: Vec<Alias>,
+    /// How many were ever made.
+    made: u64,
+    /// How often all had to be given up to make room for others.
+    pub(in crate::memory) given_up: u32,
+    /// First unit of the slot in which the arena grows: aliases are made there.
+    pub(in crate::memory) home: u32,
+}
+
+impl Aliases {
+    pub(in crate::memory) fn new() -> Aliases {
+        Aliases { list: Vec::new(), made: 0, given_up: 0, home: 0 }
+    }
+
+    pub(in crate::memory) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(in crate::memory) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The first block in an alias, by its number; or none.
+    pub(in crate::memory) fn block(&self, index: usize) -> u32 {
+        self.list[index].block
+    }
+
+    /// The alias that a block has.
+    fn of(&self, id: u32) -> Option<usize> {
+        self.list.iter().position(|alias| alias.block == id)
+    }
+
+    /// Is a block in one of them?
+    pub(in crate::memory) fn have(&self, id: u32) -> bool {
+        self.of(id).is_some()
+    }
+
+    /// The first block of the alias that holds a unit, or none.
+    pub(in crate::memory) fn holding(&self, unit: u32) -> u32 {
+        self.live().find(|alias| alias.holds(unit)).map_or(NONE, |alias| alias.block)
+    }
+
+    /// Those that are in use.
+    pub(in crate::memory) fn live(&self) -> impl Iterator<Item = &Alias> + Clone {
+        self.list.iter().filter(|alias| alias.block != NONE)
+    }
+
+    /// One past the last unit that is left to the handles' own addresses.
+    pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
+        let lowest = self.list.iter().rev().find(|alias| alias.start >= self.home);
+        lowest.map_or(slot_units, |alias| alias.start.into())
+    }
+
+    /// How far the arena had grown when the first of them was wanted.
+    pub(in crate::memory) fn first_reach(&self) -> u32 {
+        self.list.iter().map(|alias| alias.reach).min().unwrap_or(0)
+    }
+
+    /// Where so many units are free of aliases in the upper third of the slot, which is more than the
+    /// device's memory, and above `end`: the place in the list, and the first unit.
+    fn find_room(&self, units: u32, slot_units: u64, end: u32) -> Option<(usize, u32)> {
+        if self.list.len() >= MOST {
+            return None;
+        }
+        let third = slot_units.saturating_sub(self.home.into()) / 3;
+        let lowest = u64::from(end).max(slot_units - third) + u64::from(units);
+        let (mut top, mut place) = (slot_units, 0);
+        let here = self.list.iter().take_while(|alias| alias.start >= self.home);
+        for (index, alias) in here.enumerate() {
+            place = index + 1;
+            let above = u64::from(alias.start) + u64::from(alias.units);
+            if top - above >= u64::from(units) {
+                return Some((index, (top - u64::from(units)) as u32));
+            }
+            top = alias.start.into();
+        }
+        (top >= lowest).then(|| (place, (top - u64::from(units)) as u32))
+    }
+
+    /// Would there be room for so many units only if what nobody uses were unmapped?
+    pub(in crate::memory) fn are_in_the_way(&self, units: u32, slot_units: u64, end: u32) -> bool {
+        self.find_room(units, slot_units, end).is_none()
+            && self.list.iter().any(|alias| alias.block == NONE)
+    }
+
+    /// Unmaps what nobody uses, on the device either, or with `live` all, up to the first that the
+    /// driver will not unmap.
+    pub(in crate::memory) fn clear(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        live: bool,
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        self.list.retain(|alias| {
+            if outcome.is_err() || alias.block != NONE && !live {
+                return true;
+            }
+            outcome = alias.unmap(memory, base);
+            outcome.is_err()
+        });
+        outcome
+    }
+
+    /// Gives another device access to everything that is mapped.
+    pub(in crate::memory) fn allow_peer(
+        &self,
+        memory: &VirtualMemory,
+        base: u64,
+        peer: i32,
+    ) -> Result<()> {
+        for alias in self.list.iter().filter(|alias| alias.is_whole) {
+            let (address, bytes) = alias.range(base);
+            memory.allow_peer(address, bytes, peer)?;
+        }
+        Ok(())
+    }
+
+    /// All of them: first unit, length, first block, lent blocks.
+    #[cfg(test)]
+    pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, u32, &[u32])> {
+        self.list.iter().map(|alias| (alias.start, alias.units, alias.block, &alias.lent[..]))
+    }
+
+    /// First unit and length of each handle at home.
+    #[cfg(test)]
+    pub(in crate::memory) fn homes(&self) -> impl Iterator<Item = (u32, u32)> {
+        let homes = self.list.iter().flat_map(|alias| &alias.homes);
+        homes.map(|home| (home.start, home.units))
+    }
+}
+
+impl Alias {
+    /// Is a unit in it?
+    pub(in crate::memory) fn holds(&self, unit: u32) -> bool {
+        unit.wrapping_sub(self.start) < self.units
+    }
+
+    /// May a request of so many units have it, which at the arena's end would lie up to this unit?
+    fn may_serve(&self, units: u32, step: u32, end: u32) -> bool {
+        let most = u64::from(units) + u64::from(units / 16) + u64::from(step) * 2;
+        self.is_whole
+            && self.block == NONE
+            && self.units >= units
+            && u64::from(self.units) <= most
+            && self.reach < end
+    }
+
+    /// Where its handles begin at home, in the order of its addresses.
+    pub(in crate::memory) fn home_starts(&self) -> impl Iterator<Item = u32> {
+        self.homes.iter().map(|home| home.start)
+    }
+
+    /// Address and length.
+    fn range(&self, base: u64) -> (u64, u64) {
+        (base + u64::from(self.start) * UNIT, u64::from(self.units) * UNIT)
+    }
+
+    fn unmap(&self, memory: &VirtualMemory, base: u64) -> Result<()> {
+        let (address, bytes) = self.range(base);
+        if bytes == 0 { Ok(()) } else { memory.unmap_again(address, bytes) }
+    }
+}
+
+impl Segment {
+    /// Are all handles of an alias idle? The search has marked those that are.
+    fn is_idle(&self, alias: &Alias) -> bool {
+        alias.homes.iter().all(|home| {
+            let found = self.mappings().binary_search_by_key(&home.start, |mapping| mapping.start);
+            found.is_ok_and(|index| self.mappings()[index].mark != Mark::Busy)
+        })
+    }
+
+    /// Is there an alias that nobody uses, hardly larger than is wanted, and made when the arena was shorter than
+    /// up to where a block at its end would lie?
+    pub(in crate::memory) fn has_alias(&self, units: u32, step: u32, end: u32) -> bool {
+        self.aliases.list.iter().any(|alias| alias.may_serve(units, step, end))
+    }
+
+    /// The oldest such alias of idle handles: the one that served the last time.
+    pub(in crate::memory) fn find_alias(&self, units: u32, step: u32, end: u32) -> Option<usize> {
+        let fits = |alias: &Alias| alias.may_serve(units, step, end) && self.is_idle(alias);
+        let list = self.aliases.list.iter().enumerate();
+        list.filter(|(_, alias)| fits(alias)).min_by_key(|(_, alias)| alias.number).map(|at| at.0)
+    }
+
+    /// The free block around the idle mapping that starts here, as the search has found it.
+    fn block_around(&self, start: u32) -> u32 {
+        let found = self.mappings().binary_search_by_key(&start, |mapping| mapping.start);
+        debug_assert!(found.is_ok(), "an alias has whole mappings");
+        found.map_or(NONE, |index| self.mappings()[index].block)
+    }
+
+    /// Chooses idle handles, few and hardly more than is wanted; gives their units.
+    fn choose(&mut self, wanted: u32) -> Option<u32> {
+        let mappings = self.mappings_mut();
+        let mut rest = wanted;
+        // The largest that still fits, again and again.
+        while rest > 0 {
+            let fits = mappings.iter_mut().filter(|m| m.mark == Mark::Idle && m.units <= rest);
+            let Some(mapping) = fits.max_by_key(|mapping| mapping.units) else { break };
+            mapping.mark = Mark::Chosen;
+            rest -= mapping.units;
+        }
+        if rest == 0 {
+            return Some(wanted);
+        }
+        // One more, that is too large; then others may not be needed any more.
+        let left = mappings.iter_mut().filter(|mapping| mapping.mark == Mark::Idle);
+        let more = left.min_by_key(|mapping| mapping.units)?;
+        more.mark = Mark::Chosen;
+        let mut over = more.units - rest;
+        loop {
+            let spare = mappings.iter_mut().filter(|m| m.mark == Mark::Chosen && m.units <= over);
+            let Some(mapping) = spare.max_by_key(|mapping| mapping.units) else { break };
+            mapping.mark = Mark::Idle;
+            over -= mapping.units;
+        }
+        Some(wanted + over)
+    }
+
+    /// Maps idle handles of `units` or a little more side by side; gives the alias, or none where there
+    /// is no room for its addresses. On failure everything is as it was.
+    pub(in crate::memory) fn make_alias(
+        &mut self,
+        memory: &VirtualMemory,
+        base: u64,
+        units: u32,
+        (slot_units, end, reach): (u64, u32, u32),
+    ) -> Result<Option<usize>> {
+        let Some(units) = self.choose(units) else { return Ok(None) };
+        let Some((index, start)) = self.aliases.find_room(units, slot_units, end) else {
+            return Ok(None);
+        };
+        let no_memory = |_| Error::OutOfHostMemory("the handles of an alias");
+        let chosen = || self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen);
+        let (mut homes, mut lent) = (Vec::new(), Vec::new());
+        homes.try_reserve_exact(chosen().count()).map_err(no_memory)?;
+        lent.try_reserve_exact(chosen().count()).map_err(no_memory)?;
+        homes.extend(chosen().map(|m| Home { start: m.start, units: m.units }));
+        self.aliases.list.try_reserve(1).map_err(no_memory)?;
+        let number = self.aliases.made;
+        let mut alias =
+            Alias { start, units: 0, block: NONE, homes, lent, is_whole: false, reach, number };
+        let mut outcome = Ok(());
+        for mapping in self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen) {
+            let address = base + u64::from(start + alias.units) * UNIT;
+            outcome = memory.map_again(address, u64::from(mapping.units) * UNIT, mapping.handle);
+            if outcome.is_err() {
+                break;
+            }
+            alias.units += mapping.units;
+        }
+        if outcome.is_ok() {
+            let (address, bytes) = alias.range(base);
+            outcome = memory.allow_access(address, bytes);
+        }
+        alias.is_whole = outcome.is_ok();
+        // What cannot be unmapped again keeps its addresses until it can.
+        if outcome.is_ok() || alias.unmap(memory, base).is_err() {
+            self.aliases.made += 1;
+            self.aliases.list.insert(index, alias);
+        }
+        outcome.map(|()| Some(index))
+    }
+}
+
+impl ArenaState {
+    /// Marks the mappings that are idle, and gives their units.
+    pub(in crate::memory) fn mark_idle(&mut self) -> u64 {
+        debug_assert!(self.quick.is_empty(), "a search came before");
+        let mappings = self.segment.mappings_mut();
+        let mut smallest = u32::MAX;
+        for mapping in &mut *mappings {
+            mapping.mark = Mark::Busy;
+            smallest = smallest.min(mapping.units);
+        }
+        let mut idle = 0;
+        // What is free and holds a mapping is little, where memory is short: not all blocks are looked at.
+        let mut mark = |id: u32, block: &Block| {
+            let first = mappings.partition_point(|mapping| mapping.start < block.start);
+            let inside = mappings[first..].iter_mut().take_while(|m| m.end() <= block.end());
+            for mapping in inside.filter(|mapping| mapping.handle != 0) {
+                (mapping.mark, mapping.block) = (Mark::Idle, id);
+                idle += u64::from(mapping.units);
+            }
+        };
+        self.bins.each(&self.blocks, smallest, &mut mark);
+        if self.wilderness != NONE {
+            mark(self.wilderness, &self.blocks[self.wilderness]);
+        }
+        idle
+    }
+
+    /// Gives a request all of an alias whose handles the search has found idle: the block, and what the account
+    /// must learn. On failure everything is as it was.
+    pub(in crate::memory) fn borrow(
+        &mut self,
+        base: u64,
+        index: usize,
+        request: Request,
+    ) -> Result<(u32, Lanes)> {
+        let alias = &self.segment.aliases.list[index];
+        let (start, units, parts) = (alias.start, alias.units, alias.homes.len());
+        self.blocks.prepare(2 * parts as u32 + 2)?;
+        self.prepare_start()?;
+        // From here on nothing fails.
+        let mut part = 0;
+        while part < parts {
+            let homes = &self.segment.aliases.list[index].homes;
+            let from = homes[part].start;
+            let mut to = from;
+            while part < parts && homes[part].start == to {
+                to += homes[part].units;
+                part += 1;
+            }
+            // Of a block that was cut for the part before, this one is above.
+            let mut at = self.segment.block_around(from);
+            while self.blocks[at].end() <= from {
+                at = self.blocks[at].next;
+            }
+            self.cut_out(at, from, to, State::Lent);
+            self.segment.set_lent(from, to, true);
+            self.segment.aliases.list[index].lent.push(at);
+            let bytes = u64::from(to - from) * UNIT;
+            history::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
+        }
+        let Alias { homes, reach, .. } = &self.segment.aliases.list[index];
+        let home_end = homes.last().map_or(0, |home| home.start + home.units);
+        self.reach = self.reach.max(*reach).max(home_end);
+        let id = self.new_block(start, request.units, State::Allocated);
+        self.note_start(id);
+        let block = &mut self.blocks[id];
+        block.requested = request.bytes;
+        block.oversize = request.oversize;
+        block.uses = BORROWED;
+        if units > request.units {
+            // It is unowned, and in no bin.
+            let rest = self.new_block(start + request.units, units - request.units, State::Free);
+            self.blocks.link(rest, id, NONE);
+            self.free_blocks += 1;
+            self.free_bytes += self.blocks[rest].bytes();
+        }
+        self.active_blocks += 1;
+        self.segment.aliases.list[index].block = id;
+        let address = base + u64::from(start) * UNIT;
+        history::segment(Action::SegmentMap, address, u64::from(units) * UNIT);
+        let bytes = i64::from(request.units) * UNIT as i64;
+        Ok((id, change_of(1, bytes, request.bytes as i64, request.oversize)))
+    }
+
+    /// Records that the handles of a block in an alias are about to be home again.
+    pub(in crate::memory) fn record_return(&self, base: u64, id: u32) {
+        let Some(index) = self.segment.aliases.of(id) else { return };
+        let alias = &self.segment.aliases.list[index];
+        let (address, bytes) = alias.range(base);
+        history::segment(Action::SegmentUnmap, address, bytes);
+        for lent in &alias.lent {
+            let (address, bytes) = (self.address(base, *lent), self.blocks[*lent].bytes());
+            history::segment(Action::SegmentMap, address, bytes as u64);
+        }
+    }
+
+    /// A block that nobody uses any more: it is free, or its handles are home again.
+    pub(in crate::memory) fn release_or_return(&mut self, id: u32) {
+        match self.segment.aliases.of(id) {
+            None => self.release_quick(id, self.blocks[id].units, self.blocks[id].start),
+            Some(index) => self.bring_home(index),
+        }
+    }
+
+    fn bring_home(&mut self, index: usize) {
+        let id = std::mem::replace(&mut self.segment.aliases.list[index].block, NONE);
+        let rest = self.blocks[id].next;
+        if rest != NONE {
+            self.free_blocks -= 1;
+            self.free_bytes -= self.blocks[rest].bytes();
+            self.blocks.give(rest);
+        }
+        self.forget_start(id);
+        self.blocks.give(id);
+        while let Some(lent) = self.segment.aliases.list[index].lent.pop() {
+            let block = &self.blocks[lent];
+            let (start, end) = (block.start, block.end());
+            self.segment.set_lent(start, end, false);
+            self.release(lent);
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! What a device does with segments: handing out their blocks, getting more, and giving them back.
+//!
+//! The source of segments is called with no lock held: giving memory back waits for the device, and a
+//! foreign allocator may do as it likes. So a segment leaves its arena, and every count, before it is
+//! given back; what is not taken back then is stranded, and tried again later.
+
+use super::super::pluggable::Pluggable;
+use super::super::source::{DriverSource, Source};
+use super::super::virtual_memory;
+use super::fits::Fit;
+use super::{Allocation, Rules, Segments, table};
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::Marker;
+use crate::gpu::stream::Stream;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::block::UNIT;
+use crate::memory::arena::{Arena, ArenaState, Request};
+use crate::memory::backing::uncached;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::ledger::Class;
+use crate::memory::suballocations;
+use crate::memory::trace::history;
+use crate::memory::trace::ring::Action;
+use crate::profiling::nvtx::memory::Heap;
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments to give back");
+
+const NOT_ITS_OWN: Error = Error::InvalidState(
+    "the pool's allocator gave memory that tcuda has already; its memory must come from the driver, \
+     or from anywhere but tcuda",
+);
+
+fn bytes_of(fit: &Fit) -> u64 {
+    u64::from(fit.units) * UNIT
+}
+
+/// A segment that left its arena.
+struct Gone {
+    address: u64,
+    bytes: u64,
+    source: Option<Pluggable>,
+    stream: *const Stream,
+    heap: Option<Heap>,
+}
+
+// SAFETY: streams are shared by all threads, and those that are named here stay (`mark_streams_of_stranded`).
+unsafe impl Send for Gone {}
+
+impl Gone {
+    fn new(arena: &Arena, allocation: Allocation) -> Gone {
+        let Allocation { address, bytes, source, heap, .. } = allocation;
+        let stream = arena.stream().map_or(std::ptr::null(), std::ptr::from_ref);
+        Gone { address, bytes, source, stream, heap }
+    }
+
+    /// Gives it back. No lock is held.
+    fn give(&mut self, device: &Device) -> Result<()> {
+        // SAFETY: NULL, or a stream that stays as long as it is named here.
+        let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
+        suballocations::segment_goes(device, self.heap.take());
+        source_of(&self.source).free(device, stream, self.address, self.bytes)
+    }
+}
+
+fn source_of(source: &Option<Pluggable>) -> &dyn Source {
+    match source {
+        Some(source) => source,
+        None => &DriverSource,
+    }
+}
+
+/// Segments that left their arenas, to be given back.
+pub struct Leaving(Vec<Gone>);
+
+impl Leaving {
+    /// None.
+    pub fn new() -> Leaving {
+        Leaving(Vec::new())
+    }
+}
+
+/// What a device keeps beside its arenas.
+pub struct Keeper {
+    /// Searches for large blocks, while garbage is collected: the clock of its age.
+    searches: AtomicU64,
+    /// Segments that the source did not take back.
+    stranded: Mutex<Vec<Gone>>,
+}
+
+impl Keeper {
+    /// Nothing.
+    pub fn new() -> Keeper {
+        Keeper { searches: AtomicU64::new(0), stranded: Mutex::new(Rank::LEAF, Vec::new()) }
+    }
+}
+
+impl DeviceMemory {
+    /// Marks the streams of segments that were not taken back.
+    pub(in crate::memory) fn mark_streams_of_stranded(&self, marker: Marker) {
+        self.keeper.stranded.lock().iter().for_each(|gone| marker.mark(gone.stream));
+    }
+
+    /// The clock of garbage.
+    pub(in crate::memory) fn now(&self) -> u64 {
+        self.keeper.searches.load(Ordering::Relaxed)
+    }
+
+    fn rules_of(&self, arena: &Arena) -> Rules {
+        self.policy.rules(arena.pool().keeps_whole())
+    }
+
+    /// A block of an arena of segments.
+    #[cold]
+    pub(in crate::memory) fn allocate_in_segment(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        let _context = suballocations::context(device);
+        {
+            let _guard = arena.lock.enter()?;
+            let settled = self.settle(runtime, arena, false);
+            let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+            if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
+                self.keeper.searches.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(address) = self.take_in_segment(arena, request)? {
+                return Ok(address);
+            }
+            settled?;
+        }
+        self.allocate_slowly(runtime, device, arena, request)
+    }
+
+    /// Takes the best fit, if the rules allow it. The caller holds the arena's lock.
+    pub(in crate::memory) fn take_in_segment(
+        &self,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let rules = self.rules_of(arena);
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let Some(id) = state.best_fit(request, &rules) else { return Ok(None) };
+        state.prepare_occupy()?;
+        state.unshelve(id);
+        Ok(Some(self.hand_out(arena, id, request, &rules)))
+    }
+
+    /// Hands out a free block that is in no list. The caller holds the arena's lock.
+    fn hand_out(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let change = state.occupy(id, request, rules, self.now());
+        history::allocated(arena, state, id);
+        let address = state.address(arena.base, id);
+        suballocations::block(state.heap(id), address, request.bytes);
+        self.count_with_split(arena, arena.class, change);
+        address
+    }
+
+    /// A block of a new segment, else of what others freed meanwhile; `take_first`: of that before.
+    pub(in crate::memory) fn grow_by_segment(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+        take_first: bool,
+    ) -> Result<u64> {
+        let take = || {
+            let _guard = arena.lock.enter()?;
+            self.take_in_segment(arena, request)
+        };
+        if take_first && let Some(address) = take()? {
+            return Ok(address);
+        }
+        match self.add_segment(device, arena, request) {
+            Err(error @ (Error::DriverOutOfMemory { .. } | Error::OverLimit)) => {
+                take()?.ok_or(error)
+            }
+            other => other,
+        }
+    }
+
+    fn add_segment(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
+        self.free_stranded(device);
+        let rules = self.rules_of(arena);
+        let bytes = rules.segment_bytes(u64::from(request.units) * UNIT);
+        let source = arena.pool().source();
+        let stream = arena.stream().unwrap_or(device.streams.default());
+        if !self.virtual_memory.limit.claim(bytes) {
+            return Err(Error::OverLimit);
+        }
+        let address = match source_of(&source).allocate(device, stream, bytes) {
+            Ok(address) => address,
+            Err(error) => {
+                self.virtual_memory.limit.let_go(bytes);
+                return Err(error);
+            }
+        };
+        let oversize = rules.is_oversize(bytes);
+        let guard = arena.lock.guard();
+        let heap = suballocations::segment(address, bytes);
+        let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source, heap });
+        let error = match self.attach(arena, &mut allocation) {
+            Ok(id) => return Ok(self.hand_out(arena, id, request, &rules)),
+            Err(error) => error,
+        };
+        drop(guard);
+        self.virtual_memory.limit.let_go(bytes);
+        if let Some(allocation) = allocation {
+            let mut gone = Gone::new(arena, allocation);
+            match error {
+                Error::OutOfHostMemory(_) => drop(self.give(device, gone)),
+                // Memory that is in use elsewhere is not this segment's to give back.
+                _ => suballocations::segment_goes(device, gone.heap.take()),
+            }
+        }
+        Err(error)
+    }
+
+    /// Adds memory to an arena and counts it; gives its block, which is in no list. The caller holds
+    /// the arena's lock.
+    fn attach(&self, arena: &Arena, allocation: &mut Option<Allocation>) -> Result<u32> {
+        let Some(Allocation { address, bytes, oversize, .. }) = *allocation else {
+            return Err(NO_ROOM);
+        };
+        // What is tcuda's own is another arena's block, another segment, or a block in no arena.
+        let last = address.saturating_add(bytes - 1);
+        let is_mapped =
+            [address, last].into_iter().any(|at| virtual_memory::device_of(at).is_some());
+        if is_mapped || uncached::has(address) {
+            return Err(NOT_ITS_OWN);
+        }
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let attached = state.attach(allocation, arena.slot_units())?;
+        let added = table::add(arena, address, bytes, attached.start);
+        if !matches!(added, Ok(true)) {
+            *allocation = Some(state.detach(attached.id));
+            return added.and(Err(NOT_ITS_OWN));
+        }
+        history::segment_of(arena, Action::SegmentAlloc, address, bytes);
+        self.with_ledger(Some(arena), |books| {
+            books.ledger.count_segment(arena.class, bytes as i64, oversize);
+            self.count_of(arena, bytes as i64);
+        });
+        Ok(attached.id)
+    }
+
+    /// Takes the idle segments that `pick` wants out of an arena, one after the other, once the work
+    /// that may use them is over; gives their bytes. The caller holds the arena's lock.
+    fn detach_idle(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        leaving: &mut Leaving,
+        mut pick: impl FnMut(&ArenaState) -> Option<Fit>,
+    ) -> Result<u64> {
+        let Some(stream) = arena.stream() else { return Ok(0) };
+        // SAFETY: the lock is held, and this is the only reference.
+        if unsafe { arena.state() }.idle().next().is_none() {
+            return Ok(0);
+        }
+        if !self.is_over(runtime, arena, stream, true)? {
+            return Ok(0);
+        }
+        let mut bytes = 0;
+        loop {
+            // SAFETY: the lock is held, and this is the only reference.
+            let state = unsafe { arena.state() };
+            let Some(fit) = pick(state) else { return Ok(bytes) };
+            leaving.0.try_reserve(1).map_err(|_| NO_ROOM)?;
+            let room = self.keeper.stranded.lock().try_reserve(leaving.0.len() + 1);
+            room.map_err(|_| NO_ROOM)?;
+            state.unshelve(fit.id);
+            let gone = state.detach(fit.id);
+            bytes += gone.bytes;
+            self.forget_segment(arena, &gone);
+            leaving.0.push(Gone::new(arena, gone));
+        }
+    }
+
+    /// Counts that a segment left its arena. The caller holds the arena's lock.
+    fn forget_segment(&self, arena: &Arena, gone: &Allocation) {
+        table::remove(gone.address);
+        history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
+        self.with_ledger(Some(arena), |books| {
+            books.ledger.count_segment(arena.class, -(gone.bytes as i64), gone.oversize);
+            self.count_of(arena, -(gone.bytes as i64));
+        });
+        self.virtual_memory.limit.let_go(gone.bytes);
+    }
+
+    /// Takes all idle segments of an arena out of it; waits for the work that may use them. The caller
+    /// holds the arena's lock, and gives them back later.
+    pub(in crate::memory) fn detach_all_idle(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        leaving: &mut Leaving,
+    ) -> Result<()> {
+        self.settle(runtime, arena, true)?;
+        self.detach_idle(runtime, arena, leaving, |state| state.idle().next()).map(|_| ())
+    }
+
+    /// Gives back what left, and what is stranded, with no lock held; gives the first failure. What is
+    /// not taken back is stranded.
+    pub(in crate::memory) fn give_back(&self, device: &Device, leaving: Leaving) -> Result<()> {
+        self.free_stranded(device);
+        let mut outcome = Ok(());
+        for gone in leaving.0 {
+            let given = self.give(device, gone);
+            if outcome.is_ok() {
+                outcome = given;
+            }
+        }
+        outcome
+    }
+
+    /// Gives a segment back, or strands it.
+    fn give(&self, device: &Device, mut gone: Gone) -> Result<()> {
+        let given = gone.give(device);
+        if given.is_err() {
+            let mut stranded = self.keeper.stranded.lock();
+            // There is room, unless others stranded more than was foreseen.
+            if stranded.try_reserve(1).is_ok() {
+                stranded.push(gone);
+            }
+        }
+        given
+    }
+
+    /// Tries again to give back what is stranded.
+    fn free_stranded(&self, device: &Device) {
+        let count = self.keeper.stranded.lock().len();
+        for _ in 0..count {
+            let gone = self.keeper.stranded.lock().pop();
+            if gone.is_none_or(|gone| self.give(device, gone).is_err()) {
+                return;
+            }
+        }
+    }
+
+    /// Collects garbage as PyTorch does: of the unused large segments of all streams those of at least
+    /// average age, again and again until at most `most` bytes are reserved.
+    pub(in crate::memory) fn collect_segments(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        most: u64,
+    ) -> Result<()> {
+        let mut wanted = self.virtual_memory.limit.claimed().saturating_sub(most);
+        let is_shared = |arena: &Arena| {
+            arena.segmented && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT
+        };
+        while wanted > 0 {
+            let (mut ages, mut count) = (0u64, 0u64);
+            let now = self.now();
+            let age = |fit: &Fit| now.saturating_sub(fit.since);
+            self.each_arena(|arena| {
+                if is_shared(arena) {
+                    // SAFETY: `each_arena` holds the lock.
+                    for fit in unsafe { arena.state() }.idle() {
+                        (ages, count) = (ages + age(&fit), count + 1);
+                    }
+                }
+                Ok(())
+            })?;
+            if count == 0 {
+                return Ok(());
+            }
+            let average = ages as f64 / count as f64;
+            let (mut leaving, mut freed) = (Leaving::new(), 0);
+            let found = self.each_arena(|arena| {
+                if is_shared(arena) {
+                    freed += self.detach_idle(runtime, arena, &mut leaving, |state| {
+                        state.idle().find(|fit| age(fit) as f64 >= average)
+                    })?;
+                }
+                Ok(())
+            });
+            let given = self.give_back(device, leaving);
+            found.and(given)?;
+            if freed == 0 {
+                return Ok(());
+            }
+            wanted = wanted.saturating_sub(freed);
+        }
+        Ok(())
+    }
+
+    /// With a limit for splitting: gives back an oversize segment of the stream that is large enough,
+    /// or several that are together, the largest first. Was it enough?
+    pub(in crate::memory) fn release_oversize(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<bool> {
+        let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
+        let wanted = max_split.max(u64::from(request.units) * UNIT);
+        let (mut leaving, mut total) = (Leaving::new(), 0);
+        let found = {
+            let _guard = arena.lock.enter()?;
+            self.detach_idle(runtime, arena, &mut leaving, |state| {
+                if total >= wanted {
+                    return None;
+                }
+                let whole = state.idle().find(|fit| total == 0 && bytes_of(fit) >= wanted);
+                let largest = || state.idle().next_back().filter(|fit| bytes_of(fit) >= max_split);
+                let fit = whole.or_else(largest)?;
+                total += bytes_of(&fit);
+                Some(fit)
+            })
+        };
+        let given = self.give_back(device, leaving);
+        found?;
+        given?;
+        Ok(total >= wanted)
+    }
+
+    /// Gives every segment back, at the arenas' end. Nobody is inside.
+    pub(in crate::memory) fn close_segments(&self, device: &Device) {
+        loop {
+            let mut gone = None;
+            let _ = self.each_arena(|arena| {
+                if gone.is_none() {
+                    // SAFETY: `each_arena` holds the lock.
+                    let segments = unsafe { arena.state() }.segments.as_mut();
+                    let found = segments.and_then(|segments| segments.take_any());
+                    gone = found.map(|allocation| Gone::new(arena, allocation));
+                }
+                Ok(())
+            });
+            let Some(gone) = gone else { break };
+            table::remove(gone.address);
+            let _ = self.give(device, gone);
+        }
+        // What is refused is asked for once more.
+        self.free_stranded(device);
+    }
+}
+
+impl Segments {
+    /// Takes any segment out, whatever is in it.
+    fn take_any(&mut self) -> Option<Allocation> {
+        loop {
+            let last = self.list.pop()?;
+            if last.bytes != 0 {
+                return Some(last);
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Arenas whose memory comes in whole segments from cuMemAlloc, or from somebody else's allocator,
+//! instead of being mapped: for IPC and RDMA, drivers without virtual memory, and pools that split
+//! nothing. What is allocated, split, merged and given back is what PyTorch does there, to the byte.
+//!
+//! The blocks are those of every other arena, with the same locks, limbo, history and accounts. A
+//! segment has a range of the arena's units for itself, which says nothing of its addresses, and a hole
+//! on each side, so that nothing merges over its edge. Blocks know their segment by the index that
+//! elsewhere names the next block of a bin; free ones are in `fits` instead of bins.
+
+mod fits;
+mod ladder;
+mod rules;
+mod table;
+
+pub use ladder::{Keeper, Leaving};
+pub use rules::Rules;
+pub use table::{arena_of, device_of, segment_of};
+
+use super::pluggable::Pluggable;
+use crate::base::error::{Error, Result};
+use crate::memory::DeviceMemory;
+use crate::memory::arena::block::{Block, NONE, State, UNIT};
+use crate::memory::arena::{Arena, ArenaState, Request};
+use crate::memory::pointer::{Locked, unknown_pointer};
+use crate::memory::stats::ledger::{Lanes, change_of};
+use crate::memory::trace::history;
+use crate::profiling::nvtx::memory::Heap;
+use crate::runtime::Runtime;
+use fits::{Fit, Fits};
+
+/// A segment: one allocation of the source.
+pub struct Allocation {
+    /// First address.
+    pub address: u64,
+    /// Length; 0: a place that is not in use.
+    pub bytes: u64,
+    /// First unit.
+    pub start: u32,
+    /// Did it count as oversize?
+    pub oversize: bool,
+    /// Who gave it; none: the driver.
+    pub source: Option<Pluggable>,
+    /// What a tool calls it that wants to know its blocks.
+    pub heap: Option<Heap>,
+}
+
+impl Allocation {
+    const NONE: Allocation =
+        Allocation { address: 0, bytes: 0, start: 0, oversize: false, source: None, heap: None };
+}
+
+/// The segments of an arena.
+pub struct Segments {
+    list: Vec<Allocation>,
+    fits: Fits,
+    /// Of all segments.
+    bytes: u64,
+    count: usize,
+    /// Blocks in them.
+    blocks: usize,
+}
+
+impl Segments {
+    /// None.
+    pub fn new() -> Segments {
+        Segments { list: Vec::new(), fits: Fits::new(), bytes: 0, count: 0, blocks: 0 }
+    }
+
+    /// Bytes of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of segments.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Number of blocks in them.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Allocation> {
+        self.list.iter().filter(|allocation| allocation.bytes != 0)
+    }
+
+    /// The segment of a block.
+    pub fn of(&self, block: &Block) -> &Allocation {
+        &self.list[block.bin_next as usize]
+    }
+
+    /// Where a block begins.
+    pub fn address(&self, block: &Block) -> u64 {
+        let segment = self.of(block);
+        segment.address + u64::from(block.start - segment.start) * UNIT
+    }
+}
+
+/// Units of an arena of segments, as a base and a length in bytes, where an arena in a slot has so many
+/// addresses: with holes between segments it must have more than it will ever hold.
+pub fn units_for(slot_bytes: u64) -> (u64, u64) {
+    (0, slot_bytes.saturating_mul(4).min(u64::from(u32::MAX) * UNIT))
+}
+
+/// The block at a pointer that is in no reservation.
+#[cold]
+pub(in crate::memory) fn lock_block(address: u64) -> Result<Locked<'static>> {
+    let (arena, offset) = table::arena_of(address).ok_or_else(|| unknown_pointer(address))?;
+    let guard = arena.lock.enter()?;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    let id = state.find(offset, address as usize)?;
+    // Since the table was asked, the segment may have gone.
+    if state.address(arena.base, id) != address {
+        return Err(unknown_pointer(address));
+    }
+    Ok(Locked { arena, id, _guard: guard })
+}
+
+/// Gives a block back that is in no reservation.
+#[cold]
+pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    let Locked { arena, id, _guard } = lock_block(address)?;
+    let memory = &runtime.device(arena.device)?.memory;
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    if state.blocks[id].uses != 0 {
+        return memory.free_used(runtime, arena, id);
+    }
+    memory.free_in_segment(runtime, arena, id);
+    Ok(())
+}
+
+impl DeviceMemory {
+    /// Frees a block that nobody uses. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_in_segment(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        history::freed(arena, unsafe { arena.state() }, id);
+        self.end_block(runtime, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let change = state.free_in_segment(id, self.now());
+        self.count_with_split(arena, arena.class, change);
+    }
+}
+
+/// A segment that was added: its only block, free and in no list, and its first unit.
+pub struct Attached {
+    /// The block.
+    pub id: u32,
+    /// The unit.
+    pub start: u32,
+}
+
+impl ArenaState {
+    /// Is it part of a segment?
+    fn is_part(&self, id: u32) -> bool {
+        id != NONE && self.blocks[id].state != State::Hole
+    }
+
+    /// Does a block share its segment with others?
+    pub(in crate::memory) fn is_split(&self, id: u32) -> bool {
+        let Block { previous, next, .. } = self.blocks[id];
+        self.is_part(previous) || self.is_part(next)
+    }
+
+    fn fit_of(&self, segments: &Segments, id: u32, since: u64) -> Fit {
+        let block = &self.blocks[id];
+        Fit { units: block.units, id, address: segments.address(block), since }
+    }
+
+    /// Puts a free block where it is found. There is room.
+    pub(in crate::memory) fn shelve(&mut self, id: u32, since: u64) {
+        let Some(mut segments) = self.segments.take() else { return };
+        let fit = self.fit_of(&segments, id, since);
+        segments.fits.insert(fit);
+        self.segments = Some(segments);
+    }
+
+    /// Would a free block be found?
+    #[cfg(test)]
+    pub(in crate::memory) fn is_shelved(&self, id: u32) -> bool {
+        let Some(segments) = &self.segments else { return false };
+        let block = &self.blocks[id];
+        let address = segments.address(block);
+        let is_it = |fit: &&Fit| (fit.units, fit.address) == (block.units, address);
+        let found: Vec<&Fit> = segments.fits.as_slice().iter().filter(is_it).collect();
+        found.len() == 1
+            && found[0].id == id
+            && segments.fits.as_slice().is_sorted_by_key(fits::key)
+    }
+
+    /// Blocks that would be found.
+    #[cfg(test)]
+    pub(in crate::memory) fn shelved(&self) -> usize {
+        self.segments.as_ref().map_or(0, |segments| segments.fits.as_slice().len())
+    }
+
+    /// Takes a free block away from there.
+    pub(in crate::memory) fn unshelve(&mut self, id: u32) {
+        let Some(segments) = &mut self.segments else { return };
+        let block = &self.blocks[id];
+        let address = segments.address(block);
+        segments.fits.remove(block.units, address);
+    }
+
+    /// Adds a segment, at units below `limit`. Where it fails nothing changed; where it does not, the
+    /// allocation was taken, and [`ArenaState::occupy`] of its block, which is in no list yet, cannot
+    /// fail.
+    pub(in crate::memory) fn attach(
+        &mut self,
+        allocation: &mut Option<Allocation>,
+        limit: u64,
+    ) -> Result<Attached> {
+        let bytes = allocation.as_ref().map_or(0, |allocation| allocation.bytes);
+        let units = (bytes / UNIT) as u32;
+        let (index, hole, start) = self.prepare_attach(units, limit)?;
+        let id = self.new_block(start, units, State::Free);
+        self.blocks[id].bin_next = index as u32;
+        self.link_between_holes(id, hole);
+        if let (Some(segments), Some(allocation)) = (&mut self.segments, allocation.take()) {
+            let allocation = Allocation { start, ..allocation };
+            match segments.list.get_mut(index) {
+                Some(place) => *place = allocation,
+                None => segments.list.push(allocation),
+            }
+            segments.bytes += bytes;
+            segments.count += 1;
+            segments.blocks += 1;
+        }
+        Ok(Attached { id, start })
+    }
+
+    /// Makes room for a segment: its index, the hole that it goes into, its first unit.
+    fn prepare_attach(&mut self, units: u32, limit: u64) -> Result<(usize, u32, u32)> {
+        const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments");
+        self.blocks.prepare(4)?;
+        let (hole, start) = self.place(units, limit).ok_or(NO_ROOM)?;
+        self.prepare_start()?;
+        let Some(segments) = &mut self.segments else { return Err(NO_ROOM) };
+        segments.fits.prepare(segments.blocks + 2)?;
+        segments.list.try_reserve(1).map_err(|_| NO_ROOM)?;
+        let vacant = segments.list.iter().position(|allocation| allocation.bytes == 0);
+        Ok((vacant.unwrap_or(segments.list.len()), hole, start))
+    }
+
+    /// Where a segment of `units` goes: the lowest hole with room for it and a hole on each side, or
+    /// none: the end; and its first unit.
+    fn place(&self, units: u32, limit: u64) -> Option<(u32, u32)> {
+        let wanted = units.checked_add(2)?;
+        let mut id = self.first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Hole && block.units >= wanted {
+                return Some((id, block.start + 1));
+            }
+            id = block.next;
+        }
+        let start = if self.last == NONE { 0 } else { self.end() + 1 };
+        (u64::from(start) + u64::from(units) < limit).then_some((NONE, start))
+    }
+
+    /// Links a new segment's block into a hole, of which a part stays on each side; or at the end,
+    /// where a new hole keeps it from what is below.
+    fn link_between_holes(&mut self, id: u32, hole: u32) {
+        let Block { start, units, .. } = self.blocks[id];
+        if hole == NONE {
+            if self.last != NONE {
+                let gap = self.new_block(start - 1, 1, State::Hole);
+                self.blocks.link(gap, self.last, NONE);
+                self.last = gap;
+            }
+            self.blocks.link(id, self.last, NONE);
+            self.last = id;
+            if self.first == NONE {
+                self.first = id;
+            }
+            return;
+        }
+        let below = self.blocks[hole].previous;
+        let gap = self.new_block(start - 1, 1, State::Hole);
+        let end = self.blocks[hole].end();
+        let upper = &mut self.blocks[hole];
+        (upper.start, upper.units) = (start + units, end - start - units);
+        self.blocks.link(gap, below, id);
+        self.blocks.link(id, gap, hole);
+        if self.first == hole {
+            self.first = gap;
+        }
+    }
+
+    /// Takes a segment out whose only block is free and in no list; gives the segment.
+    pub(in crate::memory) fn detach(&mut self, id: u32) -> Allocation {
+        let Some(segments) = &mut self.segments else { return Allocation::NONE };
+        let place = &mut segments.list[self.blocks[id].bin_next as usize];
+        let gone = std::mem::replace(place, Allocation::NONE);
+        segments.bytes -= gone.bytes;
+        segments.count -= 1;
+        segments.blocks -= 1;
+        self.blocks[id].state = State::Hole;
+        self.join_holes(id);
+        self.drop_holes_at_end();
+        gone
+    }
+
+    /// The best fit of a request, if the rules allow it.
+    pub(in crate::memory) fn best_fit(&self, request: Request, rules: &Rules) -> Option<u32> {
+        let fit = self.segments.as_ref()?.fits.best(request.units)?;
+        let bytes = |units: u32| u64::from(units) * UNIT;
+        rules.suits(bytes(request.units), bytes(fit.units)).then_some(fit.id)
+    }
+
+    /// Makes sure that taking a block cannot fail.
+    pub(in crate::memory) fn prepare_occupy(&mut self) -> Result<()> {
+        self.blocks.prepare(1)?;
+        self.prepare_start()?;
+        let Some(segments) = &mut self.segments else { return Ok(()) };
+        segments.fits.prepare(segments.blocks + 1)
+    }
+
+    /// Takes a free block that is in no list, or its front. It was prepared.
+    pub(in crate::memory) fn occupy(
+        &mut self,
+        id: u32,
+        request: Request,
+        rules: &Rules,
+        now: u64,
+    ) -> Lanes {
+        let Request { units, bytes: requested, .. } = request;
+        let Block { start, units: whole, next, .. } = self.blocks[id];
+        if self.is_split(id) {
+            self.free_blocks -= 1;
+            self.free_bytes -= self.blocks[id].bytes();
+        }
+        let rest = whole - units;
+        let bytes = |units: u32| u64::from(units) * UNIT;
+        if rest > 0 && rules.splits(self.class, bytes(units), bytes(rest)) {
+            let rest = self.new_block(start + units, rest, State::Free);
+            self.blocks[rest].bin_next = self.blocks[id].bin_next;
+            self.blocks[id].units = units;
+            self.blocks.link(rest, id, next);
+            if self.last == id {
+                self.last = rest;
+            }
+            self.free_blocks += 1;
+            self.free_bytes += self.blocks[rest].bytes();
+            if let Some(segments) = &mut self.segments {
+                segments.blocks += 1;
+            }
+            self.shelve(rest, now);
+        }
+        self.note_start(id);
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = requested;
+        block.set_stack(0);
+        block.uses = 0;
+        block.waits = 0;
+        block.oversize = rules.is_oversize(block.bytes() as u64);
+        let (bytes, oversize) = (block.bytes(), block.oversize);
+        self.active_blocks += 1;
+        change_of(1, bytes, requested as i64, oversize)
+    }
+
+    /// The host lets go of a block that no other stream uses.
+    pub(in crate::memory) fn free_in_segment(&mut self, id: u32, now: u64) -> Lanes {
+        let block = &self.blocks[id];
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        self.active_blocks -= 1;
+        self.release_in_segment(id, now);
+        change
+    }
+
+    /// Makes a block free and merges it with free neighbours of its segment.
+    pub(in crate::memory) fn release_in_segment(&mut self, id: u32, now: u64) {
+        let Block { previous, next, .. } = self.blocks[id];
+        let is_free = |state: &ArenaState, id| id != NONE && state.blocks[id].state == State::Free;
+        let mut id = id;
+        self.forget_start(id);
+        if is_free(self, next) {
+            self.swallow(id, next, next);
+        }
+        if is_free(self, previous) {
+            self.swallow(previous, id, previous);
+            id = previous;
+        }
+        self.blocks[id].state = State::Free;
+        if self.is_split(id) {
+            self.free_blocks += 1;
+            self.free_bytes += self.blocks[id].bytes();
+        }
+        self.shelve(id, now);
+    }
+
+    /// Joins two neighbours, of which one, `free`, was free.
+    fn swallow(&mut self, id: u32, next: u32, free: u32) {
+        self.unshelve(free);
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[free].bytes();
+        self.blocks[id].units += self.blocks[next].units;
+        self.blocks.unlink(next);
+        if self.last == next {
+            self.last = id;
+        }
+        self.blocks.give(next);
+        if let Some(segments) = &mut self.segments {
+            segments.blocks -= 1;
+        }
+    }
+
+    /// The free blocks that are whole segments, with their sizes and ages: the smallest first.
+    pub(in crate::memory) fn idle(&self) -> impl DoubleEndedIterator<Item = Fit> {
+        let fits = self.segments.as_ref().map_or(&[][..], |segments| segments.fits.as_slice());
+        fits.iter().copied().filter(|fit| !self.is_split(fit.id))
+    }
+
+    /// What a tool calls the segment of a block.
+    pub(in crate::memory) fn heap(&self, id: u32) -> Option<Heap> {
+        self.segments.as_ref()?.of(&self.blocks[id]).heap
+    }
+
+    /// The address of a block of the arena with this base.
+    pub(in crate::memory) fn address(&self, base: u64, id: u32) -> u64 {
+        let block = &self.blocks[id];
+        match &self.segments {
+            None => base + u64::from(block.start) * UNIT,
+            Some(segments) => segments.address(block),
+        }
+    }
+
+    /// Bytes from the driver, and the contiguous ranges or segments in which they are.
+    pub(in crate::memory) fn reserved(&self) -> (i64, i64) {
+        match &self.segments {
+            None => (self.segment.bytes() as i64, self.segment.ranges()),
+            Some(segments) => (segments.bytes() as i64, segments.count() as i64),
+        }
+    }
+
+    /// Bytes of free blocks, whole segments included.
+    pub(in crate::memory) fn unused(&self) -> u64 {
+        let idle: u64 = self.idle().map(|fit| u64::from(fit.units) * UNIT).sum();
+        self.free_bytes.max(0) as u64 + idle
+    }
+
+    /// Blocks that are no holes.
+    pub(in crate::memory) fn listed(&self) -> usize {
+        match &self.segments {
+            None => (self.active_blocks + self.free_blocks) as usize,
+            Some(segments) => segments.blocks(),
+        }
+    }
+}

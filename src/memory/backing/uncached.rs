@@ -1,0 +1,468 @@
+//! Blocks that are in no arena: each is one call of where it comes from, to get it and to give it back.
+//!
+//! They are found by their addresses in a table of parts with locks of their own. A block is taken out
+//! of the table before it goes, because its address is another's as soon as it has gone; for the same
+//! reason its end is recorded and counted before, and taken back where the driver refuses it.
+
+use super::pluggable::Pluggable;
+use super::source::{DriverSource, Source};
+use super::{segmented, virtual_memory};
+use crate::base::error::{Error, Result};
+use crate::base::lock::{Held, Mutex};
+use crate::base::log::{self, Level};
+use crate::base::rank::Rank;
+use crate::base::text::Count;
+use crate::gpu::device::Device;
+use crate::gpu::external_registry::HeldStream;
+use crate::gpu::stream::Stream;
+use crate::memory::backend::{self, Server};
+use crate::memory::fallback::reclaim;
+use crate::memory::stats::ledger::{self, Class, LANES, Lanes};
+use crate::memory::trace::history;
+use crate::memory::trace::ring::Action;
+use crate::memory::trace::stacks::{self, Pin};
+use crate::memory::{DeviceMemory, Found, Relaxed, SMALL, unknown_pointer};
+use crate::runtime::Runtime;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where a block came from.
+#[derive(Debug)]
+pub(in crate::memory) enum Origin {
+    /// cuMemAlloc.
+    Driver,
+    /// The driver's pool; in a graph that was being captured.
+    DriverPool { captured: bool },
+    /// An allocator of another library.
+    Pluggable(Pluggable),
+}
+
+impl Origin {
+    /// Do we count its blocks? Those of the driver's pool the driver counts.
+    fn is_counted(&self) -> bool {
+        !matches!(self, Origin::DriverPool { .. })
+    }
+}
+
+/// A block.
+#[derive(Debug)]
+pub(in crate::memory) struct Block {
+    pub device: i32,
+    pub bytes: u64,
+    pub origin: Origin,
+    stream: HeldStream,
+    /// Other streams that use it.
+    uses: Vec<HeldStream>,
+    pub stack: Pin,
+}
+
+impl Block {
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub fn uses(&self) -> impl Iterator<Item = &Stream> {
+        self.uses.iter().map(|stream| &**stream)
+    }
+
+    pub fn class(&self) -> Class {
+        if self.bytes <= SMALL { Class::Small } else { Class::Large }
+    }
+
+    fn lanes(&self, sign: i64) -> Lanes {
+        let mut lanes = [0; LANES];
+        let bytes = self.bytes as i64 * sign;
+        for (lane, value) in [
+            (ledger::ALLOCATION, sign),
+            (ledger::ALLOCATED_BYTES, bytes),
+            (ledger::ACTIVE, sign),
+            (ledger::ACTIVE_BYTES, bytes),
+            (ledger::REQUESTED_BYTES, bytes),
+        ] {
+            lanes[lane] = value;
+        }
+        lanes
+    }
+
+    fn record(&self, address: u64, actions: &[Action], stack: u32) {
+        for action in actions {
+            history::of_direct(self.device, *action, address, self.bytes, self.stream(), stack);
+        }
+    }
+}
+
+/// With keys of its own each map would ask the system for random ones, and panic without.
+pub(in crate::memory) type Blocks = HashMap<u64, Block, BuildHasherDefault<DefaultHasher>>;
+
+const PARTS: usize = 16;
+
+static TABLE: [Mutex<Blocks>; PARTS] =
+    [const { Mutex::new(Rank::DIRECT, Blocks::with_hasher(BuildHasherDefault::new())) }; PARTS];
+
+/// Was there ever a block since the start? Else nobody needs to look.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+fn part(address: u64) -> &'static Mutex<Blocks> {
+    // Pieces of the driver's are apart by 512 bytes at least, often by much more.
+    let mixed = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &TABLE[(mixed >> 60) as usize % PARTS]
+}
+
+/// Was there ever such a block?
+pub(in crate::memory) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+/// Is there one at this address?
+pub(in crate::memory) fn has(address: u64) -> bool {
+    is_used() && part(address).lock().contains_key(&address)
+}
+
+/// Runs `body` on a live block.
+pub(in crate::memory) fn with<R>(
+    address: u64,
+    body: impl FnOnce(&mut Block) -> Result<R>,
+) -> Result<R> {
+    let mut blocks = part(address).lock();
+    body(blocks.get_mut(&address).ok_or_else(|| unknown_pointer(address))?)
+}
+
+/// The table, held still: for who holds the books, and takes parts by trying.
+pub(in crate::memory) fn hold_still() -> [Held<'static, Blocks>; PARTS] {
+    std::array::from_fn(|index| TABLE[index].hold())
+}
+
+/// What a live block is.
+#[cold]
+pub(in crate::memory) fn find(address: u64) -> Result<Found> {
+    with(address, |block| Ok(Found { requested: block.bytes, bytes: block.bytes }))
+}
+
+/// The piece of the driver's memory that holds a block, and its length, where that is known.
+pub(in crate::memory) fn segment_of(address: u64) -> Result<(u64, u64)> {
+    let (bytes, allocator) = with(address, |block| {
+        let allocator = match &block.origin {
+            Origin::Pluggable(allocator) => Some(allocator.share()),
+            _ => None,
+        };
+        Ok((block.bytes, allocator))
+    })?;
+    // Asked with no lock held.
+    let base = allocator.map_or(Ok(None), |allocator| allocator.base_of(address))?;
+    Ok(base.unwrap_or((address, bytes)))
+}
+
+/// The device of a block that begins at an address.
+pub fn device_of(address: u64) -> Option<i32> {
+    if !is_used() {
+        return None;
+    }
+    part(address).lock().get(&address).map(|block| block.device)
+}
+
+/// Was the block at an address allocated for a stream?
+pub(in crate::memory) fn is_of(address: u64, stream: &Stream) -> bool {
+    with(address, |block| Ok(block.stream.is(stream))).unwrap_or(false)
+}
+
+/// Says that a block is also used on `stream`.
+#[cold]
+pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
+    let mut is_own = false;
+    let teller = with(address, |block| {
+        match &block.origin {
+            Origin::Pluggable(allocator) => return Ok(Some(allocator.share())),
+            Origin::DriverPool { .. } if block.stream.is(stream) => {
+                is_own = true;
+                return Ok(None);
+            }
+            // The driver waits for all work of the block's device before it takes it back.
+            Origin::Driver if stream.device() == block.device => return Ok(None),
+            _ => (),
+        }
+        if !block.uses.iter().any(|known| known.is(stream)) {
+            let no_memory = |_| Error::OutOfHostMemory("the streams of a block");
+            block.uses.try_reserve(1).map_err(no_memory)?;
+            block.uses.push(HeldStream::new(stream));
+        }
+        Ok(None)
+    })?;
+    if is_own {
+        log::write(
+            Level::Warning,
+            format_args!(
+                "tcuda_record_stream names the stream on which {address:#x} was allocated: that is \
+                 unnecessary and has no effect"
+            ),
+        );
+    }
+    if let Some(allocator) = teller {
+        allocator.record_stream(address, stream)?;
+    }
+    Ok(())
+}
+
+/// Puts a block that came into the table, and records that; else gives it back to its caller. The bytes of
+/// one that was there, and went with its graph.
+#[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
+fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64, (Error, Block)> {
+    IS_USED.store(true, Ordering::Relaxed);
+    let mut blocks = part(address).lock();
+    let is_cached =
+        virtual_memory::device_of(address).or_else(|| segmented::device_of(address)).is_some();
+    let known = blocks.get(&address);
+    // What a graph allocates and nobody frees goes with the graph, and the driver says nothing of that.
+    let is_left = |known: &Block| {
+        matches!(known.origin, Origin::DriverPool { captured: true })
+            && matches!(block.origin, Origin::DriverPool { .. })
+    };
+    if is_cached || known.is_some_and(|known| !is_left(known)) {
+        return Err((GIVEN_TWICE, block));
+    }
+    let left = known.map_or(0, |known| known.bytes);
+    if let Some(known) = known {
+        let actions = [Action::FreeRequested, Action::FreeCompleted];
+        known.record(address, &actions, history::stack_of_direct(known.stack.id()));
+    }
+    if blocks.try_reserve(1).is_err() {
+        return Err((Error::OutOfHostMemory("the table of blocks"), block));
+    }
+    block.stack = stacks::pin(stack);
+    let actions: &[Action] = match block.origin.is_counted() {
+        true => &[Action::SegmentAlloc, Action::Alloc],
+        false => &[Action::Alloc],
+    };
+    block.record(address, actions, stack);
+    blocks.insert(address, block);
+    Ok(left)
+}
+
+const GIVEN_TWICE: Error = Error::InvalidState(
+    "the pluggable allocator gave an address that is in use already; it must give each once until \
+     it is freed",
+);
+
+/// Takes a block that is about to go out of the table, and records that.
+fn take(address: u64) -> Result<Block> {
+    let mut blocks = part(address).lock();
+    let block = blocks.remove(&address).ok_or_else(|| unknown_pointer(address))?;
+    let actions: &[Action] = match block.origin.is_counted() {
+        true => &[Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree],
+        false => &[Action::FreeRequested, Action::FreeCompleted],
+    };
+    block.record(address, actions, history::stack_of_direct(block.stack.id()));
+    Ok(block)
+}
+
+/// Gives a block back to where it came from.
+#[cold]
+pub(in crate::memory) fn free(runtime: &Runtime, address: u64) -> Result<()> {
+    let block = take(address)?;
+    let device = runtime.device(block.device)?;
+    device.memory.release_direct(runtime, device, address, block)
+}
+
+/// Gives all blocks back, at the end: nobody is inside, no work is under way.
+pub(crate) fn close(runtime: &Runtime) {
+    let mut given_back = 0;
+    for part in &TABLE {
+        let blocks = std::mem::take(&mut *part.lock());
+        for (address, block) in blocks {
+            let Some(device) = runtime.devices.get(block.device as usize) else { continue };
+            let give = || match &block.origin {
+                // Their graphs own them.
+                Origin::DriverPool { captured: true } => Ok(()),
+                // That gives back what came from a pool as well.
+                Origin::Driver | Origin::DriverPool { .. } => {
+                    DriverSource.free(device, block.stream(), address, block.bytes)
+                }
+                Origin::Pluggable(allocator) => {
+                    given_back += 1;
+                    allocator.free(device, block.stream(), address, block.bytes)
+                }
+            };
+            // Once more where it is refused: a failure that passes leaves nothing behind.
+            let mut give = give;
+            if give().is_err() {
+                let _ = give();
+            }
+        }
+    }
+    if given_back > 0 {
+        log::write(
+            Level::Warning,
+            format_args!(
+                "tcuda_shutdown: gave {} back to a pluggable allocator",
+                Count(given_back as usize, "block")
+            ),
+        );
+    }
+    IS_USED.store(false, Ordering::Relaxed);
+}
+
+impl DeviceMemory {
+    /// Where a block of this device would come from now.
+    fn origin(&self) -> Origin {
+        match (self.server(), backend::pluggable()) {
+            (Server::Pluggable, Some(allocator)) => Origin::Pluggable(allocator),
+            (Server::DriverPool, _) => Origin::DriverPool { captured: false },
+            _ => Origin::Driver,
+        }
+    }
+
+    /// A block that is one call of where it comes from.
+    #[cold]
+    pub(in crate::memory) fn allocate_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        self.is_direct.store(true, Ordering::Relaxed);
+        let stream = stream.on_this_thread(runtime)?;
+        let origin = self.origin();
+        let attempt = || self.try_direct(runtime, device, stream, bytes, &origin);
+        self.climb_direct(runtime, device, &origin, bytes, attempt)
+    }
+
+    fn try_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+        origin: &Origin,
+    ) -> Result<u64> {
+        let limit = &self.virtual_memory.limit;
+        if !limit.claim(bytes) {
+            return Err(Error::OverLimit);
+        }
+        let (device_ordinal, uses, stack) = (self.ordinal, Vec::new(), Pin::NONE);
+        let given = {
+            let _relaxed = Relaxed::enter(self.driver);
+            match origin {
+                Origin::Driver => DriverSource
+                    .allocate(device, stream, bytes)
+                    .map(|address| (address, Origin::Driver)),
+                Origin::DriverPool { .. } => self
+                    .allocate_in_pool(runtime, device, stream, bytes)
+                    .map(|(address, captured)| (address, Origin::DriverPool { captured })),
+                Origin::Pluggable(allocator) => allocator
+                    .allocate(device, stream, bytes)
+                    .map(|address| (address, Origin::Pluggable(allocator.share()))),
+            }
+        };
+        let (address, origin) = given.inspect_err(|_| limit.let_go(bytes))?;
+        let stream = HeldStream::new(stream);
+        let block = Block { device: device_ordinal, bytes, origin, stream, uses, stack };
+        let (is_counted, class, lanes) = (block.origin.is_counted(), block.class(), block.lanes(1));
+        match insert(address, block, history::take_frames()) {
+            Ok(left) => limit.let_go(left),
+            Err((error, block)) => {
+                // What is another's block as well stays.
+                if matches!(error, Error::OutOfHostMemory(_)) {
+                    let _ = self.give_direct_back(runtime, device, address, &block);
+                }
+                limit.let_go(bytes);
+                return Err(error);
+            }
+        }
+        if is_counted {
+            self.with_ledger(None, |books| {
+                books.count_direct(class, &lanes);
+                books.ledger.count_reserved(class, bytes as i64, 1);
+            });
+        }
+        Ok(address)
+    }
+
+    /// Gives a block back that is in the table no longer.
+    fn give_direct_back(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: &Block,
+    ) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        match &block.origin {
+            Origin::Driver => {
+                // The driver waits for the work of its own device only.
+                block.uses().try_for_each(|stream| match reclaim::wait_for(runtime, stream) {
+                    // Freeing wants no memory.
+                    Err(Error::OutOfHostMemory(_)) => {
+                        runtime.device(stream.device())?.synchronize()
+                    }
+                    other => other,
+                })?;
+                DriverSource.free(device, block.stream(), address, block.bytes)
+            }
+            Origin::DriverPool { .. } => self.free_in_pool(runtime, device, address, block),
+            Origin::Pluggable(allocator) => {
+                allocator.free(device, block.stream(), address, block.bytes)
+            }
+        }
+    }
+
+    /// Gives a block back that was taken out of the table; what fails is put back.
+    fn release_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: Block,
+    ) -> Result<()> {
+        let block = match self.postpone(runtime, address, block) {
+            Ok(None) => return Ok(()),
+            Ok(Some(block)) => block,
+            Err((error, block)) => {
+                put_back(address, block);
+                return Err(error);
+            }
+        };
+        self.release_now(runtime, device, address, block)
+    }
+
+    /// Gives a block back that nothing holds up; what fails is put back.
+    pub(in crate::memory) fn release_now(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        address: u64,
+        block: Block,
+    ) -> Result<()> {
+        let (class, bytes, lanes) = (block.class(), block.bytes as i64, block.lanes(-1));
+        let is_counted = block.origin.is_counted();
+        if is_counted {
+            self.with_ledger(None, |books| {
+                books.count_direct(class, &lanes);
+                books.ledger.count_reserved(class, -bytes, -1);
+            });
+        }
+        if let Err(error) = self.give_direct_back(runtime, device, address, &block) {
+            if is_counted {
+                self.with_ledger(None, |books| {
+                    books.undo_direct(class, &lanes);
+                    books.ledger.undo_given_back(class, bytes, 1);
+                });
+            }
+            put_back(address, block);
+            return Err(error);
+        }
+        self.virtual_memory.limit.let_go(bytes as u64);
+        Ok(())
+    }
+}
+
+/// Puts a block back that could not go.
+pub(in crate::memory) fn put_back(address: u64, block: Block) {
+    let stack = block.stack.id();
+    if insert(address, block, stack).is_err() {
+        log::write(
+            Level::Error,
+            format_args!("no host memory to remember {address:#x}, which the driver kept"),
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! How much memory of a device the cache may have at a time. Memory is claimed before the driver is
+//! asked for it, so that threads which grow at once do not pass the limit together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A share of `total` in bytes: the largest number whose quotient by `total` is at most `fraction`, so
+/// that `fraction = bytes / total` gives `bytes` whatever the division and the product round to.
+pub(in crate::memory) fn bytes_of(fraction: f64, total: u64) -> u64 {
+    let product = (fraction * total as f64) as u64;
+    let is_within = |bytes: u64| bytes as f64 / total as f64 <= fraction;
+    if product < total && is_within(product + 1) { product + 1 } else { product }
+}
+
+/// The limit, and what was claimed.
+pub struct Limit {
+    /// `u64::MAX`: none.
+    most: AtomicU64,
+    claimed: AtomicU64,
+    /// The share of the device's memory that was asked for, its bits.
+    fraction: AtomicU64,
+    /// What was claimed when there was less than was asked for, the last time; `u64::MAX`: that never was.
+    short_at: AtomicU64,
+}
+
+impl Limit {
+    /// None.
+    pub fn new() -> Limit {
+        Limit {
+            most: AtomicU64::new(u64::MAX),
+            claimed: AtomicU64::new(0),
+            fraction: AtomicU64::new(1f64.to_bits()),
+            short_at: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// A share of `total`, rounded down; the whole is no limit.
+    pub fn set(&self, fraction: f64, total: u64) {
+        let most = if fraction == 1.0 { u64::MAX } else { bytes_of(fraction, total) };
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        self.most.store(most, Ordering::Relaxed);
+        self.short_at.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Is there one?
+    pub fn is_set(&self) -> bool {
+        self.most() != u64::MAX
+    }
+
+    /// Memory ran out, the driver's or what the limit allows.
+    pub fn runs_short(&self) {
+        self.short_at.store(self.claimed().max(1), Ordering::Relaxed);
+    }
+
+    /// Did memory run out since the limit was set, and is half as much claimed as was then? A host that
+    /// gave most of it back is not short any more.
+    pub fn was_short(&self) -> bool {
+        self.claimed() >= self.short_at.load(Ordering::Relaxed).div_ceil(2)
+    }
+
+    /// The share, as it was set.
+    pub fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
+    }
+
+    /// The limit in bytes; `u64::MAX`: none.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// What is claimed.
+    pub fn claimed(&self) -> u64 {
+        self.claimed.load(Ordering::Relaxed)
+    }
+
+    /// What is left below the limit.
+    pub fn room(&self) -> u64 {
+        self.most().saturating_sub(self.claimed())
+    }
+
+    /// Claims memory, unless the limit forbids it.
+    pub fn claim(&self, bytes: u64) -> bool {
+        let most = self.most();
+        let more = |claimed: u64| claimed.checked_add(bytes).filter(|sum| *sum <= most);
+        let claimed = self.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        claimed.map_err(|_| self.runs_short()).is_ok()
+    }
+
+    /// Lets go of memory that was claimed.
+    pub fn let_go(&self, bytes: u64) {
+        self.claimed.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_down_and_the_whole_is_no_limit() {
+        let limit = Limit::new();
+        assert_eq!((limit.fraction(), limit.most()), (1.0, u64::MAX));
+        limit.set(0.3, 1001);
+        assert_eq!((limit.fraction(), limit.most()), (0.3, 300));
+        limit.set(0.0, 1001);
+        assert_eq!(limit.most(), 0);
+        assert!(!limit.claim(1));
+        limit.set(1.0, 1001);
+        assert_eq!(limit.most(), u64::MAX);
+    }
+
+    #[test]
+    fn the_share_of_a_number_of_bytes_is_that_number() {
+        const MIB: u64 = 1 << 20;
+        for total in [15 << 10, (80 << 10) - 257, 24_217].map(|mib| mib * MIB + 4096) {
+            for bytes in (1..total / (2 * MIB)).map(|units| units * 2 * MIB) {
+                assert_eq!(bytes_of(bytes as f64 / total as f64, total), bytes, "of {total}");
+                let below = (bytes as f64 - 0.5) / total as f64;
+                assert_eq!(bytes_of(below, total), bytes - 1, "of {total}");
+            }
+        }
+        assert_eq!((bytes_of(0.5, 0), bytes_of(1.0, 1001), bytes_of(0.0, 1001)), (0, 1001, 0));
+    }
+
+    #[test]
+    fn memory_is_short_until_half_of_it_went_back() {
+        let limit = Limit::new();
+        assert!(!limit.was_short());
+        limit.set(0.5, 2000);
+        assert!(limit.claim(900) && !limit.was_short());
+        assert!(!limit.claim(101) && limit.was_short());
+        limit.let_go(450);
+        assert!(limit.was_short());
+        limit.let_go(1);
+        assert!(!limit.was_short());
+        // Others may have the memory by now.
+        limit.runs_short();
+        assert!(limit.was_short());
+        limit.set(0.5, 2000);
+        assert!(!limit.was_short());
+    }
+
+    #[test]
+    fn threads_do_not_pass_it_together() {
+        let limit = Limit::new();
+        limit.set(0.5, 2000);
+        let claims: usize = std::thread::scope(|scope| {
+            let claim = || (0..1000).filter(|_| limit.claim(3)).count();
+            let threads = [(); 4].map(|()| scope.spawn(claim));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((claims, limit.claimed()), (333, 999));
+        limit.let_go(999);
+        assert_eq!(limit.claimed(), 0);
+    }
+}

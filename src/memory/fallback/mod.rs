@@ -1,0 +1,9 @@
+//! What is tried before an allocation fails, and how memory is given back to the driver.
+//!
+//! Begin with `slow_path.rs`.
+
+pub(crate) mod limit;
+pub mod observers;
+pub(crate) mod reclaim;
+pub(crate) mod shortage;
+pub(crate) mod slow_path;

@@ -1,0 +1,521 @@
+//! The cold side of the allocator: giving back, and blocks that wait for other streams.
+
+use crate::base::error::Result;
+use crate::base::progress;
+use crate::driver::sys::CUevent;
+use crate::gpu::device::Device;
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::{Stream, finished};
+use crate::gpu::sync_debug;
+use crate::memory::arena::bins::SHORT_WALK;
+use crate::memory::arena::block::NONE;
+use crate::memory::arena::deferred_free::Ended;
+use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::poll_policy::Asking;
+use crate::memory::arena::{Arena, Request, StreamEnd};
+use crate::memory::backing::segment::remap::BORROWED;
+use crate::memory::backing::segmented::Leaving;
+use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
+use crate::memory::trace::history;
+use crate::memory::{Books, DeviceMemory, Relaxed};
+use crate::observe::flags;
+use crate::ops::callback;
+use crate::runtime::Runtime;
+
+/// Up to this part of a device's memory is little: it may wait some microseconds longer than it must.
+const LITTLE: u64 = 128;
+
+impl DeviceMemory {
+    /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
+    #[cold]
+    pub(in crate::memory) fn settle_and_take(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let repeats = self.driver.repeats();
+        if self.goes_by(arena, repeats) {
+            if let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
+                return Ok(Some(address));
+            }
+            if !repeats && let Some(address) = self.take_with_leeway(runtime, arena, request)? {
+                return Ok(Some(address));
+            }
+        }
+        let settled = self.settle(runtime, arena, false);
+        match self.take::<true>(arena, request, SHORT_WALK)? {
+            // What other streams do wrong is not this allocation's fault.
+            Some(address) => Ok(Some(address)),
+            None => settled.map(|()| None),
+        }
+    }
+
+    /// May an allocation go by without asking other streams? The caller holds the arena's lock.
+    #[inline]
+    pub(in crate::memory) fn goes_by(&self, arena: &Arena, repeats: bool) -> bool {
+        let is_little = || waiting_bytes(arena) <= self.little();
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.limbo.rest.goes_by(repeats, is_little)
+    }
+
+    /// Bytes that are little for this device.
+    pub(in crate::memory) fn little(&self) -> u64 {
+        self.total / LITTLE
+    }
+
+    /// Joins what was freed with its neighbours. The caller holds the arena's lock.
+    pub(in crate::memory) fn join_quick(&self, arena: &Arena) {
+        // SAFETY: the lock is held, and this is the only reference.
+        unsafe { arena.state() }.join_quick();
+        self.count_free(arena);
+    }
+
+    /// Counts memory that came or went. The caller holds the arena's lock.
+    pub(in crate::memory) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let now = state.reserved();
+        let (bytes, ranges) = (now.0 - bytes, now.1 - ranges);
+        if (bytes, ranges) == (0, 0) {
+            return;
+        }
+        if bytes == 0 {
+            return self
+                .books
+                .with_ledger(arena, |ledger| ledger.count_ranges(arena.class, ranges));
+        }
+        self.with_ledger(Some(arena), |books| {
+            books.ledger.count_reserved(arena.class, bytes, ranges);
+            self.count_of(arena, bytes);
+        });
+    }
+
+    /// Gives all unused memory back to the driver; waits for what may still use it.
+    pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
+        self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
+        let _relaxed = Relaxed::enter(self.driver);
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
+        let reclaimed = self.reclaim(runtime);
+        self.with_ledger(None, Books::forget_highest);
+        reclaimed
+    }
+
+    /// Takes all that is unused away from an arena, after the work that may use it: mapped memory is
+    /// given back at once, segments are left to the caller, who holds the arena's lock.
+    pub(in crate::memory) fn unload(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        leaving: &mut Leaving,
+    ) -> Result<()> {
+        match arena.segmented {
+            true => self.detach_all_idle(runtime, arena, leaving),
+            false => self.reclaim_arena(runtime, arena, u64::MAX, true),
+        }
+    }
+
+    /// Gives back what is unused in an arena, until that is `wanted` bytes or more. With `wait` it
+    /// waits for the work that may use it, else it takes only what no work uses any more. The caller
+    /// holds the arena's lock.
+    pub(in crate::memory) fn reclaim_arena(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wanted: u64,
+        wait: bool,
+    ) -> Result<()> {
+        let Some(stream) = arena.stream() else { return Ok(()) };
+        if !arena.pool().is_alive() {
+            // Of a pool that died in its sleep.
+            // SAFETY: `each_arena` holds the lock.
+            unsafe { arena.state() }.backups = Vec::new();
+        }
+        self.settle(runtime, arena, wait)?;
+        self.join_quick(arena);
+        self.bring_home(runtime, arena, wait)?;
+        // SAFETY: `each_arena` holds the lock.
+        if !unsafe { arena.state() }.has_idle() {
+            return Ok(());
+        }
+        // Unmapping does not wait for kernels that still use what was freed in stream order.
+        if !self.is_over(runtime, arena, stream, wait)? {
+            return Ok(());
+        }
+        // SAFETY: `each_arena` holds the lock, and the wait is over.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        let outcome = state.release_idle(&self.virtual_memory, arena.base, wanted);
+        self.count_segment(arena, before);
+        self.count_free(arena);
+        outcome
+    }
+
+    /// Is what a stream holds now over? Waits for it if it may; false too when the stream is captured
+    /// and must be left alone. The caller holds the arena's lock.
+    pub(in crate::memory) fn is_over(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        stream: &Stream,
+        wait: bool,
+    ) -> Result<bool> {
+        let device = runtime.device_of(stream)?;
+        let _context = device.enter()?;
+        let pass = |event: CUevent| self.has_passed(arena, event, wait);
+        let event = match stream.standing() {
+            Standing::Alive(_named) => match record_end(runtime, device, stream)? {
+                Some(event) => return self.is_at_end(device, arena, stream, event, wait),
+                None => return self.is_past_end(arena, stream, wait),
+            },
+            Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
+            Standing::Lost => return Ok(false),
+            Standing::Gone(farewell) => {
+                if let Some(farewell) = farewell
+                    && !pass(farewell as CUevent)?
+                {
+                    return Ok(false);
+                }
+                // The default stream may have used its memory since: a stream that blocks comes after
+                // that without being told, unmapping does not.
+                record_end(runtime, device, device.streams.default())?
+            }
+        };
+        let Some(event) = event else { return Ok(false) };
+        let passed = pass(event);
+        device.events.give_untimed(event);
+        passed
+    }
+
+    /// Is an event, which was recorded at the end of an arena's stream just now, over? One that is not is kept
+    /// for when the stream is captured. The caller holds the arena's lock.
+    fn is_at_end(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        stream: &Stream,
+        event: CUevent,
+        wait: bool,
+    ) -> Result<bool> {
+        let passed = self.has_passed(arena, event, wait);
+        let is_kept = matches!(passed, Ok(false)) && arena.is_left();
+        let end = is_kept.then(|| StreamEnd::new(arena, stream, event));
+        // SAFETY: the lock is held, and this is the only reference.
+        let before = std::mem::replace(&mut unsafe { arena.state() }.end, end);
+        if let Some(before) = before {
+            device.events.give_untimed(before.event);
+        }
+        if !is_kept {
+            device.events.give_untimed(event);
+        }
+        passed
+    }
+
+    /// The same for a stream that is captured: is what it held before that over? False where that is not
+    /// known. The caller holds the arena's lock.
+    fn is_past_end(&self, arena: &Arena, stream: &Stream, wait: bool) -> Result<bool> {
+        // SAFETY: the lock is held, and this is the only reference.
+        match unsafe { arena.state() }.end {
+            Some(end) if end.is_of(arena, stream) && arena.is_left() => {
+                self.has_passed(arena, end.event, wait)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Waits for all that the current context holds, and so for a stream that may be gone without
+    /// having left an event. The caller holds the arena's lock.
+    fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
+        let _judged = sync_debug::judge_under_lock()?;
+        // SAFETY: the context of the stream's device is current.
+        let wait = || unsafe { self.driver.cuCtxSynchronize() };
+        self.books.wait_for_device(arena, wait)?;
+        stream.has_ended();
+        Ok(true)
+    }
+
+    /// Frees a block that other streams or processes use, or that is in an alias; fails only where the
+    /// host has freed it before. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_used(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        id: u32,
+    ) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        if unsafe { arena.state() }.is_exported(id) {
+            return self.free_exported(runtime, arena, id);
+        }
+        if self.free_lent(runtime, arena, id) {
+            return Ok(());
+        }
+        self.free_used_here(runtime, arena, id);
+        Ok(())
+    }
+
+    /// The same for a block that no other process has.
+    pub(in crate::memory) fn free_used_here(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if state.blocks[id].uses == BORROWED {
+            return self.free_borrowed(runtime, arena, id);
+        }
+        if let Order::Guest(index) = Order::of_end(state.blocks[id].uses) {
+            return self.free_of_guest(runtime, arena, index, id);
+        }
+        history::free_requested(arena, state, id);
+        let (bytes, oversize) = state.put_in_limbo(id);
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.give_up(bytes, oversize) };
+    }
+
+    /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
+    /// streams that are busy by an event. The caller holds the arena's lock.
+    pub(in crate::memory) fn settle(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wait: bool,
+    ) -> Result<()> {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        if state.limbo.is_empty() {
+            return Ok(());
+        }
+        state.line_up_the_left_out();
+        state.limbo.end_following();
+        let mut asking = state.limbo.rest.ask();
+        let are_busy = self.settle_batches(runtime, arena, wait, &mut asking);
+        if wait {
+            // That is no question.
+            // SAFETY: as above; what was called has kept no reference.
+            asking = unsafe { arena.state() }.limbo.rest.ask();
+        }
+        // SAFETY: as above.
+        let rest = &mut unsafe { arena.state() }.limbo.rest;
+        match are_busy {
+            Ok(None) => rest.was_known(),
+            _ => rest.asked(&asking, matches!(are_busy, Ok(Some(true)))),
+        }
+        are_busy.map(|_| ())
+    }
+
+    /// The same for each batch; are all that are left of streams that said that they are busy? None: nobody was
+    /// asked.
+    fn settle_batches(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        wait: bool,
+        asking: &mut Asking,
+    ) -> Result<Option<bool>> {
+        let (mut index, mut are_busy) = (0, true);
+        let mut relaxed = None;
+        loop {
+            // No reference is kept where the ledger is asked or the device waited for.
+            // SAFETY: the lock is held, and this is the only reference.
+            let limbo = &unsafe { arena.state() }.limbo;
+            let Some(batch) = limbo.batches.get(index) else {
+                return Ok(relaxed.map(|_: Relaxed| are_busy));
+            };
+            if !wait && limbo.is_behind(index) {
+                index += 1;
+                continue;
+            }
+            let event = batch.event;
+            // SAFETY: streams that batches name stay (`mark_streams`).
+            let stream = unsafe { &*batch.stream };
+            let passed = match batch.is_known_to_be_over(runtime.device_of(stream)?) {
+                true => Some(true),
+                false => {
+                    relaxed.get_or_insert_with(|| Relaxed::enter(self.driver));
+                    match event.is_null() {
+                        true => self.close_batch(runtime, arena, stream, wait, |event| {
+                            // SAFETY: the lock is held, and this is the only reference.
+                            unsafe { arena.state() }.limbo.batches[index].event = event;
+                        })?,
+                        false => Some(self.has_passed(arena, event, wait)?),
+                    }
+                }
+            };
+            are_busy &= passed == Some(false);
+            if passed != Some(true) {
+                index += 1;
+                continue;
+            }
+            // SAFETY: the lock is held, and this is the only reference.
+            let mut batch = unsafe { arena.state() }.limbo.batches.remove(index);
+            if !batch.event.is_null() {
+                runtime.device_of(stream)?.events.give_untimed(batch.event);
+            }
+            let began = progress::now();
+            // SAFETY: as above, for as long as it takes the next block.
+            while let Some(id) = unsafe { arena.state() }.uses.pop(&mut batch) {
+                // SAFETY: as above.
+                let mut id = match unsafe { arena.state() }.is_past_all(id) {
+                    true => id,
+                    false => continue,
+                };
+                while id != NONE {
+                    id = self.pass(runtime, arena, id);
+                }
+            }
+            asking.but_for(began);
+        }
+    }
+
+    /// All streams that a pending block waited for are done with it, and so with those that follow it: gives the
+    /// next of those that is not free then. The caller holds the arena's lock.
+    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let freed = match flags::is_watched() {
+            false => state.end_together(arena, id),
+            true => {
+                let freed = state.end_alone(arena, id);
+                history::free_completed(arena, state, id);
+                self.end_block(runtime, arena, id);
+                freed
+            }
+        };
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let before = state.segment.aliases.have(id).then(|| {
+            state.record_return(arena.base, id);
+            state.reserved()
+        });
+        state.free_pending(id, self.now());
+        let split = state.split();
+        let Ended { class, blocks, bytes, requested, next } = freed;
+        // SAFETY: the lock is held and we are not parked.
+        if !unsafe { arena.account() }.end_active(class, [blocks, bytes, requested], split) {
+            let mut change = [0; LANES];
+            change[ACTIVE] = -blocks;
+            change[ACTIVE_BYTES] = -bytes;
+            change[REQUESTED_BYTES] = -requested;
+            self.count_slowly(arena, class, change, split);
+        }
+        if let Some(before) = before {
+            self.count_segment(arena, before);
+        }
+        next
+    }
+
+    /// Is the stream of an open batch done? Gives `closed` an event that says when it will be.
+    /// None: it cannot be asked now. The caller holds the arena's lock.
+    fn close_batch(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        stream: &Stream,
+        wait: bool,
+        closed: impl FnOnce(CUevent),
+    ) -> Result<Option<bool>> {
+        let device = runtime.device_of(stream)?;
+        let event = match stream.standing() {
+            // The stream may be gone; what was queued on it while we knew it ends here.
+            Standing::Gone(None) => return Ok(Some(true)),
+            Standing::Gone(Some(farewell)) => farewell as CUevent,
+            Standing::Lost if wait => {
+                let _context = device.enter()?;
+                return self.wait_for_context_of(arena, stream).map(Some);
+            }
+            Standing::Lost => return Ok(None),
+            Standing::Alive(_named) => {
+                // One that another stands for does not answer for itself.
+                let answers = std::ptr::eq(ordering_stream(device, stream), stream);
+                if answers {
+                    match stream.unless_captured(runtime, || stream.is_done(runtime))? {
+                        None => return Ok(None),
+                        Some(true) => return Ok(Some(true)),
+                        Some(false) => (),
+                    }
+                }
+                let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
+                closed(event);
+                // An event that is not over costs the most to ask, and the stream was busy just now.
+                if answers && !wait {
+                    return Ok(Some(false));
+                }
+                event
+            }
+        };
+        self.has_passed(arena, event, wait).map(Some)
+    }
+
+    /// Is an event over? Waits for it if it may. The caller holds the arena's lock.
+    fn has_passed(&self, arena: &Arena, event: CUevent, wait: bool) -> Result<bool> {
+        if wait && !sync_debug::is_on() {
+            // SAFETY: our event, recorded.
+            let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+            self.books.wait_for_device(arena, wait)?;
+            return Ok(true);
+        }
+        // An event knows its context.
+        // SAFETY: our event, recorded.
+        let is_over = finished(unsafe { self.driver.cuEventQuery(event) })?;
+        if is_over || !wait {
+            return Ok(is_over);
+        }
+        let _judged = sync_debug::judge_under_lock()?;
+        // SAFETY: our event, recorded.
+        let wait = || unsafe { self.driver.cuEventSynchronize(event) };
+        self.books.wait_for_device(arena, wait)?;
+        Ok(true)
+    }
+}
+
+/// Bytes of freed blocks that wait in an arena. The caller holds its lock.
+pub(in crate::memory) fn waiting_bytes(arena: &Arena) -> u64 {
+    // SAFETY: the lock is held and we are not parked.
+    unsafe { arena.account() }.waiting_bytes() as u64
+}
+
+/// An event recorded at the present end of a stream; none while it is captured: an event recorded in
+/// a capture would pull its waiters into it. The caller names the stream.
+pub(in crate::memory) fn record_end(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+) -> Result<Option<CUevent>> {
+    let stream = ordering_stream(device, stream);
+    let event = device.events.take_untimed(device)?;
+    let recorded = stream.unless_captured(runtime, || stream.record(runtime, event));
+    if !matches!(recorded, Ok(Some(()))) {
+        device.events.give_untimed(event);
+    }
+    Ok(recorded?.map(|()| event))
+}
+
+/// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
+/// named by that thread alone; the legacy one comes after it, and after every other that blocks.
+pub(in crate::memory) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
+    if stream.is_per_thread() { device.streams.default() } else { stream }
+}
+
+/// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
+/// holds no lock.
+pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
+    let device = runtime.device_of(stream)?;
+    let _context = device.enter()?;
+    let event = match stream.standing() {
+        Standing::Alive(_named) => record_end(runtime, device, stream)?,
+        Standing::Gone(None) => return Ok(()),
+        Standing::Gone(Some(farewell)) => {
+            // SAFETY: our event, recorded.
+            unsafe { sync_debug::wait_for_event(runtime.driver(), farewell as CUevent) }?;
+            return Ok(());
+        }
+        Standing::Lost => {
+            device.synchronize()?;
+            stream.has_ended();
+            return Ok(());
+        }
+    };
+    let Some(event) = event else { return Ok(()) };
+    // SAFETY: our event, recorded.
+    let waited = unsafe { sync_debug::wait_for_event(runtime.driver(), event) };
+    device.events.give_untimed(event);
+    Ok(waited?)
+}

@@ -1,0 +1,102 @@
+//! The steps before a block that is in no arena fails: the limit and where it comes from, what is
+//! cached there, the host's observers.
+
+use crate::base::error::{Error, OutOfMemory, Result};
+use crate::gpu::device::Device;
+use crate::memory::backing::uncached::Origin;
+use crate::memory::fallback::slow_path::is_want;
+use crate::memory::trace::history;
+use crate::memory::{DeviceMemory, Relaxed};
+use crate::runtime::Runtime;
+
+impl DeviceMemory {
+    /// All steps; `attempt` is the first of them. The caller holds no lock.
+    pub(in crate::memory) fn climb_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        bytes: u64,
+        attempt: impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
+        let mut failure = match self.climb_once(runtime, device, origin, &attempt) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        if self.ask_observers(device, bytes) {
+            failure = match self.climb_once(runtime, device, origin, &attempt) {
+                Err(error) if is_want(&error) => error,
+                other => return other,
+            };
+        }
+        if self.rejects(&failure) {
+            self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+            return Err(self.out_of_memory(runtime, device, bytes, true));
+        }
+        Err(self.refuse_direct(runtime, device, origin, bytes))
+    }
+
+    fn climb_once(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        attempt: &impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
+        let failure = match attempt() {
+            Err(error) if is_want(&error) && !self.rejects(&error) => error,
+            other => return other,
+        };
+        if !self.make_room(runtime, device, origin)? {
+            return Err(failure);
+        }
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_alloc_retries += 1));
+        match attempt() {
+            Err(error) if is_want(&error) && matches!(origin, Origin::Driver) => {
+                if self.reclaim_pools(runtime)? { attempt() } else { Err(error) }
+            }
+            other => other,
+        }
+    }
+
+    /// Has whoever caches memory give it back; false: nobody does.
+    fn make_room(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
+        match origin {
+            Origin::Driver => {
+                if self.books.with_members(|arenas| arenas.is_empty()) {
+                    return Ok(false);
+                }
+                let _relaxed = Relaxed::enter(self.driver);
+                self.with_ledger(None, |books| {
+                    books.ledger.count(|all| all.num_sync_all_streams += 1);
+                });
+                self.reclaim(runtime)?;
+                Ok(true)
+            }
+            Origin::DriverPool { .. } => self.trim_pool(runtime, device),
+            Origin::Pluggable(allocator) => allocator.reset(),
+        }
+    }
+
+    #[cold]
+    fn refuse_direct(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        origin: &Origin,
+        bytes: u64,
+    ) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        match self.out_of_memory(runtime, device, bytes, false) {
+            Error::OutOfMemory(numbers) => {
+                history::out_of_memory(self.ordinal, bytes, numbers.free);
+                if !matches!(origin, Origin::DriverPool { .. }) {
+                    return Error::OutOfMemory(numbers);
+                }
+                let allocated = self.virtual_memory.limit.claimed();
+                Error::PoolOutOfMemory(OutOfMemory { allocated, ..numbers })
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The steps before an allocation fails, in PyTorch's order: what is mapped, garbage, the limit and
+//! the driver, the stream's own cache, the cache of all streams, the host's observers.
+
+use super::observers::{self, Shortage};
+use crate::base::error::{Error, OutOfMemory, Result};
+use crate::gpu::device::Device;
+use crate::gpu::sync_debug;
+use crate::memory::arena::bins::WHOLE_WALK;
+use crate::memory::arena::block::UNIT;
+use crate::memory::arena::{Arena, Request};
+use crate::memory::backing::segment::growth_cursor;
+use crate::memory::backing::segmented::Leaving;
+use crate::memory::backing::slots::LONGEST;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
+use crate::memory::trace::history;
+use crate::memory::{DeviceMemory, Relaxed, TOO_LARGE};
+use crate::runtime::Runtime;
+use crate::telemetry::monitor;
+
+/// Is it want of memory, so that another step may help?
+pub(in crate::memory) fn is_want(error: &Error) -> bool {
+    matches!(error, Error::DriverOutOfMemory { .. } | Error::OverLimit)
+}
+
+impl DeviceMemory {
+    /// What is left when nothing that is mapped fits at a glance.
+    #[cold]
+    pub(in crate::memory) fn allocate_slowly(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        // What other processes have let go of goes first.
+        if runtime.ipc.has_news() {
+            runtime.ipc.collect_quickly(runtime);
+            let _guard = arena.lock.enter()?;
+            if let Some(address) = self.take_of_any(arena, request, WHOLE_WALK)? {
+                return Ok(address);
+            }
+        }
+        if let Some(address) = self.share_again(arena, request)? {
+            return Ok(address);
+        }
+        if let Some(address) = self.borrow_again(arena, request)? {
+            return Ok(address);
+        }
+        let size = u64::from(request.units) * UNIT;
+        let mut failure = match self.climb(runtime, device, arena, request) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        if self.ask_observers(device, self.asked(size, arena.segmented)) {
+            failure = match self.climb(runtime, device, arena, request) {
+                Err(error) if is_want(&error) => error,
+                other => return other,
+            };
+        }
+        if self.rejects(&failure) {
+            return Err(self.reject(runtime, device, self.asked(size, arena.segmented)));
+        }
+        Err(self.refuse(runtime, device, size, arena.segmented))
+    }
+
+    /// All steps but the observers.
+    fn climb(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        let _relaxed = Relaxed::enter(self.driver);
+        if let Some(most) = self.policy.collects_above(self.virtual_memory.limit.most())
+            && self.virtual_memory.limit.claimed() > most
+        {
+            if !arena.segmented
+                && let Some(address) = self.take_anywhere(arena, request)?
+            {
+                return Ok(address);
+            }
+            if let Some(address) = self.share(runtime, device, arena, request, true)? {
+                return Ok(address);
+            }
+            self.collect_garbage(runtime, device, most);
+        }
+        match self.share(runtime, device, arena, request, false) {
+            Ok(Some(address)) => return Ok(address),
+            Err(error) if !is_want(&error) || self.rejects(&error) => return Err(error),
+            _ => (),
+        }
+        match self.grow_and_take(runtime, device, arena, request, true) {
+            Err(error) if is_want(&error) && !self.rejects(&error) => (),
+            other => return other,
+        }
+        if let Some(stream) = arena.stream()
+            && arena.pool() == PoolId::DEFAULT
+            && let Some(address) = self.borrow_block(stream, request)?
+        {
+            return Ok(address);
+        }
+        if let Some(address) = self.share(runtime, device, arena, request, true)? {
+            return Ok(address);
+        }
+        if self.release_own(runtime, device, arena, request)? {
+            match self.grow_and_take(runtime, device, arena, request, false) {
+                Err(error) if is_want(&error) => (),
+                other => return other,
+            }
+        }
+        self.with_ledger(None, |books| {
+            books.ledger.count(|counted| {
+                counted.num_alloc_retries += 1;
+                counted.num_sync_all_streams += 1;
+            });
+        });
+        let reclaimed = self.reclaim_for(runtime, arena.pool());
+        let failure = match self.grow_and_take(runtime, device, arena, request, false) {
+            Err(error) if is_want(&error) => error,
+            other => return other,
+        };
+        reclaimed?;
+        match self.reclaim_pools(runtime)? {
+            true => self.grow_and_take(runtime, device, arena, request, false),
+            false => Err(failure),
+        }
+    }
+
+    /// Gives back what is unused in every arena; gives the first failure after trying them all.
+    pub(in crate::memory) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+        // What is in a live pool is for its users alone, and may be in a graph.
+        self.reclaim_where(runtime, |pool| !pool.is_alive())
+    }
+
+    /// The same for a request of a pool, of which that goes as well which no graph may write.
+    pub(in crate::memory) fn reclaim_for(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
+        self.reclaim_where(runtime, |other| {
+            !other.is_alive() || other == pool && other.may_shrink()
+        })
+    }
+
+    /// Gives back what is unused in private pools that no graph may write, the last that can be; false:
+    /// there is nothing.
+    pub(in crate::memory) fn reclaim_pools(&self, runtime: &Runtime) -> Result<bool> {
+        let before = self.virtual_memory.limit.claimed();
+        let reclaimed = self.reclaim_where(runtime, PoolId::may_shrink);
+        // Others may have grown meanwhile: then memory is short in any case.
+        reclaimed.map(|()| self.virtual_memory.limit.claimed() < before)
+    }
+
+    fn reclaim_where(&self, runtime: &Runtime, may: impl Fn(PoolId) -> bool) -> Result<()> {
+        let (mut outcome, mut leaving) = (Ok(()), Leaving::new());
+        let all = self.each_arena(|arena| {
+            if !may(arena.pool()) {
+                return Ok(());
+            }
+            let released = self.unload(runtime, arena, &mut leaving);
+            if outcome.is_ok() {
+                outcome = released;
+            }
+            Ok(())
+        });
+        sync_debug::say_unsaid();
+        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        self.drop_ended();
+        all.and(outcome).and(given)
+    }
+
+    /// Takes a block of an arena of whatever kind. The caller holds its lock.
+    pub(in crate::memory) fn take_of_any(
+        &self,
+        arena: &Arena,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
+        match arena.segmented {
+            true => self.take_in_segment(arena, request),
+            false => self.take::<true>(arena, request, walk),
+        }
+    }
+
+    /// A block out of what is mapped, wherever it is.
+    fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
+        let _guard = arena.lock.enter()?;
+        self.take::<true>(arena, request, WHOLE_WALK)
+    }
+
+    /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
+    /// left that may use it, then where that must be waited for. Failures are no matter: the memory
+    /// stays where it is, and the driver is asked for more in any case.
+    fn collect_garbage(&self, runtime: &Runtime, device: &Device, most: u64) {
+        let _ = self.collect_segments(runtime, device, most);
+        for wait in [false, true] {
+            let _ = self.each_arena(|arena| {
+                let over = self.virtual_memory.limit.claimed().saturating_sub(most);
+                // What is in a live pool is for its users alone, and may be in a graph.
+                let is_shared = !arena.pool().is_alive();
+                if over > 0 && arena.kind() == (Class::Large, false) && is_shared {
+                    let _ = self.reclaim_arena(runtime, arena, over, wait);
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// With a limit for splitting, the stream's own unused memory goes before that of all streams, if
+    /// it is enough. Was some given back?
+    fn release_own(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<bool> {
+        let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
+        if arena.pool().is_alive() {
+            return Ok(false);
+        }
+        if arena.segmented {
+            return self.release_oversize(runtime, device, arena, request);
+        }
+        let wanted = max_split.max(u64::from(request.units) * UNIT);
+        let _guard = arena.lock.enter()?;
+        // SAFETY: the lock is held, and this is the only reference.
+        if (unsafe { arena.state() }.free_bytes as u64) < wanted {
+            return Ok(false);
+        }
+        self.reclaim_arena(runtime, arena, wanted, true)?;
+        Ok(true)
+    }
+
+    fn grow_and_take(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+        take_first: bool,
+    ) -> Result<u64> {
+        if arena.segmented {
+            return self.grow_by_segment(device, arena, request, take_first);
+        }
+        let _context = device.enter()?;
+        let _guard = arena.lock.enter()?;
+        arena.pool().require_awake()?;
+        // Someone may have freed, or grown, in the meantime; the short walk may miss what fits, and not all
+        // that is there may have been in reach.
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        state.join_resting();
+        state.reach = growth_cursor::ALL;
+        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
+            return Ok(address);
+        }
+        if let Some(address) = self.borrow_before_growing(runtime, arena, request)? {
+            return Ok(address);
+        }
+        self.outgrow(arena, request.units);
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let before = state.reserved();
+        let limit = arena.slot_units();
+        let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
+        self.count_segment(arena, before);
+        match grown {
+            Err(error) if is_want(&error) => {
+                return self.borrow_anyhow(runtime, arena, request)?.ok_or(error);
+            }
+            grown => grown?,
+        }
+        // Taking it counts what is left of it; if that fails, the growth alone is counted.
+        let taken = self.take::<true>(arena, request, WHOLE_WALK);
+        if !matches!(taken, Ok(Some(_))) {
+            self.count_free(arena);
+        }
+        taken?.ok_or(Error::Internal(crate::base::text::Text::new("grown memory does not fit")))
+    }
+
+    /// Has an arena grow in a larger slot, if it needs one for so many units and there is one. The caller
+    /// holds its lock.
+    fn outgrow(&self, arena: &Arena, units: u32) {
+        let step = (self.virtual_memory.granularity() / UNIT) as u32;
+        // SAFETY: the lock is held, and this is the only reference.
+        let state = unsafe { arena.state() };
+        let Some(slot) =
+            state.slots.last().filter(|_| state.outgrows(units, step, arena.slot_units()))
+        else {
+            return;
+        };
+        // The upper third is for aliases.
+        let wanted = u64::from(units.next_multiple_of(step)) * UNIT * 3 / 2;
+        let Some(larger) = self.virtual_memory.take_larger(&slot, wanted) else { return };
+        let offset = larger.base - arena.base;
+        if offset + larger.bytes > LONGEST || state.slots.push(larger).is_err() {
+            self.with_ledger(Some(arena), |_| self.virtual_memory.give_slot(&larger));
+            return;
+        }
+        state.segment.aliases.home = (offset / UNIT) as u32;
+        arena.set_slot_bytes((offset + larger.bytes).min(LONGEST - UNIT));
+        self.virtual_memory.publish(&larger, arena);
+    }
+
+    /// Asks the host's observers: is there a reason to try again, where so many bytes were asked of the
+    /// driver? The caller holds no lock.
+    pub(in crate::memory) fn ask_observers(&self, device: &Device, wanted: u64) -> bool {
+        observers::ask(|| {
+            let (free, total) = self.info(device).unwrap_or((0, self.total));
+            let limit = self.virtual_memory.limit.most();
+            Shortage {
+                device: self.ordinal,
+                wanted,
+                limit: if limit == u64::MAX { total } else { limit },
+                free,
+            }
+        })
+    }
+
+    /// Is growth beyond the limit a failure at once?
+    pub(in crate::memory) fn rejects(&self, failure: &Error) -> bool {
+        matches!(failure, Error::OverLimit) && self.policy.rejects()
+    }
+
+    #[cold]
+    fn reject(&self, runtime: &Runtime, device: &Device, wanted: u64) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+        self.out_of_memory(runtime, device, wanted, true)
+    }
+
+    /// The failure of a request that no step could serve, in an arena of segments or not.
+    #[cold]
+    pub(in crate::memory) fn refuse(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        bytes: u64,
+        segmented: bool,
+    ) -> Error {
+        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        let error = self.out_of_memory(runtime, device, self.asked(bytes, segmented), false);
+        if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
+            let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
+            history::out_of_memory(self.ordinal, bytes, free);
+        }
+        error
+    }
+
+    /// What the driver is asked for when nothing of a block is there.
+    pub(in crate::memory) fn asked(&self, bytes: u64, segmented: bool) -> u64 {
+        let granularity = self.virtual_memory.granularity();
+        let wanted = match segmented {
+            true => self.policy.rules(false).segment_bytes(bytes),
+            false => bytes.checked_next_multiple_of(granularity).unwrap_or(bytes),
+        };
+        // Rounding alone makes no request absurd.
+        if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
+    }
+
+    /// Free bytes of private pools that are alive.
+    fn pooled_bytes(&self) -> u64 {
+        self.with_ledger(None, |books| {
+            let pooled = books.members.iter().filter(|arena| arena.pool().is_alive());
+            // SAFETY: no state of an arena changes meanwhile.
+            pooled.map(|arena| unsafe { arena.state() }.unused()).sum()
+        })
+    }
+
+    /// The error with its numbers.
+    #[cold]
+    pub(in crate::memory) fn out_of_memory(
+        &self,
+        runtime: &Runtime,
+        device: &Device,
+        wanted: u64,
+        rejected: bool,
+    ) -> Error {
+        let (free, total) = self.info(device).unwrap_or((0, self.total));
+        let statistics = self.statistics();
+        let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
+        let reserved = statistics.reserved_bytes[ALL].current as u64;
+        let limit = self.virtual_memory.limit.most();
+        Error::OutOfMemory(OutOfMemory {
+            device: self.ordinal,
+            wanted,
+            total,
+            free,
+            limit,
+            allocated,
+            cached: reserved.saturating_sub(allocated),
+            pooled: self.pooled_bytes(),
+            pending: (statistics.lanes[ACTIVE_BYTES][ALL].current as u64).saturating_sub(allocated),
+            captured: runtime.captures.any(),
+            users: monitor::users(device),
+            rejected,
+            segmented: self.policy.is_segmented(),
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! Freed blocks that streams still use, and memory that goes back to the driver.
+
+use super::HostMemory;
+use super::heap::{Heap, Leaving};
+use super::past;
+use crate::base::error::Result;
+use crate::driver::sys::CUevent;
+use crate::gpu::device::Device;
+use crate::gpu::external_life::Standing;
+use crate::gpu::stream::finished;
+use crate::memory::Relaxed;
+use crate::memory::arena::deferred_free::Batch;
+use crate::memory::fallback::reclaim::{ordering_stream, record_end};
+use crate::ops::callback;
+use crate::runtime::Runtime;
+
+impl HostMemory {
+    /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
+    /// passed. A stream that is slow, captured or broken holds up nobody else's.
+    #[inline]
+    pub(super) fn settle(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
+        if heap.limbo.is_empty() { Ok(()) } else { self.settle_slowly(runtime, heap) }
+    }
+
+    #[cold]
+    fn settle_slowly(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
+        heap.line_up_the_left_out();
+        let _relaxed = Relaxed::enter(self.driver);
+        let mut outcome = Ok(());
+        let mut index = 0;
+        while index < heap.limbo.batches.len() {
+            let is_behind = heap.limbo.is_behind(index);
+            let Some(batch) = heap.limbo.batches.get_mut(index) else { break };
+            let passed = if is_behind { Ok(false) } else { self.has_passed(runtime, batch) };
+            match passed {
+                Ok(true) => self.pass(runtime, heap, index),
+                Ok(false) => index += 1,
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    index += 1;
+                }
+            }
+        }
+        outcome
+    }
+
+    /// A batch's stream is done with its blocks.
+    fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
+        let mut batch = heap.limbo.batches.remove(index);
+        // SAFETY: streams that batches name stay (`mark_streams`).
+        let device = unsafe { &*batch.stream }.device();
+        if !batch.event.is_null()
+            && let Ok(device) = runtime.device(device)
+        {
+            device.events.give_untimed(batch.event);
+        }
+        while let Some(id) = heap.uses.pop(&mut batch) {
+            let block = &mut heap.blocks[id];
+            block.waits = block.waits.saturating_sub(1);
+            if block.waits == 0 && block.uses == 0 {
+                past::free_completed(heap, id);
+                self.counts.no_block(heap.release(id));
+            }
+        }
+    }
+
+    /// Has a batch's stream got past it? Records its event first if that was not done.
+    fn has_passed(&self, runtime: &Runtime, batch: &mut Batch) -> Result<bool> {
+        // SAFETY: streams that batches name stay (`mark_streams`).
+        let stream = unsafe { &*batch.stream };
+        let device = runtime.device(stream.device())?;
+        let _context = device.enter()?;
+        let mut event = batch.event;
+        if event.is_null() {
+            event = match stream.standing() {
+                Standing::Gone(None) => return Ok(true),
+                Standing::Gone(Some(farewell)) => farewell as CUevent,
+                // Only a wait for the whole device would tell.
+                Standing::Lost => return Ok(false),
+                Standing::Alive(_named) => {
+                    let asked = ordering_stream(device, stream);
+                    match asked.unless_captured(runtime, || asked.is_done(runtime))? {
+                        None => return Ok(false),
+                        Some(true) => return Ok(true),
+                        Some(false) => (),
+                    }
+                    // It is busy, and will hardly be done when the event is recorded.
+                    if let Some(event) = record_end(runtime, device, stream)? {
+                        batch.event = event;
+                    }
+                    return Ok(false);
+                }
+            };
+        }
+        // SAFETY: our event, recorded.
+        finished(unsafe { self.driver.cuEventQuery(event) })
+    }
+
+    /// Gives all unused memory back to the driver, which waits for the work of its devices; gives the
+    /// first failure after trying everything. What is refused stays in the cache.
+    pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
+        let mut outcome = Ok(());
+        for index in 0..self.heaps.len() {
+            if let Some(heap) = self.heap(index).as_deref_mut() {
+                outcome = outcome.and(self.settle(runtime, heap));
+            }
+            let mut next = 0;
+            loop {
+                let leaving =
+                    self.heap(index).as_deref_mut().and_then(|heap| heap.leave(next, false));
+                let Some(leaving) = leaving else { break };
+                next = leaving.segment as usize + 1;
+                outcome = outcome.and(self.give(runtime, index, leaving));
+            }
+        }
+        outcome
+    }
+
+    /// Gives back what was not to be cached. What is refused is cached after all.
+    #[cold]
+    pub(super) fn give_unwanted(&self, runtime: &Runtime, index: usize) {
+        loop {
+            let leaving = self.heap(index).as_deref_mut().and_then(|heap| heap.leave(0, true));
+            let Some(leaving) = leaving else { return };
+            let _ = self.give(runtime, index, leaving);
+        }
+    }
+
+    fn give(&self, runtime: &Runtime, index: usize, leaving: Leaving) -> Result<()> {
+        let Leaving { segment, base, bytes, origin } = leaving;
+        let given = self.source.give(runtime, &self.counts, (base, bytes, origin));
+        // From here on the driver may give the addresses to another thread.
+        if given.is_ok() {
+            self.directory.remove(base, index as u32, segment);
+        }
+        if let Some(heap) = self.heap(index).as_deref_mut() {
+            if given.is_ok() {
+                heap.gone(segment);
+            } else {
+                heap.stays(segment);
+            }
+        }
+        given
+    }
+
+    /// Gives everything back. Nobody is inside, no work is under way; `devices` have their contexts.
+    pub(crate) fn close(&self, devices: &[Device]) {
+        self.end_ahead();
+        let active = devices.iter().find(|device| device.has_context());
+        let _context = active.and_then(|device| device.enter().ok());
+        for index in 0..self.heaps.len() {
+            let heap = self.heap(index).take();
+            let Some(mut heap) = heap else { continue };
+            for batch in heap.limbo.batches.drain(..).filter(|batch| !batch.event.is_null()) {
+                // SAFETY: ours, and nothing waits for it.
+                let _ = unsafe { self.driver.cuEventDestroy(batch.event) };
+            }
+            for segment in heap.segments.iter().flatten() {
+                self.source.close_segment(
+                    &self.counts,
+                    segment.base,
+                    segment.bytes,
+                    segment.origin,
+                );
+            }
+        }
+        self.source.close(&self.counts);
+    }
+}

@@ -1,0 +1,242 @@
+//! Where pinned memory comes from: the driver's own, or the system's, which is pinned afterwards.
+
+use super::stats::Counts;
+use super::threads;
+use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
+use crate::base::rank::Rank;
+use crate::driver::{Driver, code};
+use crate::gpu::device::{CURRENT, ContextGuard};
+use crate::memory::Relaxed;
+use crate::memory::config::host_settings::HostSettings;
+use crate::runtime::Runtime;
+use std::ffi::c_void;
+use std::time::Instant;
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every device, not for the
+/// current one alone.
+const PORTABLE: u32 = 1;
+/// What segments are rounded to.
+pub const PAGE: usize = 4096;
+
+/// How memory was obtained, and so how it goes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// By cuMemHostAlloc.
+    Driver,
+    /// From the system, then by cuMemHostRegister.
+    Registered,
+    /// It is a piece of the reserve, which stays.
+    Reserve,
+}
+
+/// The first range of all, from which segments are cut.
+#[derive(Clone, Copy)]
+struct Reserve {
+    base: usize,
+    bytes: usize,
+    used: usize,
+    origin: Origin,
+}
+
+/// The source.
+pub struct Source {
+    driver: &'static Driver,
+    reserve: Mutex<Option<Reserve>>,
+}
+
+/// The failure of a request for which there is no memory.
+pub fn no_memory() -> Error {
+    Error::OutOfHostMemory(
+        "pinned memory; free some, call tcuda_host_memory_empty_cache, or ask for less",
+    )
+}
+
+/// The same of the reserve.
+fn no_reserve() -> Error {
+    Error::OutOfHostMemory(
+        "the reserve of pinned memory; ask for a smaller pinned_reserve_segment_size_mb by \
+         tcuda_allocator_config_set",
+    )
+}
+
+/// A context in which memory can be pinned: one that exists already, so that none is made on a device
+/// that the host does not use.
+fn enter(runtime: &Runtime) -> Result<ContextGuard> {
+    let current = runtime.device(CURRENT)?;
+    if current.has_context() {
+        return current.enter();
+    }
+    runtime.devices.iter().find(|device| device.has_context()).unwrap_or(current).enter()
+}
+
+impl Source {
+    pub fn new(driver: &'static Driver) -> Source {
+        Source { driver, reserve: Mutex::new(Rank::LEAF, None) }
+    }
+
+    /// Between `least` and `bytes` bytes, whole pages; a piece of the reserve if there is any, else as
+    /// many as wanted, or the least where there are not so many.
+    pub fn obtain(
+        &self,
+        runtime: &Runtime,
+        counts: &Counts,
+        settings: &HostSettings,
+        (least, bytes): (usize, usize),
+    ) -> Result<(usize, usize, Origin)> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = enter(runtime)?;
+        if let Some((base, bytes)) = self.cut(counts, settings, least, bytes)? {
+            return Ok((base, bytes, Origin::Reserve));
+        }
+        match self.pin(counts, settings, bytes) {
+            Err(Error::OutOfHostMemory(_)) if least < bytes => {
+                self.pin(counts, settings, least).map(|(base, origin)| (base, least, origin))
+            }
+            pinned => pinned.map(|(base, origin)| (base, bytes, origin)),
+        }
+    }
+
+    /// A piece of the reserve, which is made at its first use.
+    fn cut(
+        &self,
+        counts: &Counts,
+        settings: &HostSettings,
+        least: usize,
+        bytes: usize,
+    ) -> Result<Option<(usize, usize)>> {
+        // Whole MiB.
+        let whole = settings.reserve_segment_bytes as usize;
+        if whole == 0 {
+            return Ok(None);
+        }
+        if self.reserve.lock().is_none() {
+            if whole as u64 >= super::TOO_LARGE {
+                return Err(no_reserve());
+            }
+            let (base, origin) =
+                self.pin(counts, settings, whole).map_err(|error| match error {
+                    Error::OutOfHostMemory(_) => no_reserve(),
+                    other => other,
+                })?;
+            let mut reserve = self.reserve.lock();
+            if reserve.is_none() {
+                *reserve = Some(Reserve { base, bytes: whole, used: 0, origin });
+            } else {
+                drop(reserve);
+                self.close_segment(counts, base, whole, origin);
+            }
+        }
+        let mut reserve = self.reserve.lock();
+        let Some(reserve) = reserve.as_mut() else { return Ok(None) };
+        let bytes = bytes.min(reserve.bytes - reserve.used);
+        if bytes < least {
+            return Ok(None);
+        }
+        let base = reserve.base + reserve.used;
+        reserve.used += bytes;
+        Ok(Some((base, bytes)))
+    }
+
+    fn pin(
+        &self,
+        counts: &Counts,
+        settings: &HostSettings,
+        bytes: usize,
+    ) -> Result<(usize, Origin)> {
+        let begun = Instant::now();
+        let (outcome, origin) = if settings.use_host_register {
+            (self.register(settings.register_threads, bytes), Origin::Registered)
+        } else {
+            let mut base: *mut c_void = std::ptr::null_mut();
+            // SAFETY: `base` is writable, a context is current.
+            let outcome = unsafe { self.driver.cuMemHostAlloc(&mut base, bytes, PORTABLE) };
+            (outcome.map_err(Error::from).map(|()| base as usize), Origin::Driver)
+        };
+        let base = match outcome {
+            Err(Error::DriverOutOfMemory { .. }) => return Err(no_memory()),
+            other => other?,
+        };
+        counts.segment(bytes, begun.elapsed());
+        Ok((base, origin))
+    }
+
+    /// Memory of the system's, touched by some threads, then pinned.
+    fn register(&self, num_threads: u32, bytes: usize) -> Result<usize> {
+        // SAFETY: asks for fresh pages at an address of the system's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(no_memory());
+        }
+        threads::touch(base as usize, bytes, num_threads as usize);
+        // SAFETY: fresh memory of ours, a context is current.
+        match unsafe { self.driver.cuMemHostRegister(base, bytes, PORTABLE) } {
+            Ok(()) => Ok(base as usize),
+            Err(error) => {
+                unmap(base as usize, bytes);
+                // The system may not let so much be locked: that is no memory as well.
+                let is_full = error.code == code::OPERATING_SYSTEM;
+                if is_full { Err(no_memory()) } else { Err(error.into()) }
+            }
+        }
+    }
+
+    /// Gives memory back; the driver waits for all work of its devices.
+    pub fn give(
+        &self,
+        runtime: &Runtime,
+        counts: &Counts,
+        (base, bytes, origin): (usize, usize, Origin),
+    ) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = enter(runtime)?;
+        self.unpin(counts, base, bytes, origin)
+    }
+
+    fn unpin(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) -> Result<()> {
+        let begun = Instant::now();
+        let memory = base as *mut c_void;
+        match origin {
+            Origin::Reserve => return Ok(()),
+            // SAFETY: it came from cuMemHostAlloc, and only one thread gives it back.
+            Origin::Driver => unsafe { self.driver.cuMemFreeHost(memory) }?,
+            Origin::Registered => {
+                // SAFETY: it was registered by `register`, and only one thread gives it back.
+                unsafe { self.driver.cuMemHostUnregister(memory) }?;
+                unmap(base, bytes);
+            }
+        }
+        counts.no_segment(bytes, begun.elapsed());
+        Ok(())
+    }
+
+    /// Gives back what nobody knows any more, once more where it is refused: a failure that passes
+    /// leaves nothing behind. A context is current.
+    pub fn close_segment(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) {
+        if self.unpin(counts, base, bytes, origin).is_err() {
+            let _ = self.unpin(counts, base, bytes, origin);
+        }
+    }
+
+    /// Gives the reserve back; nobody uses its pieces any more, a context is current.
+    pub fn close(&self, counts: &Counts) {
+        let reserve = self.reserve.lock().take();
+        if let Some(Reserve { base, bytes, origin, .. }) = reserve {
+            self.close_segment(counts, base, bytes, origin);
+        }
+    }
+}
+
+fn unmap(base: usize, bytes: usize) {
+    // SAFETY: the mapping that `register` made, which nobody uses.
+    unsafe { libc::munmap(base as *mut c_void, bytes) };
+}

@@ -1,0 +1,183 @@
+//! Threads of the library's own for pinned memory: some that touch pages, and one that gets segments
+//! ahead. Made without host memory of Rust's, whose own threads abort where there is none.
+
+use super::source::PAGE;
+use crate::base::sync::{self, AtomicU32, AtomicUsize, Ordering};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// As many threads as can touch pages at once.
+const MOST_THREADS: usize = 128;
+
+type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// The stack of such a thread. glibc keeps 40 MiB of those that are free, and ends the process where the
+/// system refuses to take back one beyond that.
+const STACK: usize = 512 << 10;
+
+/// Attributes of a thread with so large a stack; those of the system where there is no memory for them.
+pub(crate) struct Attributes(Option<libc::pthread_attr_t>);
+
+impl Attributes {
+    pub(crate) fn new(stack: usize) -> Attributes {
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: writable.
+        if unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) } != 0 {
+            return Attributes(None);
+        }
+        // SAFETY: written, as that did not fail.
+        let mut attributes = unsafe { attributes.assume_init() };
+        // SAFETY: initialised.
+        unsafe { libc::pthread_attr_setstacksize(&mut attributes, stack) };
+        Attributes(Some(attributes))
+    }
+
+    pub(crate) fn get(&self) -> *const libc::pthread_attr_t {
+        self.0.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        if let Some(attributes) = &mut self.0 {
+            // SAFETY: initialised, and destroyed once.
+            unsafe { libc::pthread_attr_destroy(attributes) };
+        }
+    }
+}
+
+/// A thread that gets no signals of the host's; none if there cannot be one more.
+pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` was filled, `before` is writable.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let attributes = Attributes::new(STACK);
+    // SAFETY: the caller's promise that `argument` lives until it joins the thread.
+    let failed =
+        unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.get(), entry, argument) };
+    // SAFETY: `before` was written by the first call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    // SAFETY: written, as it did not fail.
+    (failed == 0).then(|| unsafe { thread.assume_init() })
+}
+
+/// Waits for the end of a thread.
+pub(crate) fn join(thread: libc::pthread_t) {
+    // SAFETY: made by `start`, and joined once.
+    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+}
+
+/// Fresh memory, in shares of whole pages, each for the thread that takes it first.
+struct Shares {
+    base: usize,
+    bytes: usize,
+    each: usize,
+    /// Where the next share begins.
+    next: AtomicUsize,
+}
+
+impl Shares {
+    /// Touches every page of shares until all are taken.
+    fn touch(&self) {
+        loop {
+            // Relaxed: each gets another value, and who touched what does not matter before the join.
+            let from = self.next.fetch_add(self.each, Ordering::Relaxed);
+            if from >= self.bytes {
+                return;
+            }
+            for offset in (from..self.bytes.min(from + self.each)).step_by(PAGE) {
+                // SAFETY: inside the mapping, which nobody else uses yet.
+                unsafe { ((self.base + offset) as *mut u8).write_volatile(0) };
+            }
+        }
+    }
+}
+
+extern "C" fn touch_shares(shares: *mut c_void) -> *mut c_void {
+    // SAFETY: they outlive this thread.
+    unsafe { &*shares.cast::<Shares>() }.touch();
+    std::ptr::null_mut()
+}
+
+/// Touches every page of fresh memory, by several threads where they can be had.
+#[inline(never)]
+pub fn touch(base: usize, bytes: usize, num_threads: usize) {
+    let num_threads = num_threads.clamp(1, MOST_THREADS);
+    let each = bytes.div_ceil(num_threads).next_multiple_of(PAGE);
+    let shares = Shares { base, bytes, each, next: AtomicUsize::new(0) };
+    let argument = std::ptr::from_ref(&shares).cast_mut().cast::<c_void>();
+    let others = bytes.div_ceil(each.max(1)).saturating_sub(1);
+    let (mut threads, mut started) = ([0; MOST_THREADS], 0);
+    for thread in (0..others).map_while(|_| start(touch_shares, argument)) {
+        threads[started] = thread;
+        started += 1;
+    }
+    shares.touch();
+    threads[..started].iter().for_each(|thread| join(*thread));
+}
+
+/// Says that the thread is to end.
+const END: u32 = 1 << 31;
+
+/// A thread that does what is asked of it, a bit each, one after the other.
+pub struct Helper {
+    wanted: AtomicU32,
+}
+
+/// What the thread is given.
+pub trait Helps: Sync {
+    /// Its helper.
+    fn helper(&self) -> &Helper;
+
+    /// Does what a bit asks for.
+    fn help(&self, bit: u32);
+}
+
+extern "C" fn run<T: Helps>(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: `begin` passed it, and `end` comes before it goes.
+    let owner = unsafe { &*argument.cast::<T>() };
+    let wanted = &owner.helper().wanted;
+    loop {
+        let bits = wanted.fetch_and(END, Ordering::AcqRel);
+        if bits & END != 0 {
+            return std::ptr::null_mut();
+        }
+        if bits == 0 {
+            sync::sleep_while(wanted, 0);
+        }
+        for bit in (0..31).filter(|bit| bits >> bit & 1 == 1) {
+            // What goes wrong ahead goes wrong again when it is needed, and is told then.
+            let _ = catch_unwind(AssertUnwindSafe(|| owner.help(bit)));
+        }
+    }
+}
+
+impl Helper {
+    pub fn new() -> Helper {
+        Helper { wanted: AtomicU32::new(0) }
+    }
+
+    /// Starts the thread for its owner, which stays where it is until `end`.
+    pub fn begin<T: Helps>(owner: &T) -> Option<libc::pthread_t> {
+        start(run::<T>, std::ptr::from_ref(owner).cast_mut().cast())
+    }
+
+    /// Asks for something; once is enough.
+    pub fn ask(&self, bit: u32) {
+        if self.wanted.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0 {
+            sync::wake_one(&self.wanted);
+        }
+    }
+
+    /// Waits until the thread has ended.
+    pub fn end(&self, thread: libc::pthread_t) {
+        self.wanted.fetch_or(END, Ordering::AcqRel);
+        sync::wake_one(&self.wanted);
+        join(thread);
+        self.wanted.store(0, Ordering::Release);
+    }
+}

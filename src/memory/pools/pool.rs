@@ -1,0 +1,487 @@
+//! Private pools: memory that only those get who are routed there.
+//!
+//! A pool is a number with references: of its handle, and of each thread that is routed to it. Arenas
+//! say whose they are, so that a pool owns nothing; when the last reference goes its arenas are
+//! unowned, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
+//! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
+
+use super::{route, sleep};
+use crate::base::error::{Error, Result};
+use crate::base::lock::{Lock, Mutex};
+use crate::base::rank::Rank;
+use crate::gpu::device::Device;
+use crate::gpu::sync_debug;
+use crate::memory::backend::Server;
+use crate::memory::backing::pluggable::Pluggable;
+use crate::ops::callback;
+use crate::runtime::Runtime;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Bits of a pool's place in its number.
+const PLACE_BITS: u32 = 24;
+/// Places of the first chunk; each further one has twice as many as the one before.
+const FIRST_CHUNK: usize = 256;
+const CHUNKS: usize = 16;
+/// In the number of a pool that a capture made.
+const OF_GRAPH: u64 = 1 << 63;
+
+/// Flag of a pool: others may use its free blocks before they fail.
+pub const USE_ON_OOM: u32 = 1;
+
+/// Flag of a pool: its blocks are whole segments.
+pub const NO_SPLIT: u32 = 2;
+
+/// Flag of a pool, its own: its segments come from an allocator of its own.
+const FOREIGN: u32 = 1 << 30;
+/// Flag of a pool, its own: it sleeps.
+const ASLEEP: u32 = 1 << 31;
+/// Flag of a pool, its own: a capture that the host began by the driver has used it, whose graph is not
+/// known here.
+const CAPTURED: u32 = 1 << 29;
+
+/// A pool, told from all others of this process's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolId(u64);
+
+struct Place {
+    /// The pool that lives here; 0: none.
+    owner: AtomicU64,
+    /// 0: it is dead, or not yet born.
+    references: AtomicU32,
+    /// Those of them that graphs and captures have.
+    graphs: AtomicU32,
+    flags: AtomicU32,
+    /// Where its segments come from; none: from the driver.
+    source: Mutex<Option<Pluggable>>,
+    /// Held by who puts it to sleep or wakes it.
+    sleep: Lock,
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place {
+            owner: AtomicU64::new(0),
+            references: AtomicU32::new(0),
+            graphs: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            source: Mutex::new(Rank::LEAF, None),
+            sleep: Lock::new(Rank::POOL),
+        }
+    }
+}
+
+static FIRST: [Place; FIRST_CHUNK] = [const { Place::new() }; FIRST_CHUNK];
+/// Further chunks, made when they are needed, and never freed.
+static MORE: [AtomicPtr<Place>; CHUNKS - 1] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS - 1];
+/// Places that there are.
+static PLACES: AtomicUsize = AtomicUsize::new(FIRST_CHUNK);
+/// Places that are taken.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Held while a chunk is made.
+static GROWING: Mutex<()> = Mutex::new(Rank::LEAF, ());
+
+/// A place that there is.
+fn place(index: usize) -> &'static Place {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    let offset = index - FIRST_CHUNK * ((1 << chunk) - 1);
+    let more = chunk.checked_sub(1).map(|chunk| MORE[chunk].load(Ordering::Acquire));
+    match more.filter(|places| !places.is_null()) {
+        Some(places) => {
+            // SAFETY: the chunk has `FIRST_CHUNK << chunk` places.
+            let place = unsafe { places.add(offset) };
+            // SAFETY: as above, and it is never freed.
+            unsafe { &*place }
+        }
+        None => &FIRST[index % FIRST_CHUNK],
+    }
+}
+
+/// Makes another chunk where `known` places are too few.
+fn grow(known: usize) -> Result<()> {
+    const NO_ROOM: Error = Error::OutOfHostMemory("the table of private pools");
+    let _held = GROWING.lock();
+    let there = PLACES.load(Ordering::Acquire);
+    if there > known {
+        return Ok(());
+    }
+    let chunk = (there / FIRST_CHUNK + 1).ilog2() as usize;
+    let slot = MORE.get(chunk - 1).ok_or(NO_ROOM)?;
+    let mut places: Vec<Place> = Vec::new();
+    places.try_reserve_exact(FIRST_CHUNK << chunk).map_err(|_| NO_ROOM)?;
+    places.resize_with(FIRST_CHUNK << chunk, Place::new);
+    slot.store(Box::into_raw(places.into_boxed_slice()).cast(), Ordering::Release);
+    PLACES.store(there + (FIRST_CHUNK << chunk), Ordering::Release);
+    Ok(())
+}
+
+impl PoolId {
+    /// Of memory that is in no private pool.
+    pub const DEFAULT: PoolId = PoolId(0);
+
+    /// PyTorch's pair: (0, n) of pools that the host made, (n, 0) of those of captures.
+    pub fn pair(self) -> (u64, u64) {
+        let number = (self.0 & !OF_GRAPH) >> PLACE_BITS;
+        if self.0 & OF_GRAPH == 0 { (0, number) } else { (number, 0) }
+    }
+
+    fn place(self) -> &'static Place {
+        place((self.0 & ((1 << PLACE_BITS) - 1)) as usize)
+    }
+
+    /// As a word, for an atomic.
+    #[inline]
+    pub(in crate::memory) fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(in crate::memory) fn of_word(word: u64) -> PoolId {
+        PoolId(word)
+    }
+
+    /// Does anybody hold it?
+    pub fn is_alive(self) -> bool {
+        let place = self.place();
+        self != PoolId::DEFAULT
+            && place.owner.load(Ordering::Acquire) == self.0
+            && place.references.load(Ordering::Acquire) > 0
+    }
+
+    /// May others use its free blocks before they fail?
+    pub fn lends(self) -> bool {
+        self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
+    }
+
+    /// May its unused memory be given back while it is alive, where memory is short? Not where replays of
+    /// a graph may write it, and not while it sleeps.
+    pub(in crate::memory) fn may_shrink(self) -> bool {
+        self.is_alive()
+            && self.place().graphs.load(Ordering::Acquire) == 0
+            && self.flags() & (ASLEEP | CAPTURED) == 0
+    }
+
+    /// A stream on which it is used is captured, by the host itself.
+    pub(in crate::memory) fn note_capture(self) {
+        self.place().flags.fetch_or(CAPTURED, Ordering::AcqRel);
+    }
+
+    /// Does it sleep?
+    pub(in crate::memory) fn is_asleep(self) -> bool {
+        self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0
+    }
+
+    /// Whose memory it has, where that is not the driver's.
+    pub(in crate::memory) fn source(self) -> Option<Pluggable> {
+        if self.flags() & FOREIGN == 0 {
+            return None;
+        }
+        let source = self.place().source.lock();
+        source.as_ref().filter(|_| self.is_alive()).map(Pluggable::share)
+    }
+
+    /// Does its memory come in segments, whatever the settings say?
+    pub(in crate::memory) fn wants_segments(self) -> bool {
+        self.is_alive() && self.flags() & (NO_SPLIT | FOREIGN) != 0
+    }
+
+    /// Are its blocks whole segments?
+    pub fn keeps_whole(self) -> bool {
+        self.is_alive() && self.flags() & NO_SPLIT != 0
+    }
+
+    fn flags(self) -> u32 {
+        self.place().flags.load(Ordering::Acquire)
+    }
+
+    /// An error while the pool sleeps.
+    pub(in crate::memory) fn require_awake(self) -> Result<()> {
+        if self.is_asleep() {
+            return Err(Error::InvalidState(
+                "the private pool sleeps; call tcuda_mem_pool_wake before allocating from it",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A reference.
+#[derive(Debug)]
+pub struct Pool {
+    id: PoolId,
+    /// Is it a graph's, or a capture's?
+    of_graph: bool,
+}
+
+impl Pool {
+    /// A new pool with some flags, and perhaps a source of memory.
+    pub fn new(flags: u32, source: Option<Pluggable>) -> Result<Pool> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), 0, flags, source)
+    }
+
+    /// A new pool for a capture.
+    pub fn of_graph() -> Result<Pool> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
+    }
+
+    /// Finds a place for a pool of a number.
+    fn settle(number: u64, kind: u64, flags: u32, source: Option<Pluggable>) -> Result<Pool> {
+        let flags = flags | if source.is_some() { FOREIGN } else { 0 };
+        let taken = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
+        loop {
+            let places = PLACES.load(Ordering::Acquire);
+            // A quarter is vacant at least, so that one is found soon.
+            if taken > places / 4 * 3
+                && let Err(error) = grow(places)
+            {
+                TAKEN.fetch_sub(1, Ordering::Relaxed);
+                return Err(error);
+            }
+            for turn in 0..places as u64 {
+                let index = (number + turn) % places as u64;
+                let id = kind | number << PLACE_BITS | index;
+                let place = place(index as usize);
+                if place.owner.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).is_err()
+                {
+                    continue;
+                }
+                place.flags.store(flags, Ordering::Relaxed);
+                if source.is_some() {
+                    *place.source.lock() = source;
+                }
+                place.references.store(1, Ordering::Release);
+                return Ok(Pool { id: PoolId(id), of_graph: false });
+            }
+        }
+    }
+
+    /// Whose reference it is.
+    #[inline]
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// Does it sleep?
+    pub fn is_asleep(&self) -> bool {
+        self.id.is_asleep()
+    }
+
+    /// One reference more, of a graph if this one is.
+    pub fn share(&self) -> Pool {
+        self.share_as(self.of_graph)
+    }
+
+    /// One reference more, of no graph.
+    pub fn share_for_host(&self) -> Pool {
+        self.share_as(false)
+    }
+
+    fn share_as(&self, of_graph: bool) -> Pool {
+        // Alive by our own, so that the place is not another's.
+        let place = self.id.place();
+        place.references.fetch_add(1, Ordering::Relaxed);
+        if of_graph {
+            place.graphs.fetch_add(1, Ordering::Release);
+        }
+        Pool { id: self.id, of_graph }
+    }
+
+    /// The reference of a graph or a capture, which writes what is unused as well.
+    pub fn for_graph(mut self) -> Pool {
+        if !self.of_graph {
+            self.of_graph = true;
+            self.id.place().graphs.fetch_add(1, Ordering::Release);
+        }
+        self
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let place = self.id.place();
+        if self.of_graph {
+            place.graphs.fetch_sub(1, Ordering::Release);
+        }
+        if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // It may be the last that keeps a library open: no lock is held when it goes.
+            let is_foreign = self.id.flags() & FOREIGN != 0;
+            let source = if is_foreign { place.source.lock().take() } else { None };
+            place.owner.store(0, Ordering::Release);
+            TAKEN.fetch_sub(1, Ordering::Relaxed);
+            drop(source);
+        }
+    }
+}
+
+/// A pool as its host sees it.
+pub struct MemPool {
+    id: PoolId,
+    /// The host's own reference; none once it is destroyed.
+    own: Mutex<Option<Pool>>,
+}
+
+const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
+
+impl MemPool {
+    /// A new pool, with memory from a source or, without one, from the driver.
+    pub fn new(flags: u32, source: Option<Pluggable>) -> Result<MemPool> {
+        if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
+            return Err(Error::OutOfRange {
+                name: "flags",
+                value: flags.into(),
+                allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and TCUDA_MEM_POOL_NO_SPLIT, or use 0",
+            });
+        }
+        if let Some(source) = &source {
+            source.begin_use();
+        }
+        Ok(MemPool::of(Pool::new(flags, source)?))
+    }
+
+    /// A pool that exists, as its host sees it.
+    pub fn of(pool: Pool) -> MemPool {
+        MemPool { id: pool.id(), own: Mutex::new(Rank::LEAF, Some(pool)) }
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// A reference more, while it is not destroyed.
+    pub fn share(&self) -> Result<Pool> {
+        self.own.lock().as_ref().map(Pool::share).ok_or(DESTROYED)
+    }
+
+    /// Sends this thread's allocations on a device there, until the matching `end`; the host names it by
+    /// a handle.
+    pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
+        if matches!(device.memory.server(), Server::DriverPool | Server::Pluggable) {
+            let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
+            return Err(Error::NotSupported { what, by });
+        }
+        route::begin(self.share()?, handle, device.ordinal(), device.streams.generation())
+    }
+
+    /// Ends that.
+    pub fn end(&self, device: &Device) -> Result<()> {
+        route::end(self.id, device.ordinal(), device.streams.generation())
+    }
+
+    /// The same for a pool whose handle was destroyed since; false: this thread's last `begin` on that
+    /// device was with another one.
+    pub fn end_destroyed(handle: usize, device: &Device) -> bool {
+        route::end_by_handle(handle, device.ordinal(), device.streams.generation())
+    }
+
+    /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.
+    /// Waits for the devices. Where the driver takes only part of the memory back, all of it is mapped
+    /// again, or, where there is none, the pool sleeps all the same.
+    pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
+        callback::refuse()?;
+        let pool = self.share()?;
+        let given_up = {
+            let _held = pool.id().place().sleep.guard();
+            let flags = &pool.id().place().flags;
+            let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
+            if !was_asleep && let Err(error) = sleep::prepare(runtime, pool.id(), keep) {
+                flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+                return Err(error);
+            }
+            // Where it slept, what the driver refused to take back.
+            sleep::give_up(runtime, pool.id())
+        };
+        if given_up.is_err() {
+            let _ = self.wake(runtime);
+        }
+        given_up
+    }
+
+    /// Puts memory, and what was kept, back at the same addresses, after every step that finds memory;
+    /// on failure it sleeps on, with none.
+    pub fn wake(&self, runtime: &Runtime) -> Result<()> {
+        callback::refuse()?;
+        let pool = self.share()?;
+        let (id, place) = (pool.id(), pool.id().place());
+        if !id.is_asleep() {
+            return Ok(());
+        }
+        // Observers may be asked: no lock is held.
+        let found = sleep::find_memory(runtime, id);
+        let _held = place.sleep.guard();
+        if !id.is_asleep() {
+            return Ok(());
+        }
+        let woken = found.and_then(|()| sleep::restore(runtime, id));
+        match woken {
+            Ok(()) => _ = place.flags.fetch_and(!ASLEEP, Ordering::AcqRel),
+            Err(_) => _ = sleep::give_up(runtime, id),
+        }
+        woken
+    }
+
+    /// Lets go of it: nobody can begin to use it any more.
+    pub fn close(&self) {
+        let own = self.own.lock().take();
+        drop(own);
+    }
+}
+
+/// Gives the unused memory of a pool back at once where nobody holds it any more; gives the first
+/// failure after trying all devices.
+pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    let _needed = sync_debug::needed();
+    let mut outcome = Ok(());
+    for device in &runtime.devices {
+        let released = device.memory.release_pool(runtime, pool);
+        if outcome.is_ok() {
+            outcome = released;
+        }
+    }
+    sync_debug::say_unsaid();
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_lives_as_long_as_a_reference() {
+        let pool = Pool::new(USE_ON_OOM, None).unwrap();
+        let id = pool.id();
+        assert!(id.is_alive() && id.lends());
+        assert_eq!(id.pair().0, 0);
+        assert_eq!(Pool::of_graph().unwrap().id().pair().1, 0);
+        let other = pool.share();
+        drop(pool);
+        assert!(other.id() == id && id.is_alive());
+        drop(other);
+        assert!(!id.is_alive() && !id.lends() && !PoolId::DEFAULT.is_alive());
+    }
+
+    #[test]
+    fn places_are_used_again_and_numbers_are_not() {
+        let mut last = Pool::new(0, None).unwrap().id();
+        for _ in 0..20_000 {
+            let pool = Pool::new(0, None).unwrap();
+            assert!(pool.id().pair().1 > last.pair().1 && !last.is_alive());
+            last = pool.id();
+        }
+        assert!(PLACES.load(Ordering::Relaxed) < 1 << 17);
+    }
+
+    #[test]
+    fn there_are_as_many_as_are_needed() {
+        let pools: Vec<Pool> = (0..10_000).map(|_| Pool::new(0, None).unwrap()).collect();
+        assert!(pools.iter().all(|pool| pool.id().is_alive() && !pool.id().lends()));
+        let places: std::collections::HashSet<_> =
+            pools.iter().map(|pool| std::ptr::from_ref(pool.id().place()) as usize).collect();
+        assert_eq!(places.len(), pools.len());
+        let ids: Vec<PoolId> = pools.iter().map(Pool::id).collect();
+        drop(pools);
+        assert!(ids.iter().all(|id| !id.is_alive()));
+    }
+}

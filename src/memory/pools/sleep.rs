@@ -1,0 +1,307 @@
+//! Pools that sleep: their physical memory is given up and their addresses are kept, so that pointers
+//! into them are good again when they wake.
+
+use super::pool::PoolId;
+use crate::base::error::{Error, Result};
+use crate::base::waiting;
+use crate::gpu::device::Device;
+use crate::memory::arena::Arena;
+use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::backing::uncached::Origin;
+use crate::memory::backing::virtual_memory;
+use crate::memory::{DeviceMemory, Relaxed};
+use crate::runtime::Runtime;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a block held when its pool fell asleep.
+pub(in crate::memory) struct Backup {
+    address: u64,
+    bytes: Vec<u8>,
+}
+
+const NO_ROOM: Error = Error::OutOfHostMemory("the contents of a pool that is to sleep");
+
+/// The contents of an arena's blocks.
+struct Contents {
+    arena: *const Arena,
+    blocks: Vec<Backup>,
+}
+
+/// Did a pool ever sleep? Else no address needs a look.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// An error where the memory at an address sleeps.
+#[inline]
+pub(crate) fn require_awake(address: u64) -> Result<()> {
+    if IS_USED.load(Ordering::Relaxed) { require_memory(address) } else { Ok(()) }
+}
+
+#[cold]
+fn require_memory(address: u64) -> Result<()> {
+    let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(()) };
+    if arena.pool() == PoolId::DEFAULT {
+        return Ok(());
+    }
+    let _guard = arena.lock.guard();
+    // SAFETY: the lock is held, and this is the only reference.
+    if unsafe { arena.state() }.segment.is_asleep_at((offset / UNIT) as u32) {
+        let why = "is in a private pool that sleeps; call tcuda_mem_pool_wake before using it";
+        return Err(Error::InvalidPointer { ptr: address as usize, why });
+    }
+    Ok(())
+}
+
+/// The devices on which a pool has memory, or had.
+fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> {
+    runtime.devices.iter().filter(move |device| device.memory.has_arena_of(pool))
+}
+
+/// Waits for the devices, and has the host keep the contents of a pool if it is to; nobody allocates
+/// there meanwhile. All of it is done or nothing.
+pub(in crate::memory) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
+    IS_USED.store(true, Ordering::Relaxed);
+    if runtime.captures.uses_pool(pool) {
+        return Err(Error::Capturing {
+            operation: "tcuda_mem_pool_sleep",
+            why: "the capture uses the pool's memory; end it first",
+        });
+    }
+    let mut kept = Vec::new();
+    kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
+    for device in devices_of(runtime, pool) {
+        device.memory.require_mapped(pool)?;
+        device.memory.require_own(pool)?;
+        device.synchronize_for_host()?;
+        if keep {
+            kept.push((device, device.memory.back_up(runtime, device, pool)?));
+        }
+    }
+    kept.into_iter().for_each(|(device, contents)| device.memory.keep(contents));
+    Ok(())
+}
+
+/// Gives up the memory of a pool; gives the first failure after trying all of it.
+pub(in crate::memory) fn give_up(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    let mut outcome = Ok(());
+    for device in devices_of(runtime, pool) {
+        let given_up = device.memory.give_up(device, pool);
+        outcome = outcome.and(given_up);
+    }
+    outcome
+}
+
+/// Finds memory for a pool, by all steps before an allocation fails. What was found stays on failure.
+/// The caller holds no lock.
+pub(in crate::memory) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    for device in devices_of(runtime, pool) {
+        let memory = &device.memory;
+        let bytes = memory.sleeping_bytes(pool)?;
+        memory.climb_direct(runtime, device, &Origin::Driver, bytes, || {
+            memory.take_up(device, pool).map(|()| bytes)
+        })?;
+    }
+    Ok(())
+}
+
+/// Puts contents back; memory was found.
+pub(in crate::memory) fn restore(runtime: &Runtime, pool: PoolId) -> Result<()> {
+    for device in devices_of(runtime, pool) {
+        // Another thread may have put it to sleep once more.
+        device.memory.take_up(device, pool)?;
+        device.memory.fill_in(runtime, device, pool)?;
+    }
+    // Where one fails, all are needed again.
+    devices_of(runtime, pool).try_for_each(|device| device.memory.forget_contents(pool))
+}
+
+impl DeviceMemory {
+    fn has_arena_of(&self, pool: PoolId) -> bool {
+        self.books.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
+    }
+
+    /// An error where a pool has memory that is not mapped.
+    fn require_mapped(&self, pool: PoolId) -> Result<()> {
+        let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
+        if self.books.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
+            return Ok(());
+        }
+        Err(Error::InvalidState(
+            "the private pool has segments from cuMemAlloc or another allocator, which cannot keep \
+             their addresses without memory; use expandable_segments:True and a pool without \
+             TCUDA_MEM_POOL_NO_SPLIT",
+        ))
+    }
+
+    /// An error where others than the pool's users may have memory of it.
+    fn require_own(&self, pool: PoolId) -> Result<()> {
+        self.each_arena(|arena| {
+            if arena.pool() != pool {
+                return Ok(());
+            }
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            if state.exported() > 0 {
+                return Err(Error::InvalidState(
+                    "other processes may have memory of the private pool, which would keep it; \
+                     have them close what they imported, and call tcuda_ipc_collect",
+                ));
+            }
+            match state.lent_block() {
+                None => Ok(()),
+                Some(id) => Err(Error::BlockInUse {
+                    ptr: state.address(arena.base, id) as usize,
+                    bytes: state.blocks[id].requested,
+                    why: "was allocated outside of the private pool, which lent it \
+                          (TCUDA_MEM_POOL_USE_ON_OOM): free it before the pool sleeps",
+                }),
+            }
+        })
+    }
+
+    fn back_up(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<Vec<Contents>> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let mut contents = Vec::new();
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                contents.try_reserve(1).map_err(|_| NO_ROOM)?;
+                contents.push(Contents { arena, blocks: blocks_of(arena)? });
+            }
+            Ok(())
+        })?;
+        let default = device.streams.default();
+        let mut blocks = contents.iter_mut().flat_map(|contents| &mut contents.blocks);
+        let copied = blocks.try_for_each(|block| {
+            let (to, bytes) = (block.bytes.as_mut_ptr() as u64, block.bytes.len());
+            let _waiting = waiting::begin();
+            // SAFETY: from a block of ours that stays mapped, to as many bytes of our own.
+            unsafe { self.driver.cuMemcpyAsync(to, block.address, bytes, default.native()) }
+                .map_err(Error::from)
+        });
+        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
+        if waited.is_err() {
+            // Copies that were queued may still write there.
+            contents.drain(..).for_each(std::mem::forget);
+        }
+        copied.and(waited)?;
+        Ok(contents)
+    }
+
+    /// The contents belong to their arenas from now on.
+    fn keep(&self, contents: Vec<Contents>) {
+        for Contents { arena, blocks } in contents {
+            // SAFETY: found by this call, which is not over.
+            let arena = unsafe { &*arena };
+            let _guard = arena.lock.guard();
+            // SAFETY: the lock is held.
+            unsafe { arena.state() }.backups = blocks;
+        }
+    }
+
+    fn give_up(&self, device: &Device, pool: PoolId) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        // Copies of a wake that failed may still write there.
+        device.synchronize_for_host()?;
+        let mut outcome = Ok(());
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                // SAFETY: `each_arena` holds the lock.
+                let state = unsafe { arena.state() };
+                let before = state.reserved();
+                let slept = state.segment.sleep(&self.virtual_memory, arena.base);
+                self.count_segment(arena, before);
+                if outcome.is_ok() {
+                    outcome = slept;
+                }
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+
+    /// Bytes of a pool that have addresses and no memory.
+    fn sleeping_bytes(&self, pool: PoolId) -> Result<u64> {
+        let mut bytes = 0;
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                // SAFETY: `each_arena` holds the lock.
+                bytes += unsafe { arena.state() }.segment.sleeping_bytes();
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Gives a pool memory, as far as there is some.
+    fn take_up(&self, device: &Device, pool: PoolId) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        self.each_arena(|arena| {
+            if arena.pool() != pool {
+                return Ok(());
+            }
+            // SAFETY: `each_arena` holds the lock.
+            let state = unsafe { arena.state() };
+            let before = state.reserved();
+            let outcome = state.segment.wake(&self.virtual_memory, arena.base);
+            self.count_segment(arena, before);
+            outcome
+        })
+    }
+
+    /// Copies what was kept to where it was; waits for that.
+    fn fill_in(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let default = device.streams.default();
+        let copied = self.each_arena(|arena| {
+            if arena.pool() != pool {
+                return Ok(());
+            }
+            let _waiting = waiting::begin();
+            // SAFETY: `each_arena` holds the lock.
+            for block in &unsafe { arena.state() }.backups {
+                let from = block.bytes.as_ptr().cast::<c_void>() as u64;
+                let (to, bytes) = (block.address, block.bytes.len());
+                // SAFETY: from bytes that stay until the copies are over, to a block that is mapped.
+                unsafe { self.driver.cuMemcpyAsync(to, from, bytes, default.native()) }?;
+            }
+            Ok(())
+        });
+        // Copies that were queued read the host's memory.
+        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
+        copied.and(waited)
+    }
+
+    fn forget_contents(&self, pool: PoolId) -> Result<()> {
+        self.each_arena(|arena| {
+            if arena.pool() == pool {
+                // SAFETY: `each_arena` holds the lock.
+                unsafe { arena.state() }.backups = Vec::new();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Room for what the blocks of an arena hold that the host has. The caller holds its lock.
+fn blocks_of(arena: &Arena) -> Result<Vec<Backup>> {
+    // SAFETY: the caller holds the lock.
+    let state = unsafe { arena.state() };
+    let mut blocks = Vec::new();
+    blocks.try_reserve(state.active_blocks as usize).map_err(|_| NO_ROOM)?;
+    let mut id = state.first;
+    while id != NONE {
+        let block = &state.blocks[id];
+        if block.state == State::Allocated {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(block.bytes() as usize).map_err(|_| NO_ROOM)?;
+            bytes.resize(block.bytes() as usize, 0);
+            blocks.push(Backup { address: state.address(arena.base, id), bytes });
+        }
+        id = block.next;
+    }
+    Ok(blocks)
+}

@@ -1,0 +1,121 @@
+//! What each private pool of a device has from the driver, while the pool is alive or has memory. What
+//! is left of others is in the sums of the device.
+
+use crate::base::error::{Error, Result};
+use crate::gpu::stream::Stream;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::Arena;
+use crate::memory::pools::pool::PoolId;
+use crate::memory::stats::ledger::{ALL, Class, Stat, StatRow};
+
+/// Up to so many pools are not looked through for dead ones.
+const FEW: usize = 16;
+
+/// The reserved bytes of pools.
+pub struct ByPool {
+    /// In the order of the ids.
+    pools: Vec<(PoolId, StatRow)>,
+    /// With so many pools the dead ones are removed: at least twice as many as were alive the last time.
+    sweep_at: usize,
+}
+
+/// Is there anything to say of a pool?
+fn is_current((pool, row): &(PoolId, StatRow)) -> bool {
+    row[ALL].current != 0 || pool.is_alive()
+}
+
+impl ByPool {
+    /// No pool.
+    pub const fn new() -> ByPool {
+        ByPool { pools: Vec::new(), sweep_at: FEW }
+    }
+
+    fn find(&self, pool: PoolId) -> std::result::Result<usize, usize> {
+        self.pools.binary_search_by_key(&pool.word(), |(known, _)| known.word())
+    }
+
+    /// Makes sure that a pool, which is alive, can be counted.
+    pub fn know(&mut self, pool: PoolId) -> Result<()> {
+        if self.find(pool).is_ok() {
+            return Ok(());
+        }
+        if self.pools.len() >= self.sweep_at {
+            self.pools.retain(is_current);
+            self.sweep_at = FEW.max(2 * self.pools.len());
+        }
+        self.pools
+            .try_reserve(1)
+            .map_err(|_| Error::OutOfHostMemory("the statistics of a pool"))?;
+        let (Ok(place) | Err(place)) = self.find(pool);
+        self.pools.insert(place, (pool, StatRow::default()));
+        Ok(())
+    }
+
+    /// Counts memory that a pool got or gave back; of one that is not known nothing is counted.
+    pub fn count(&mut self, pool: PoolId, class: Class, bytes: i64) {
+        let Ok(place) = self.find(pool) else { return };
+        for index in [ALL, class.row()] {
+            self.pools[place].1[index].change(bytes);
+        }
+        if !is_current(&self.pools[place]) {
+            self.pools.remove(place);
+        }
+    }
+
+    /// The counts of the pool with this pair of numbers.
+    pub fn of(&self, pair: (u64, u64)) -> Option<StatRow> {
+        let found = self.pools.iter().find(|(pool, _)| pool.pair() == pair);
+        found.filter(|known| is_current(known)).map(|(_, row)| *row)
+    }
+
+    /// The counts of all, by their pairs of numbers.
+    fn all(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+        let mut all = Vec::new();
+        let current = self.pools.iter().filter(|known| is_current(known));
+        let count = current.clone().count();
+        all.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("statistics"))?;
+        // One may die meanwhile, but none comes alive.
+        all.extend(current.take(count).map(|(pool, row)| (pool.pair(), *row)));
+        Ok(all)
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&mut self) {
+        self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_peak);
+    }
+
+    /// Every total becomes 0.
+    pub fn reset_accumulated(&mut self) {
+        self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_accumulated);
+    }
+}
+
+impl DeviceMemory {
+    /// Counts memory that an arena got or gave back, for its pool. The caller holds the ledger.
+    pub(in crate::memory) fn count_of(&self, arena: &Arena, bytes: i64) {
+        arena.add_counted(bytes);
+        self.by_pool.lock().count(arena.pool(), arena.class, bytes);
+    }
+
+    /// Gives an arena, and what it has, to a stream and a pool that is known. The caller holds the
+    /// ledger.
+    pub(in crate::memory) fn move_to(&self, arena: &Arena, stream: &Stream, pool: PoolId) {
+        let mut by_pool = self.by_pool.lock();
+        let (old, bytes) = (arena.pool(), arena.counted());
+        arena.assign(stream, pool);
+        if old != pool && bytes != 0 {
+            by_pool.count(old, arena.class, -bytes);
+            by_pool.count(pool, arena.class, bytes);
+        }
+    }
+
+    /// What each private pool has from the driver.
+    pub fn reserved_by_pools(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+        self.by_pool.lock().all()
+    }
+
+    /// What the private pool with this pair of numbers has from the driver.
+    pub fn reserved_by_pool(&self, pair: (u64, u64)) -> Option<StatRow> {
+        self.by_pool.lock().of(pair)
+    }
+}

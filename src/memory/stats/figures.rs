@@ -1,0 +1,117 @@
+//! What is told of a device's memory: statistics, theirs of a stretch of time, and what is free.
+
+use crate::base::error::{Error, Result};
+use crate::base::log::{self, Level};
+use crate::base::thread;
+use crate::gpu::device::Device;
+use crate::memory::backend::Server;
+use crate::memory::stats::ledger::Statistics;
+use crate::memory::{Books, DeviceMemory, Relaxed};
+use crate::runtime;
+use std::cell::Cell;
+
+thread_local! {
+    /// Scopes that this thread has opened and not closed; some may have been closed by a shutdown.
+    static OPEN_SCOPES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread ends, and what it has opened with it. It is not inside the library.
+pub(crate) fn leave() {
+    if OPEN_SCOPES.replace(0) == 0 {
+        return;
+    }
+    let Ok(inside) = thread::enter() else { return };
+    let Some(runtime) = runtime::existing(&inside) else { return };
+    for device in &runtime.devices {
+        let forget = |books: &mut Books| books.ledger.forget_scopes(thread::number());
+        device.memory.with_ledger(None, forget);
+    }
+}
+
+impl DeviceMemory {
+    /// Fills in all statistics, but what the driver counts.
+    fn read_statistics(&self, to: &mut Statistics) {
+        self.with_ledger(None, |books| {
+            books.see();
+            books.statistics(to);
+        });
+        to.max_split_size = self.policy.max_split_size();
+    }
+
+    /// All statistics, but what the driver counts.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = Statistics::default();
+        self.read_statistics(&mut statistics);
+        statistics
+    }
+
+    /// Fills in all statistics; of the driver's pool those that the driver counts.
+    pub fn all_statistics(&self, to: &mut Statistics) -> Result<()> {
+        self.read_statistics(to);
+        if self.server() == Server::DriverPool {
+            let _relaxed = Relaxed::enter(self.driver);
+            self.pool.count(to)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a scope of statistics of this thread.
+    pub fn open_scope(&self) -> Result<()> {
+        if self.server() == Server::DriverPool {
+            let (what, by) = ("a scope of statistics", "allocator backend, cudaMallocAsync");
+            return Err(Error::NotSupported { what, by });
+        }
+        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
+        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_add(u32::from(opened)));
+        if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
+    }
+
+    /// Closes the newest scope of this thread, and gives what happened in it.
+    pub fn close_scope(&self) -> Result<Statistics> {
+        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
+        let statistics = closed.ok_or(Error::InvalidState(
+            "this thread has no open scope of statistics on the device; call \
+             tcuda_memory_stats_push first",
+        ))?;
+        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_sub(1));
+        Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
+    }
+
+    /// Every peak becomes its current value.
+    pub fn reset_peak(&self) {
+        self.with_ledger(None, Books::reset_peak);
+        self.by_pool.lock().reset_peak();
+    }
+
+    /// The same, and of the peaks that the driver keeps.
+    pub fn reset_all_peaks(&self) -> Result<()> {
+        self.reset_peak();
+        if self.server() == Server::DriverPool {
+            let _relaxed = Relaxed::enter(self.driver);
+            self.pool.reset_peak()?;
+        }
+        Ok(())
+    }
+
+    /// Every total becomes 0.
+    pub fn reset_accumulated(&self) {
+        if self.server() == Server::DriverPool {
+            log::write(
+                Level::Warning,
+                format_args!(
+                    "backend:cudaMallocAsync has no accumulated statistics: nothing is reset but \
+                     the number of failures and retries"
+                ),
+            );
+        }
+        self.with_ledger(None, Books::reset_accumulated);
+        self.by_pool.lock().reset_accumulated();
+    }
+
+    /// Free and total memory as the driver sees them.
+    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        self.virtual_memory.info()
+    }
+}

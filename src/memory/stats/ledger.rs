@@ -1,0 +1,468 @@
+//! Statistics that are exact at all times and cost the hot path a few additions.
+//!
+//! Every arena counts for itself ([`Account`]). Currents and totals of a device are sums, made when
+//! someone asks. Peaks of sums cannot be made afterwards, so each arena holds *slack*: how much it may
+//! still grow before the device could exceed its peak. The invariant, for each quantity and for each
+//! of small, large and all: the sum of current and slack over the arenas is at most the peak. An arena
+//! that runs out of slack goes to the device's [`Ledger`], adds up the true currents, raises the peak
+//! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
+//! peaks: the invariant holds for the lowest of them, and therefore for all.
+//!
+//! A program that has as many blocks as ever would ask for each one that comes in another arena than that
+//! of the one that went. So an arena first takes what its stream's arena of the other class has left, where
+//! both are its thread's: below the peaks of all, and below those of a class where both have blocks of it.
+
+pub use super::account::{Account, Changes, Split, only};
+use super::scopes::Scopes;
+
+/// The quantities that change with every block.
+pub const LANES: usize = 8;
+/// Blocks held by the host.
+pub const ALLOCATION: usize = 0;
+/// Their bytes, rounded.
+pub const ALLOCATED_BYTES: usize = 1;
+/// Those blocks, and freed ones that other streams may still use.
+pub const ACTIVE: usize = 2;
+/// Their bytes, rounded.
+pub const ACTIVE_BYTES: usize = 3;
+/// Their bytes as asked for.
+pub const REQUESTED_BYTES: usize = 4;
+/// Free blocks of arenas in which others are in use.
+pub const INACTIVE_SPLIT: usize = 5;
+/// Their bytes.
+pub const INACTIVE_SPLIT_BYTES: usize = 6;
+/// Blocks held by the host that were oversize when they were allocated.
+pub const OVERSIZE: usize = 7;
+
+/// So often a thread asks in a row before it counts as the only one.
+const CROWD: u32 = 64;
+
+/// A value for each quantity.
+pub type Lanes = [i64; LANES];
+
+/// The size class of a block, or of an arena: of mapped memory the small ones have their line at 64 KiB
+/// (`tally.rs`), so that the two may differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Blocks up to 1 MiB.
+    Small = 0,
+    /// Above.
+    Large = 1,
+}
+
+/// Both, in their order.
+pub const CLASSES: [Class; 2] = [Class::Small, Class::Large];
+
+/// The rows of a statistic, in the order of PyTorch's StatArray.
+pub const ALL: usize = 0;
+
+impl Class {
+    /// Its row of a statistic.
+    pub fn row(self) -> usize {
+        self as usize + 1
+    }
+}
+
+/// A change of one block and its bytes.
+pub fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
+    let mut change = [0; LANES];
+    change[ALLOCATION] = count;
+    change[ALLOCATED_BYTES] = bytes;
+    change[ACTIVE] = count;
+    change[ACTIVE_BYTES] = bytes;
+    change[REQUESTED_BYTES] = requested;
+    change[OVERSIZE] = count * i64::from(oversize);
+    change
+}
+
+/// PyTorch's Stat.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Now.
+    pub current: i64,
+    /// Highest since the last reset.
+    pub peak: i64,
+    /// All increases since the last reset.
+    pub allocated: i64,
+    /// All decreases since the last reset.
+    pub freed: i64,
+}
+
+impl Stat {
+    pub(in crate::memory) fn change(&mut self, by: i64) {
+        self.current += by;
+        self.peak = self.peak.max(self.current);
+        if by > 0 {
+            self.allocated += by;
+        } else {
+            self.freed -= by;
+        }
+    }
+
+    /// Undoes a change, but for the peak.
+    fn undo(&mut self, by: i64) {
+        self.current -= by;
+        if by > 0 {
+            self.allocated -= by;
+        } else {
+            self.freed += by;
+        }
+    }
+
+    pub(in crate::memory) fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+
+    pub(in crate::memory) fn reset_accumulated(&mut self) {
+        (self.allocated, self.freed) = (0, 0);
+    }
+}
+
+/// A statistic: all, small, large.
+pub type StatRow = [Stat; 3];
+
+/// Everything of `memory_stats`.
+#[derive(Clone, Copy, Default)]
+#[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
+pub struct Statistics {
+    pub lanes: [StatRow; LANES],
+    pub segment: StatRow,
+    pub reserved_bytes: StatRow,
+    pub oversize_allocations: Stat,
+    pub oversize_segments: Stat,
+    pub num_alloc_retries: u64,
+    pub num_ooms: u64,
+    pub num_sync_all_streams: u64,
+    pub num_device_alloc: u64,
+    pub num_device_free: u64,
+    pub num_oom_rejections: u64,
+    /// None: unlimited.
+    pub max_split_size: Option<u64>,
+}
+
+impl Statistics {
+    /// Fills in the lanes: sums, peaks, and increases with decreases of a row and lane.
+    pub(in crate::memory) fn fill(
+        &mut self,
+        current: &Sums,
+        peaks: &Sums,
+        totals: impl Fn(usize, usize) -> (i64, i64),
+    ) {
+        for (lane, rows) in self.lanes.iter_mut().enumerate() {
+            for (row, stat) in rows.iter_mut().enumerate() {
+                let (allocated, freed) = totals(row, lane);
+                let (current, peak) = (current[row][lane], peaks[row][lane]);
+                *stat = Stat { current, peak, allocated, freed };
+            }
+        }
+        self.oversize_allocations = self.lanes[OVERSIZE][ALL];
+    }
+}
+
+/// What a device counts, and the peaks of its arenas' sums.
+#[derive(Default)]
+pub struct Ledger {
+    peaks: Sums,
+    /// The highest that the bytes of blocks held by the host were since the cache was emptied, whatever
+    /// was reset.
+    pub highest: i64,
+    /// The lowest of the device's peaks and the scopes'.
+    lowest: Sums,
+    /// How far the sums may be above that before the ledger is asked: 0 where peaks are exact.
+    allowance: Lanes,
+    counted: Statistics,
+    scopes: Scopes,
+    /// How often an arena asked.
+    pub asks: u64,
+    /// The thread that asked last, and how many times more they count as several.
+    asker: usize,
+    crowd: u32,
+    /// Did members get what they lacked when slack was shared out the last time?
+    pub(in crate::memory) has_given: bool,
+    /// Blocks that are in no arena; they have no slack, and ask each time.
+    pub direct: Account,
+    /// What arenas that are gone have counted, of each class: increases, and values at the last reset.
+    pub(in crate::memory) gone: [Sums; 2],
+}
+
+/// Sums over the accounts of a device: all, small, large.
+pub type Sums = [Lanes; 3];
+
+/// What is left below the peaks: of all, and of each class.
+pub struct Left(Sums);
+
+impl Left {
+    /// Takes what an arena of a class lacks, all of it or nothing; was there enough?
+    #[inline]
+    pub fn take(&mut self, class: Class, lacking: &Lanes) -> bool {
+        let rows = [ALL, class.row()];
+        let is_enough =
+            |row: &Lanes| lacking.iter().zip(row).all(|(lacking, left)| lacking <= left);
+        let is_there = rows.iter().all(|row| is_enough(&self.0[*row]));
+        if is_there {
+            for row in rows {
+                self.0[row].iter_mut().zip(lacking).for_each(|(left, lacking)| *left -= lacking);
+            }
+        }
+        is_there
+    }
+
+    /// What one arena gets of a row, when it is shared among so many; the one that asked gets what the
+    /// others' equal parts leave.
+    #[inline]
+    pub fn part(&self, row: usize, among: i64, asked: bool) -> Lanes {
+        // A shift: a division for each lane would cost more than all the rest.
+        let shift = among.max(1).cast_unsigned().next_power_of_two().ilog2();
+        self.0[row].map(|left| {
+            let part = left >> shift;
+            if asked { left - part * (among - 1) } else { part }
+        })
+    }
+}
+
+impl Ledger {
+    /// Raises the peaks to these sums.
+    pub fn raise(&mut self, sums: &Sums) {
+        for (peaks, sums) in self.peaks.iter_mut().zip(sums) {
+            for (peak, sum) in peaks.iter_mut().zip(sums) {
+                *peak = (*peak).max(*sum);
+            }
+        }
+        self.highest = self.highest.max(sums[ALL][ALLOCATED_BYTES]);
+        self.scopes.raise(sums);
+        self.find_lowest();
+    }
+
+    fn find_lowest(&mut self) {
+        self.lowest = self.peaks;
+        self.scopes.lower(&mut self.lowest);
+        let bytes = &mut self.lowest[ALL][ALLOCATED_BYTES];
+        *bytes = (*bytes).min(self.highest);
+    }
+
+    /// The cache was emptied: what was needed before says nothing any more. The slack is to be shared out
+    /// anew.
+    pub fn forget_highest(&mut self, sums: &Sums) {
+        self.highest = sums[ALL][ALLOCATED_BYTES];
+        self.find_lowest();
+    }
+
+    /// Opens a scope of a thread, given the sums of currents, increases and decreases; false: no host
+    /// memory. The slack is to be shared out anew.
+    pub fn open_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> bool {
+        let opened = self.scopes.open(owner, sums, &self.counted);
+        self.find_lowest();
+        opened
+    }
+
+    /// Closes the newest scope of a thread, given the same; none: it has none.
+    pub fn close_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
+        let closed = self.scopes.close(owner, sums);
+        self.find_lowest();
+        closed
+    }
+
+    /// Removes all scopes of a thread that ends.
+    pub fn forget_scopes(&mut self, owner: u64) {
+        self.scopes.forget(owner);
+        self.find_lowest();
+    }
+
+    /// How many scopes are open.
+    #[cfg(test)]
+    pub fn open_scopes(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// Lowers the peaks to these sums, and those of the ledger's own counts to their currents.
+    pub fn reset_peak(&mut self, sums: &Sums) {
+        self.peaks = *sums;
+        self.find_lowest();
+        let counted = &mut self.counted;
+        counted.segment.iter_mut().chain(&mut counted.reserved_bytes).for_each(Stat::reset_peak);
+        counted.oversize_segments.reset_peak();
+    }
+
+    /// Keeps what an arena has counted that goes, and has no blocks.
+    pub fn keep_counts(&mut self, account: &Account) {
+        account.add_to(&mut self.gone, |row| {
+            let [_, increased, base] = row.counts();
+            [increased, base]
+        });
+    }
+
+    /// Zeroes the ledger's own totals, where the arenas are about to forget these.
+    pub fn reset_accumulated(&mut self, increased: &Sums, decreased: &Sums) {
+        self.scopes.rebase(increased, decreased);
+        self.gone = Default::default();
+        let counted = &mut self.counted;
+        let rows = counted.segment.iter_mut().chain(&mut counted.reserved_bytes);
+        rows.for_each(Stat::reset_accumulated);
+        counted.oversize_segments.reset_accumulated();
+        counted.num_alloc_retries = 0;
+        counted.num_ooms = 0;
+        counted.num_sync_all_streams = 0;
+        counted.num_device_alloc = 0;
+        counted.num_device_free = 0;
+        counted.num_oom_rejections = 0;
+    }
+
+    /// Peaks are short by so much at most from now on.
+    pub fn allow(&mut self, allowance: Lanes) {
+        self.allowance = allowance;
+    }
+
+    /// What they may be short by.
+    #[cfg(test)]
+    pub(in crate::memory) fn allowance(&self) -> Lanes {
+        self.allowance
+    }
+
+    /// Is every peak exact?
+    pub fn is_exact(&self) -> bool {
+        self.allowance == [0; LANES]
+    }
+
+    /// A thread asks once more.
+    pub fn hears(&mut self, asker: usize) {
+        self.asks += 1;
+        let is_other = self.asker != asker && self.asker != 0;
+        self.crowd = if is_other { CROWD } else { self.crowd.saturating_sub(1) };
+        self.asker = asker;
+    }
+
+    /// Did several threads ask of late?
+    pub fn is_crowded(&self) -> bool {
+        self.crowd != 0
+    }
+
+    /// What is left below the lowest peaks, with what they may be short by.
+    #[inline]
+    pub fn left(&self, sums: &Sums) -> Left {
+        Left(std::array::from_fn(|row| {
+            std::array::from_fn(|lane| {
+                self.lowest[row][lane] + self.allowance[lane] - sums[row][lane]
+            })
+        }))
+    }
+
+    /// Counts memory that came from the driver, or went back to it if negative (never 0), and how the
+    /// number of mapped ranges changed.
+    pub fn count_reserved(&mut self, class: Class, bytes: i64, segments: i64) {
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.reserved_bytes[row].change(bytes);
+                counted.segment[row].change(segments);
+            }
+            if bytes > 0 {
+                counted.num_device_alloc += 1;
+            } else {
+                counted.num_device_free += 1;
+            }
+        });
+    }
+
+    /// Counts that the same memory is in more ranges, or less.
+    pub fn count_ranges(&mut self, class: Class, ranges: i64) {
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.segment[row].change(ranges);
+            }
+        });
+    }
+
+    /// Undoes that memory went back, which the driver refused, as if it had never been counted.
+    pub fn undo_given_back(&mut self, class: Class, bytes: i64, segments: i64) {
+        self.count(|counted| {
+            for row in [ALL, class.row()] {
+                counted.reserved_bytes[row].undo(-bytes);
+                counted.segment[row].undo(-segments);
+            }
+            counted.num_device_free = counted.num_device_free.saturating_sub(1);
+        });
+    }
+
+    /// Counts a segment that came, or went if its bytes are negative.
+    pub fn count_segment(&mut self, class: Class, bytes: i64, oversize: bool) {
+        self.count_reserved(class, bytes, bytes.signum());
+        if oversize {
+            self.count(|counted| counted.oversize_segments.change(bytes.signum()));
+        }
+    }
+
+    /// Counts something, for the device and for every scope.
+    pub fn count(&mut self, body: impl Fn(&mut Statistics)) {
+        body(&mut self.counted);
+        self.scopes.count(body);
+    }
+
+    /// Fills in everything but the setting, from the sums of currents and of increases and decreases.
+    #[inline(always)]
+    pub fn statistics(
+        &self,
+        current: &Sums,
+        increased: &Sums,
+        decreased: &Sums,
+        to: &mut Statistics,
+    ) {
+        // Where they need not be exact, they may have been passed.
+        let peak = |row: usize, lane: usize| self.peaks[row][lane].max(current[row][lane]);
+        let peaks = std::array::from_fn(|row| std::array::from_fn(|lane| peak(row, lane)));
+        to.fill(current, &peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
+        let counted = &self.counted;
+        to.segment = counted.segment;
+        to.reserved_bytes = counted.reserved_bytes;
+        to.oversize_segments = counted.oversize_segments;
+        to.num_alloc_retries = counted.num_alloc_retries;
+        to.num_ooms = counted.num_ooms;
+        to.num_sync_all_streams = counted.num_sync_all_streams;
+        to.num_device_alloc = counted.num_device_alloc;
+        to.num_device_free = counted.num_device_free;
+        to.num_oom_rejections = counted.num_oom_rejections;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ledger with a peak of 100 blocks in its first lane, of which 93 are there: all of them small.
+    fn left_of_seven() -> Left {
+        let mut ledger = Ledger::default();
+        let mut sums = [[0; LANES]; 3];
+        sums[ALL][0] = 100;
+        sums[Class::Small.row()][0] = 100;
+        ledger.raise(&sums);
+        sums[ALL][0] = 93;
+        sums[Class::Small.row()][0] = 93;
+        ledger.left(&sums)
+    }
+
+    #[test]
+    fn slack_never_lets_the_sum_pass_the_peak() {
+        let left = left_of_seven();
+        for row in [ALL, Class::Small.row()] {
+            let (asked, other) = (left.part(row, 3, true)[0], left.part(row, 3, false)[0]);
+            assert_eq!((asked, other), (5, 1));
+            assert_eq!(asked + 2 * other, 7);
+        }
+    }
+
+    #[test]
+    fn what_is_lacking_is_there_in_every_lane_or_not_at_all() {
+        let mut left = left_of_seven();
+        let lacking = |first, second| {
+            let mut lacking = [0; LANES];
+            (lacking[0], lacking[1]) = (first, second);
+            lacking
+        };
+        assert!(left.take(Class::Small, &lacking(4, 0)));
+        assert!(!left.take(Class::Small, &lacking(4, 0)), "three are left");
+        assert!(!left.take(Class::Small, &lacking(1, 1)), "none of the second lane");
+        assert!(!left.take(Class::Large, &lacking(1, 0)), "nor of the other class");
+        assert!(left.take(Class::Large, &lacking(0, 0)));
+        assert!(left.take(Class::Small, &lacking(3, 0)));
+        assert!(!left.take(Class::Small, &lacking(1, 0)));
+        assert_eq!([ALL, Class::Small.row()].map(|row| left.part(row, 1, true)[0]), [0; 2]);
+    }
+}

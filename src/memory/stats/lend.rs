@@ -1,0 +1,230 @@
+//! Slack that one account gives to another, so that the ledger need not be asked.
+
+use super::account::{Account, Split};
+use crate::memory::stats::class_counters::{OF_MEMORY, Row};
+use crate::memory::stats::headroom::PARTS;
+use crate::memory::stats::ledger::Class;
+
+/// A number of each of [`PARTS`].
+type Parts = [i64; PARTS];
+
+impl Account {
+    /// [`Account::rise`] where the slack does not allow it, with slack of another account of the device;
+    /// false: nothing was done.
+    #[inline(always)]
+    pub fn rise_with(
+        &mut self,
+        other: &mut Account,
+        class: Class,
+        (bytes, requested): (i64, i64),
+        split: Split,
+    ) -> bool {
+        let wanted = [1, bytes, requested];
+        // Where one block goes and one comes, the number of all is at its peak, and nothing else is.
+        let has_taken = if self.lacks_blocks_alone(class, wanted, split) {
+            self.take_from::<1>(other, class, wanted, split)
+        } else {
+            self.take_all_from(other, class, wanted, split)
+        };
+        has_taken && self.rise(class, bytes, requested, split)
+    }
+
+    /// [`Account::fall`] in the same way.
+    #[inline(always)]
+    pub fn fall_with(
+        &mut self,
+        other: &mut Account,
+        class: Class,
+        (bytes, requested): (i64, i64),
+        split: Split,
+    ) -> bool {
+        let Some(of_free) = missing_split(&self.own, &other.own, split) else { return false };
+        self.gain_split(other, of_free);
+        self.fall(class, bytes, requested, split)
+    }
+
+    /// Is there enough of all that a block needs, but for the blocks themselves?
+    #[inline(always)]
+    fn lacks_blocks_alone(&self, class: Class, [_, bytes, requested]: Parts, split: Split) -> bool {
+        let (split_blocks, split_bytes) = self.own.left_of(split);
+        let (all, row) = (self.all.parts(), self.rows[class as usize].slack.parts());
+        let bytes = (all[1] - bytes) | (row[1] - bytes);
+        let requested = (all[2] - requested) | (row[2] - requested);
+        split_blocks | split_bytes | bytes | requested >= 0
+    }
+
+    #[inline(never)]
+    fn take_all_from(
+        &mut self,
+        other: &mut Account,
+        class: Class,
+        wanted: Parts,
+        split: Split,
+    ) -> bool {
+        self.take_from::<PARTS>(other, class, wanted, split)
+    }
+
+    /// Takes what is missing of the first `MANY` parts, and of what a split needs where these are all; false:
+    /// that cannot be, and nothing was taken.
+    #[inline(always)]
+    fn take_from<const MANY: usize>(
+        &mut self,
+        other: &mut Account,
+        class: Class,
+        wanted: Parts,
+        split: Split,
+    ) -> bool {
+        let of_free = match MANY {
+            PARTS => missing_split(&self.own, &other.own, split),
+            _ => Some([0; 2]),
+        };
+        let Some(of_free) = of_free else { return false };
+        let (row, others) = (&mut self.rows[class as usize], &mut other.rows[class as usize]);
+        let of_all = missing::<MANY>(self.all.parts(), other.all.parts(), wanted);
+        let of_class = missing::<MANY>(row.slack.parts(), others.slack.parts(), wanted);
+        let (Some(of_all), Some(of_class)) = (of_all, of_class) else { return false };
+        other.all.gain(negative(of_all));
+        self.all.gain(of_all);
+        if of_class != [0; PARTS] {
+            others.gain(negative(of_class));
+            row.gain(of_class);
+        }
+        self.gain_split(other, of_free);
+        true
+    }
+
+    /// Gains slack of free memory that another one has.
+    #[inline(always)]
+    fn gain_split(&mut self, other: &mut Account, gained: [i64; 2]) {
+        if gained != [0; 2] {
+            self.own.gain_split(gained);
+            other.own.gain_split(gained.map(|gained| -gained));
+        }
+    }
+}
+
+#[inline(always)]
+fn negative(parts: Parts) -> Parts {
+    parts.map(|part| -part)
+}
+
+/// What another one's slack gives to one's own, so that it is what is wanted of the first `MANY`; none: it
+/// cannot. Half of what it has, so that neither soon comes back.
+#[inline(always)]
+fn missing<const MANY: usize>(own: Parts, others: Parts, wanted: Parts) -> Option<Parts> {
+    let mut given = [0; PARTS];
+    for part in 0..MANY {
+        let missing = wanted[part] - own[part];
+        if missing > 0 {
+            if missing > others[part] {
+                return None;
+            }
+            given[part] = missing.max(others[part] / 2);
+        }
+    }
+    Some(given)
+}
+
+/// The same for the free memory of two, so that these may be free.
+#[inline(always)]
+fn missing_split(own: &Row, others: &Row, split: Split) -> Option<[i64; 2]> {
+    let mut given = [0; 2];
+    for (index, wanted) in [split.blocks, split.bytes].into_iter().enumerate() {
+        let lane = OF_MEMORY[index];
+        let missing = wanted - own.most[lane];
+        if missing > 0 {
+            let most = others.slack.beyond[lane].min(own.spare[lane]);
+            if missing > most {
+                return None;
+            }
+            given[index] = missing.max(others.slack.beyond[lane] / 2).min(most);
+        }
+    }
+    Some(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::stats::ledger::{
+        INACTIVE_SPLIT, LANES, Lanes, OVERSIZE, REQUESTED_BYTES, change_of, only,
+    };
+
+    const SMALL: Class = Class::Small;
+
+    /// An account of a class, with so much left below the peaks of all, and of its class.
+    fn account(class: Class, [all, own]: [i64; 2]) -> Account {
+        let mut account = Account::new(class);
+        account.set_slack([all; LANES], only(class, [own; LANES]));
+        account
+    }
+
+    /// What is there and may still come: of all, and of each class. That is what peaks bound.
+    fn bounds(accounts: [&Account; 2]) -> [Lanes; 3] {
+        let sum = |[one, two]: [Lanes; 2]| std::array::from_fn(|lane| one[lane] + two[lane]);
+        let of_class = |class| sum(accounts.map(|account| account.most(class)));
+        [sum(accounts.map(Account::most_of_all)), of_class(SMALL), of_class(Class::Large)]
+    }
+
+    /// A small block comes, if need be with slack of another.
+    fn rises(own: &mut Account, other: &mut Account, bytes: (i64, i64), split: Split) -> bool {
+        own.rise(SMALL, bytes.0, bytes.1, split) || own.rise_with(other, SMALL, bytes, split)
+    }
+
+    #[test]
+    fn slack_of_another_serves_below_all_peaks() {
+        for left in [[[0, 9], [8, 8]], [[3, 9], [8, 2]], [[5, 9], [0, 3]], [[9, 5], [3, 9]]] {
+            for class in [SMALL, Class::Large] {
+                let (mut own, mut other) = (account(SMALL, left[0]), account(class, left[1]));
+                let before = bounds([&own, &other]);
+                let mut came = 0;
+                loop {
+                    let split = Split { blocks: came + 1, bytes: came + 1 };
+                    if !rises(&mut own, &mut other, (1, 1), split) {
+                        break;
+                    }
+                    came += 1;
+                    assert_eq!(own.current(SMALL)[..OVERSIZE], [came; OVERSIZE]);
+                    assert_eq!(other.current(class), [0; LANES]);
+                    assert_eq!(bounds([&own, &other]), before, "{left:?}");
+                }
+                // Free memory takes what the peaks of all leave, not what those of its class do.
+                let [[all, of_class], [others, others_class]] = left;
+                let of_free =
+                    all.min(of_class) + others.min(others_class).min((of_class - all).max(0));
+                let shared = if class == SMALL { others_class } else { 0 };
+                let most = (all + others).min(of_class + shared).min(of_free);
+                assert_eq!(came, most, "{left:?} {class:?}: all that is allowed");
+            }
+        }
+    }
+
+    #[test]
+    fn where_one_part_is_missing_nothing_is_given() {
+        let (mut small, mut large) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
+        let mut left = [8; LANES];
+        left[REQUESTED_BYTES] = 0;
+        large.set_slack(left, only(Class::Large, [8; LANES]));
+        assert!(!rises(&mut small, &mut large, (1, 1), Split::NONE));
+        let parts = |account: &Account| account.all.parts();
+        assert_eq!((parts(&small), parts(&large)), ([0; PARTS], [8, 8, 0]));
+        assert!(rises(&mut small, &mut large, (1, 0), Split::NONE));
+        assert_eq!((parts(&small), parts(&large)), ([3, 3, 0], [4, 4, 0]));
+    }
+
+    #[test]
+    fn free_memory_takes_slack_of_another_as_a_block_goes() {
+        let (mut own, mut other) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
+        let before = bounds([&own, &other]);
+        own.add(&only(SMALL, change_of(1, 1, 1, false)));
+        let mut falls = |split| own.fall_with(&mut other, SMALL, (1, 1), split);
+        assert!(!falls(Split { blocks: 9, bytes: 1 }), "the other has 8");
+        assert!(falls(Split { blocks: 1, bytes: 1 }));
+        assert_eq!(own.current(SMALL)[INACTIVE_SPLIT], 1);
+        let after = bounds([&own, &other]);
+        assert_eq!(
+            after.map(|lanes| lanes[INACTIVE_SPLIT]),
+            before.map(|lanes| lanes[INACTIVE_SPLIT])
+        );
+    }
+}

@@ -1,0 +1,16 @@
+//! Statistics: what each arena counts, how a device adds that up, and the keys by which a host reads it.
+//!
+//! Begin with `ledger.rs`, which has the invariant.
+
+pub mod account;
+pub(crate) mod by_pool;
+pub mod class_counters;
+pub mod device_stats;
+pub(crate) mod figures;
+pub mod headroom;
+pub(crate) mod keys;
+pub mod ledger;
+pub mod lend;
+pub(crate) mod scopes;
+pub(crate) mod summary;
+pub(crate) mod tally;

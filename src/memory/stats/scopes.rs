@@ -1,0 +1,180 @@
+//! Statistics of a stretch of time: scopes with peaks and totals of their own, which nest on each
+//! thread. The device is what they look at, so that they see what other threads do there as well.
+//!
+//! A peak of a scope is the true one for the same reason as the device's: the slack of the arenas is
+//! shared out below the lowest of all open peaks, and whoever runs out of slack raises all of them.
+//!
+//! Only the newest scope is changed: each has what happened while it was the newest, and what closed scopes
+//! handed on to it. The peaks of an older scope are never below those of a newer one, so that the lowest are
+//! the newest's. So everything but closing takes the same time however many scopes are open, and closing
+//! the newest as well.
+
+use crate::base::thread::try_box;
+use crate::memory::stats::ledger::{Stat, StatRow, Statistics, Sums};
+
+/// An open scope.
+pub struct Scope {
+    /// The thread that opened it.
+    owner: u64,
+    /// The highest sums of its part.
+    peaks: Sums,
+    /// Increases and decreases of the arenas until then, with those that the arenas had forgotten.
+    increased: Sums,
+    decreased: Sums,
+    /// What the ledger counted in its part.
+    counted: Statistics,
+}
+
+/// The open scopes of a device, oldest first.
+#[derive(Default)]
+pub struct Scopes {
+    #[allow(
+        clippy::vec_box,
+        reason = "one that goes from the middle moves pointers, not kilobytes"
+    )]
+    list: Vec<Box<Scope>>,
+    /// Increases and decreases that the arenas have forgotten.
+    forgotten: [Sums; 2],
+}
+
+impl Scope {
+    /// Takes over what happened in the part of the next newer scope.
+    fn absorb(&mut self, newer: &Scope) {
+        each(&mut self.peaks, &newer.peaks, |peak, other| *peak = (*peak).max(other));
+        let follow = |stat: &mut Stat, other: &Stat| {
+            stat.current = other.current;
+            stat.peak = stat.peak.max(other.peak);
+            stat.allocated += other.allocated;
+            stat.freed += other.freed;
+        };
+        let (counted, other) = (&mut self.counted, &newer.counted);
+        let rows = |row: &mut StatRow, other: &StatRow| {
+            row.iter_mut().zip(other).for_each(|(stat, other)| follow(stat, other));
+        };
+        rows(&mut counted.segment, &other.segment);
+        rows(&mut counted.reserved_bytes, &other.reserved_bytes);
+        follow(&mut counted.oversize_segments, &other.oversize_segments);
+        counted.num_alloc_retries += other.num_alloc_retries;
+        counted.num_ooms += other.num_ooms;
+        counted.num_sync_all_streams += other.num_sync_all_streams;
+        counted.num_device_alloc += other.num_device_alloc;
+        counted.num_device_free += other.num_device_free;
+        counted.num_oom_rejections += other.num_oom_rejections;
+    }
+}
+
+fn each(sums: &mut Sums, others: &Sums, body: impl Fn(&mut i64, i64)) {
+    for (row, others) in sums.iter_mut().zip(others) {
+        for (sum, other) in row.iter_mut().zip(others) {
+            body(sum, *other);
+        }
+    }
+}
+
+fn sum(sums: &Sums, others: &Sums) -> Sums {
+    let mut all = *sums;
+    each(&mut all, others, |sum, other| *sum += other);
+    all
+}
+
+impl Scopes {
+    /// Opens a scope, where the arenas and the ledger have these values; false: no host memory.
+    pub fn open(&mut self, owner: u64, sums: [&Sums; 3], counted: &Statistics) -> bool {
+        if self.list.try_reserve(1).is_err() {
+            return false;
+        }
+        let begin =
+            |stat: &Stat| Stat { current: stat.current, peak: stat.current, ..Stat::default() };
+        let counted = Statistics {
+            segment: counted.segment.each_ref().map(begin),
+            reserved_bytes: counted.reserved_bytes.each_ref().map(begin),
+            oversize_segments: begin(&counted.oversize_segments),
+            ..Statistics::default()
+        };
+        let [peaks, increased, decreased] = sums;
+        let increased = sum(increased, &self.forgotten[0]);
+        let decreased = sum(decreased, &self.forgotten[1]);
+        let scope = Scope { owner, peaks: *peaks, increased, decreased, counted };
+        match try_box(scope, "a scope of statistics") {
+            Ok(scope) => self.list.push(scope),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Takes a scope out; its part is the next older one's from now on.
+    fn take(&mut self, index: usize) -> Box<Scope> {
+        let scope = self.list.remove(index);
+        if let Some(older) = index.checked_sub(1).and_then(|older| self.list.get_mut(older)) {
+            older.absorb(&scope);
+        }
+        scope
+    }
+
+    /// Takes a scope out, with all that happened since it was opened.
+    fn remove(&mut self, index: usize) -> Box<Scope> {
+        let mut scope = self.take(index);
+        self.list[index..].iter().for_each(|newer| scope.absorb(newer));
+        scope
+    }
+
+    /// Closes the newest scope of a thread, and gives what happened in it.
+    pub fn close(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
+        let index = self.list.iter().rposition(|scope| scope.owner == owner)?;
+        let scope = self.remove(index);
+        let [current, increased, decreased] = sums;
+        let increased = sum(increased, &self.forgotten[0]);
+        let decreased = sum(decreased, &self.forgotten[1]);
+        let mut all = scope.counted;
+        all.fill(current, &scope.peaks, |row, lane| {
+            (
+                increased[row][lane] - scope.increased[row][lane],
+                decreased[row][lane] - scope.decreased[row][lane],
+            )
+        });
+        Some(all)
+    }
+
+    /// Removes all scopes of a thread that ends.
+    pub fn forget(&mut self, owner: u64) {
+        for index in (0..self.list.len()).rev() {
+            if self.list[index].owner == owner {
+                self.take(index);
+            }
+        }
+        // Many may have been open at once, in this thread alone.
+        if self.list.capacity() > 2 * self.list.len() + 16 {
+            self.list.shrink_to(self.list.len());
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Raises all peaks to these sums.
+    pub fn raise(&mut self, sums: &Sums) {
+        if let Some(scope) = self.list.last_mut() {
+            each(&mut scope.peaks, sums, |peak, sum| *peak = (*peak).max(sum));
+        }
+    }
+
+    /// Lowers peaks to the lowest of the scopes'.
+    pub fn lower(&self, peaks: &mut Sums) {
+        if let Some(scope) = self.list.last() {
+            each(peaks, &scope.peaks, |lowest, peak| *lowest = (*lowest).min(peak));
+        }
+    }
+
+    /// The arenas forget these increases and decreases; the scopes do not.
+    pub fn rebase(&mut self, increased: &Sums, decreased: &Sums) {
+        each(&mut self.forgotten[0], increased, |all, sum| *all += sum);
+        each(&mut self.forgotten[1], decreased, |all, sum| *all += sum);
+    }
+
+    /// Counts for each scope what the ledger counts for the device.
+    pub fn count(&mut self, body: impl Fn(&mut Statistics)) {
+        self.list.last_mut().into_iter().for_each(|scope| body(&mut scope.counted));
+    }
+}

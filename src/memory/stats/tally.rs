@@ -1,0 +1,165 @@
+//! What arenas count: blocks by their own class, and free memory by the arena's.
+//!
+//! Blocks up to 1 MiB are small in every statistic, as in PyTorch. Memory that is kept apart for some of
+//! them is missing elsewhere, though, and the other way round: programs whose blocks of 64 KiB to 1 MiB came
+//! from small arenas needed up to 4 % more memory. So small arenas of mapped memory have blocks of up to
+//! 64 KiB only, and large arenas count blocks of both classes.
+
+use crate::memory::arena::Arena;
+use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::block::UNIT;
+use crate::memory::stats::device_stats::{GuardedBooks, Member};
+use crate::memory::stats::ledger::{Account, Class, LANES, Lanes, Split, only};
+use crate::memory::{DeviceMemory, SMALL};
+use std::sync::atomic::Ordering;
+
+/// The class of a block of mapped memory.
+#[inline(always)]
+fn class_of_mapped(bytes: i64) -> Class {
+    if bytes <= SMALL as i64 { Class::Small } else { Class::Large }
+}
+
+impl Member for Arena {
+    #[inline]
+    fn lock(&self) -> &ArenaLock {
+        &self.lock
+    }
+
+    /// The arena of the other class that serves its stream.
+    #[inline]
+    fn partner(&self) -> Option<&Arena> {
+        let class = match self.class {
+            Class::Small => Class::Large,
+            Class::Large => Class::Small,
+        };
+        let place = class as usize + if self.segmented { 2 } else { 0 };
+        let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
+        // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
+        unsafe { arena.as_ref() }
+    }
+
+    #[inline]
+    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
+        // SAFETY: the caller's promise.
+        body(unsafe { self.account() })
+    }
+}
+
+impl Arena {
+    /// The account.
+    ///
+    /// # Safety
+    /// The caller holds the lock, or the ledger's while the holder of the lock is parked, and has no
+    /// other reference to the account.
+    #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
+    #[inline(always)]
+    pub(in crate::memory) unsafe fn account(&self) -> &mut Account {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.account.get() }
+    }
+
+    /// The class of one of its blocks.
+    #[inline]
+    pub(in crate::memory) fn class_of(&self, units: u32) -> Class {
+        if self.segmented { self.class } else { class_of_mapped(i64::from(units) * UNIT as i64) }
+    }
+
+    /// Counts a block of mapped memory that is not oversize as it comes, if the slack allows; false:
+    /// nothing was done.
+    ///
+    /// # Safety
+    /// The caller holds the lock and is not parked, and has no reference to the account.
+    #[inline(always)]
+    pub(in crate::memory) unsafe fn rise(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        // SAFETY: the caller's promise.
+        let account = unsafe { self.account() };
+        account.rise(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// The same for one that goes.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(always)]
+    pub(in crate::memory) unsafe fn fall(&self, bytes: i64, requested: i64, split: Split) -> bool {
+        // SAFETY: the caller's promise.
+        let account = unsafe { self.account() };
+        account.fall(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// [`Arena::rise`] where the slack of this arena alone does not allow it, with that of the other one of
+    /// its stream, if it is this thread's; false: nothing was done.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(never)]
+    pub(in crate::memory) unsafe fn rise_together(
+        &self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        let class = class_of_mapped(bytes);
+        GuardedBooks::with_partner(self, |account, other| {
+            account.rise_with(other, class, (bytes, requested), split)
+        })
+    }
+
+    /// [`Arena::fall`] in the same way.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline(never)]
+    pub(in crate::memory) unsafe fn fall_together(
+        &self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        let class = class_of_mapped(bytes);
+        GuardedBooks::with_partner(self, |account, other| {
+            account.fall_with(other, class, (bytes, requested), split)
+        })
+    }
+
+    /// Counts a block that its holder gave up, and that other streams may still use.
+    ///
+    /// # Safety
+    /// The same.
+    #[inline]
+    pub(in crate::memory) unsafe fn give_up(&self, bytes: i64, oversize: bool) {
+        let class = self.class_of((bytes as u64 / UNIT) as u32);
+        // SAFETY: the caller's promise.
+        unsafe { self.account() }.give_up(class, bytes, oversize);
+    }
+}
+
+impl DeviceMemory {
+    /// Makes a change of a block of a class known, and the free blocks as they are, where the account alone
+    /// could not. The caller holds the arena's lock, and no reference to its state.
+    #[cold]
+    pub(in crate::memory) fn count_slowly(
+        &self,
+        arena: &Arena,
+        class: Class,
+        change: Lanes,
+        split: Split,
+    ) {
+        let mut changes = only(class, change);
+        // SAFETY: the lock is held and we are not parked.
+        unsafe { arena.account() }.change_split(&mut changes, split);
+        self.books.count(arena, &changes);
+    }
+
+    /// The same with the free blocks as the arena's state has them.
+    pub(in crate::memory) fn count_with_split(&self, arena: &Arena, class: Class, change: Lanes) {
+        // SAFETY: the caller holds the lock, and this is the only reference.
+        let split = unsafe { arena.state() }.split();
+        self.count_slowly(arena, class, change, split);
+    }
+
+    /// Counts how the free blocks are now. The caller holds the arena's lock.
+    pub(in crate::memory) fn count_free(&self, arena: &Arena) {
+        self.count_with_split(arena, arena.class, [0; LANES]);
+    }
+}

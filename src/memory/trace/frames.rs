@@ -1,0 +1,507 @@
+//! Stacks of frames, each kept once: the same call allocates again and again.
+
+use crate::base::error::{Error, Result};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int, c_void};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+
+/// A frame as its source knows it.
+#[derive(Clone, Copy)]
+pub struct Named<'a> {
+    /// Function.
+    pub name: &'a [u8],
+    /// File; may be empty.
+    pub filename: &'a [u8],
+    /// Line in it.
+    pub line: i32,
+}
+
+/// A frame that is kept: its texts by their ids, or an address that is looked up when it is read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Frame {
+    name: u32,
+    filename: u32,
+    /// Line; 0 of native frames.
+    pub line: i32,
+    /// Where a native frame will return to; 0: it is the host's.
+    address: usize,
+}
+
+/// Where a list lies in the items of a [`Kept`].
+#[derive(Clone, Copy)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+const NOTHING: Span = Span { start: 0, len: 0 };
+
+/// Lists, each stored once and found by its hash. Ids begin with 1 and never change; the id of a list
+/// that was removed is used again.
+struct Kept<T> {
+    items: Vec<T>,
+    spans: Vec<Span>,
+    /// Ids without a list.
+    vacant: Vec<u32>,
+    ids: HashMap<u64, u32, BuildHasherDefault<DefaultHasher>>,
+}
+
+impl<T: Copy + PartialEq + Hash> Kept<T> {
+    const fn new() -> Kept<T> {
+        let ids = HashMap::with_hasher(BuildHasherDefault::new());
+        Kept { items: Vec::new(), spans: Vec::new(), vacant: Vec::new(), ids }
+    }
+
+    fn get(&self, id: u32) -> &[T] {
+        let index = (id as usize).wrapping_sub(1);
+        let span = self.spans.get(index).copied().unwrap_or(NOTHING);
+        &self.items[span.start as usize..][..span.len as usize]
+    }
+
+    /// The id of a list; `Err`: the key under which it would be.
+    fn find(&self, list: &[T]) -> std::result::Result<u32, u64> {
+        let mut hasher = DefaultHasher::new();
+        list.hash(&mut hasher);
+        let mut key = hasher.finish();
+        while let Some(id) = self.ids.get(&key) {
+            if self.get(*id) == list {
+                return Ok(*id);
+            }
+            key = key.wrapping_add(1);
+        }
+        Err(key)
+    }
+
+    /// The id of a list, stored now if it was not; none without host memory.
+    fn keep(&mut self, list: &[T]) -> Option<u32> {
+        match self.find(list) {
+            Ok(id) => Some(id),
+            Err(key) => {
+                let id = self.append(list)?;
+                self.ids.insert(key, id);
+                Some(id)
+            }
+        }
+    }
+
+    fn append(&mut self, list: &[T]) -> Option<u32> {
+        self.ids.try_reserve(1).ok()?;
+        self.items.try_reserve(list.len()).ok()?;
+        self.spans.try_reserve(1).ok()?;
+        let start = u32::try_from(self.items.len()).ok()?;
+        let span = Span { start, len: u32::try_from(list.len()).ok()? };
+        let id = match self.vacant.pop() {
+            Some(id) => id,
+            None => {
+                self.spans.push(NOTHING);
+                u32::try_from(self.spans.len()).ok()?
+            }
+        };
+        self.items.extend_from_slice(list);
+        self.spans[id as usize - 1] = span;
+        Some(id)
+    }
+
+    /// The lists of these ids alone, under the same ids; none without host memory.
+    fn only(&self, ids: &Ids) -> Option<Kept<T>> {
+        let mut new = Kept::new();
+        let count = ids.iter().next_back().unwrap_or(0);
+        let wanted = ids.iter().map(|id| self.get(id).len()).sum();
+        new.items.try_reserve_exact(wanted).ok()?;
+        new.spans.try_reserve_exact(count as usize).ok()?;
+        new.vacant.try_reserve_exact(count as usize - ids.iter().count()).ok()?;
+        new.ids.try_reserve(ids.iter().count()).ok()?;
+        // The lowest is taken first, so that the table becomes short again.
+        new.vacant.extend((1..=count).rev().filter(|id| !ids.has(*id)));
+        for id in 1..=count {
+            new.spans.push(NOTHING);
+            if !ids.has(id) {
+                continue;
+            }
+            let list = self.get(id);
+            if let Err(key) = new.find(list) {
+                new.ids.insert(key, id);
+            }
+            new.spans[id as usize - 1] =
+                Span { start: new.items.len() as u32, len: list.len() as u32 };
+            new.items.extend_from_slice(list);
+        }
+        Some(new)
+    }
+
+    /// About how much host memory its lists take. Vacant ids count for nothing: a table that counted them
+    /// would seem full at once, and would take more ids each time it is emptied.
+    fn bytes(&self) -> usize {
+        let lists = self.spans.len() - self.vacant.len();
+        self.items.len() * size_of::<T>() + lists * BYTES_OF_AN_ID
+    }
+
+    /// A copy to be read.
+    fn try_clone(&self) -> Result<Kept<T>> {
+        let no_memory = |_| Error::OutOfHostMemory("a snapshot");
+        let mut copy = Kept::new();
+        copy.items.try_reserve_exact(self.items.len()).map_err(no_memory)?;
+        copy.spans.try_reserve_exact(self.spans.len()).map_err(no_memory)?;
+        copy.items.extend_from_slice(&self.items);
+        copy.spans.extend_from_slice(&self.spans);
+        Ok(copy)
+    }
+}
+
+/// A span, an entry of the table, and its share of the table's free room.
+const BYTES_OF_AN_ID: usize = 48;
+
+/// A set of ids, which begin with 1.
+pub struct Ids(Vec<bool>);
+
+impl Ids {
+    fn up_to(count: usize) -> Option<Ids> {
+        let mut set = Vec::new();
+        set.try_reserve_exact(count + 1).ok()?;
+        set.resize(count + 1, false);
+        Some(Ids(set))
+    }
+
+    /// Adds an id; one beyond the set's end is left out, and so is 0.
+    pub fn add(&mut self, id: u32) {
+        if let Some(has) = self.0.get_mut(id as usize) {
+            *has = id != 0;
+        }
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.0.get(id as usize).is_some_and(|has| *has)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
+        let indices = self.0.iter().enumerate();
+        indices.filter(|(_, has)| **has).map(|(id, _)| id as u32)
+    }
+}
+
+/// Stacks, and the frames and texts that they are made of.
+pub struct Stacks {
+    texts: Kept<u8>,
+    frames: Kept<Frame>,
+    stacks: Kept<u32>,
+    /// The bytes from which on those that nothing names should go.
+    most: usize,
+}
+
+impl Default for Stacks {
+    fn default() -> Stacks {
+        Stacks::new()
+    }
+}
+
+/// The most frames of a stack that come from one source.
+pub const DEEPEST: usize = 128;
+
+/// Stacks that take less are not searched for those that nothing names.
+const LEAST: usize = 256 << 10;
+
+impl Stacks {
+    /// None.
+    pub const fn new() -> Stacks {
+        Stacks { texts: Kept::new(), frames: Kept::new(), stacks: Kept::new(), most: LEAST }
+    }
+
+    /// The id of a stack, innermost frame first; 0: it is empty, or there is no host memory.
+    pub fn keep(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
+        let mut list = [0; 2 * DEEPEST];
+        let mut len = 0;
+        for frame in named.take(DEEPEST) {
+            let Some(name) = self.texts.keep(frame.name) else { return 0 };
+            let Some(filename) = self.texts.keep(frame.filename) else { return 0 };
+            let frame = Frame { name, filename, line: frame.line, address: 0 };
+            let Some(id) = self.frames.keep(&[frame]) else { return 0 };
+            list[len] = id;
+            len += 1;
+        }
+        for address in native.iter().take(DEEPEST) {
+            let frame = Frame { name: 0, filename: 0, line: 0, address: *address };
+            let Some(id) = self.frames.keep(&[frame]) else { return 0 };
+            list[len] = id;
+            len += 1;
+        }
+        if len == 0 { 0 } else { self.stacks.keep(&list[..len]).unwrap_or(0) }
+    }
+
+    /// Do they take so much that those that nothing names should go?
+    pub fn are_many(&self) -> bool {
+        self.bytes() > self.most
+    }
+
+    fn bytes(&self) -> usize {
+        self.texts.bytes() + self.frames.bytes() + self.stacks.bytes()
+    }
+
+    /// An empty set for ids of stacks; none without host memory.
+    pub fn no_ids(&self) -> Option<Ids> {
+        Ids::up_to(self.count())
+    }
+
+    /// Removes all stacks but these, with their frames and texts; without host memory none. To find
+    /// them took looking at `walked` places that may name one. Gives what is to be dropped.
+    pub fn keep_only(&mut self, ids: &Ids, walked: usize) -> Stacks {
+        let new = self.only(ids);
+        let left = new.as_ref().unwrap_or(self).bytes();
+        // So much comes before the next search that its cost is a small share of storing it. It passes each
+        // id as well, but what comes until then must fit into the vacant ones.
+        let ids = self.texts.spans.len() + self.frame_count() + self.count();
+        let more = left.max(walked.saturating_mul(16)).max(ids.saturating_mul(8));
+        let most = left + more.max(LEAST);
+        match new {
+            Some(new) => std::mem::replace(self, Stacks { most, ..new }),
+            None => {
+                self.most = most;
+                Stacks::new()
+            }
+        }
+    }
+
+    fn only(&self, ids: &Ids) -> Option<Stacks> {
+        let mut of_frames = Ids::up_to(self.frame_count())?;
+        let mut of_texts = Ids::up_to(self.texts.spans.len())?;
+        ids.iter().flat_map(|id| self.stacks.get(id)).for_each(|frame| of_frames.add(*frame));
+        for frame in of_frames.iter().flat_map(|id| self.frames.get(id)) {
+            of_texts.add(frame.name);
+            of_texts.add(frame.filename);
+        }
+        Some(Stacks {
+            texts: self.texts.only(&of_texts)?,
+            frames: self.frames.only(&of_frames)?,
+            stacks: self.stacks.only(ids)?,
+            most: 0,
+        })
+    }
+
+    /// A copy.
+    pub fn to_be_read(&self) -> Result<Stacks> {
+        Ok(Stacks {
+            texts: self.texts.try_clone()?,
+            frames: self.frames.try_clone()?,
+            stacks: self.stacks.try_clone()?,
+            most: 0,
+        })
+    }
+
+    /// Names the native frames of a copy.
+    pub fn look_up(&mut self) -> Result<()> {
+        for index in 0..self.frames.items.len() {
+            let address = self.frames.items[index].address;
+            if address != 0 {
+                let (name, filename) = symbol(address);
+                let no_memory = Error::OutOfHostMemory("the names of native frames");
+                let Some(filename) = self.texts.append(filename) else { return Err(no_memory) };
+                let Some(name) = self.texts.append(name) else { return Err(no_memory) };
+                let frame = &mut self.frames.items[index];
+                (frame.name, frame.filename) = (name, filename);
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest id of a stack; ids below may have none.
+    pub fn count(&self) -> usize {
+        self.stacks.spans.len()
+    }
+
+    /// The largest id of a frame.
+    pub fn frame_count(&self) -> usize {
+        self.frames.spans.len()
+    }
+
+    /// The frames of a stack by their ids, innermost first, without our own.
+    pub fn stack(&self, id: u32) -> impl Iterator<Item = u32> {
+        let frames = self.stacks.get(id);
+        let native = frames.iter().position(|id| self.frame(*id).address != 0);
+        let (named, native) = frames.split_at(native.unwrap_or(frames.len()));
+        // The host called a function of ours; what that called in turn is unowned concern.
+        let is_entry = |id: &u32| self.name(self.frame(*id)).starts_with(b"tcuda_");
+        let entry = native.iter().position(is_entry).unwrap_or(0);
+        named.iter().chain(&native[entry..]).copied()
+    }
+
+    /// A frame.
+    pub fn frame(&self, id: u32) -> Frame {
+        let none = Frame { name: 0, filename: 0, line: 0, address: 0 };
+        self.frames.get(id).first().copied().unwrap_or(none)
+    }
+
+    /// Its function.
+    pub fn name(&self, frame: Frame) -> &[u8] {
+        self.texts.get(frame.name)
+    }
+
+    /// Its file.
+    pub fn filename(&self, frame: Frame) -> &[u8] {
+        self.texts.get(frame.filename)
+    }
+}
+
+type Walk = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+unsafe extern "C" {
+    // What Rust's own panics use, so that it is there in every build.
+    fn _Unwind_Backtrace(walk: Walk, data: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+}
+
+struct Walked<'a> {
+    addresses: &'a mut [usize],
+    len: usize,
+}
+
+extern "C" fn step(context: *mut c_void, data: *mut c_void) -> c_int {
+    // SAFETY: what `addresses` passes, for the time of that call.
+    let walked = unsafe { &mut *data.cast::<Walked<'_>>() };
+    // SAFETY: the context that the unwinder gives.
+    let address = unsafe { _Unwind_GetIP(context) };
+    match walked.addresses.get_mut(walked.len) {
+        Some(place) if address != 0 => {
+            *place = address;
+            walked.len += 1;
+            0
+        }
+        // _URC_NORMAL_STOP: enough.
+        _ => 4,
+    }
+}
+
+/// The return addresses of this thread's calls, innermost first; gives their number.
+pub fn addresses(addresses: &mut [usize]) -> usize {
+    let mut walked = Walked { addresses, len: 0 };
+    // SAFETY: `step` uses what it gets as what this passes.
+    unsafe { _Unwind_Backtrace(step, (&raw mut walked).cast()) };
+    walked.len
+}
+
+/// The function and file at an address, as far as the loader knows them.
+fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // The call itself lies before the address to which it returns.
+    // SAFETY: `info` is writable; any address is allowed.
+    let found = unsafe { libc::dladdr((address - 1) as *const c_void, &mut info) };
+    if found == 0 {
+        return (b"??", b"");
+    }
+    let text = |text: *const libc::c_char, otherwise: &'static [u8]| {
+        if text.is_null() {
+            return otherwise;
+        }
+        // SAFETY: a text of the loader's, which lives while the library is loaded, and is copied now.
+        unsafe { CStr::from_ptr(text) }.to_bytes()
+    };
+    (text(info.dli_sname, b"??"), text(info.dli_fname, b""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &'static str, line: i32) -> Named<'static> {
+        Named { name: name.as_bytes(), filename: b"model.py", line }
+    }
+
+    fn lines(stacks: &Stacks, id: u32) -> Vec<(String, i32)> {
+        let frames = stacks.stack(id).map(|id| stacks.frame(id));
+        let text = |frame| String::from_utf8(stacks.name(frame).to_vec()).unwrap();
+        frames.map(|frame| (text(frame), frame.line)).collect()
+    }
+
+    #[test]
+    fn the_same_stack_is_kept_once() {
+        let mut stacks = Stacks::new();
+        let first = stacks.keep(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        let other = stacks.keep(&mut [named("outer", 9)].into_iter(), &[]);
+        let again = stacks.keep(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        assert_eq!((first, other, again), (1, 2, 1));
+        assert_eq!((stacks.count(), stacks.frame_count()), (2, 2));
+        assert_eq!(lines(&stacks, 1), [("inner".to_owned(), 3), ("outer".to_owned(), 9)]);
+        assert_eq!(stacks.filename(stacks.frame(1)), b"model.py");
+        assert_eq!(stacks.keep(&mut [].into_iter(), &[]), 0);
+        assert_eq!(stacks.stack(0).chain(stacks.stack(3)).count(), 0);
+    }
+
+    #[test]
+    fn lists_that_share_a_hash_are_told_apart() {
+        let mut kept = Kept::<u8>::new();
+        let mut hasher = DefaultHasher::new();
+        b"abc"[..].hash(&mut hasher);
+        let first = kept.append(b"other").unwrap();
+        kept.ids.insert(hasher.finish(), first);
+        let second = kept.keep(b"abc").unwrap();
+        assert_ne!(first, second);
+        assert_eq!(kept.keep(b"abc"), Some(second));
+        assert_eq!((kept.get(first), kept.get(second)), (&b"other"[..], &b"abc"[..]));
+    }
+
+    #[test]
+    fn stacks_that_nothing_names_go_and_the_others_keep_their_ids() {
+        let mut stacks = Stacks::new();
+        let outer = named("outer", 9);
+        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        let ids: Vec<u32> = (1..=100).map(&mut keep).collect();
+        let mut wanted = stacks.no_ids().unwrap();
+        [0, ids[2], ids[69], 101].into_iter().for_each(|id| wanted.add(id));
+        let before = stacks.bytes();
+        drop(stacks.keep_only(&wanted, 0));
+        assert!(stacks.bytes() < before, "{} of {before}", stacks.bytes());
+        assert_eq!((stacks.count(), stacks.stacks.ids.len(), stacks.frames.ids.len()), (70, 2, 3));
+        for id in [3, 70] {
+            let expected = [("inner".to_owned(), id as i32), ("outer".to_owned(), 9)];
+            assert_eq!(lines(&stacks, id), expected);
+        }
+        assert_eq!(stacks.stack(4).count(), 0);
+        // What is there is found; what comes takes an id that is vacant.
+        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        assert_eq!((keep(3), keep(70)), (3, 70));
+        let again: Vec<u32> = (101..=168).map(&mut keep).collect();
+        assert!(again.iter().all(|id| *id < 70 && *id != 3), "{again:?}");
+        assert_eq!(keep(169), 71);
+        let none = stacks.no_ids().unwrap();
+        drop(stacks.keep_only(&none, 0));
+        assert_eq!((stacks.count(), stacks.frame_count(), stacks.bytes()), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_largest_id_does_not_grow_while_the_last_stack_is_named() {
+        let mut stacks = Stacks::new();
+        let (mut line, mut longest) = (0, 0);
+        for search in 0..100 {
+            let mut last = 0;
+            while !stacks.are_many() {
+                line += 1;
+                last = stacks.keep(&mut [named("inner", line)].into_iter(), &[]);
+            }
+            let mut wanted = stacks.no_ids().unwrap();
+            wanted.add(last);
+            drop(stacks.keep_only(&wanted, 0));
+            assert_eq!(lines(&stacks, last), [("inner".to_owned(), line)]);
+            longest = if search == 0 { 2 * stacks.count() } else { longest };
+            assert!(stacks.count() <= longest, "{} after {search} searches", stacks.count());
+        }
+    }
+
+    #[test]
+    fn native_frames_are_found_and_named() {
+        let mut found = [0; DEEPEST];
+        let len = addresses(&mut found);
+        assert!(len > 3, "{len}");
+        let mut stacks = Stacks::new();
+        let id = stacks.keep(&mut [named("host", 1)].into_iter(), &found[..len]);
+        let mut copy = stacks.to_be_read().unwrap();
+        copy.look_up().unwrap();
+        assert_eq!(copy.stack(id).count(), len + 1);
+        let last = copy.frame(copy.stack(id).last().unwrap());
+        assert!(!copy.name(last).is_empty());
+        assert!(!copy.filename(last).is_empty());
+    }
+}

@@ -1,0 +1,13 @@
+//! What the allocator records and shows: history, stacks of frames, snapshots and their formats.
+//!
+//! Begin with `history.rs` and `snapshot.rs`.
+
+pub mod dictionary;
+pub mod frames;
+pub mod history;
+pub(crate) mod json;
+pub(crate) mod page;
+pub(crate) mod pickle;
+pub mod ring;
+pub mod snapshot;
+pub mod stacks;

@@ -1,0 +1,119 @@
+//! A snapshot as one page that needs nothing else: the data in few columns, and a script that draws them.
+
+use super::dictionary::Sink;
+use super::json::{quoted, short};
+use super::snapshot::{BlockState, Past, Snapshot};
+use crate::base::error::Result;
+use crate::memory::stats::ledger::Class;
+
+/// The page, with marks where the data and the script go.
+const PAGE: &str = include_str!("snapshot.html");
+const SCRIPT: &str = include_str!("snapshot.js");
+
+/// Writes the page.
+pub fn page(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
+    let (before, rest) = PAGE.split_once("@DATA@").unwrap_or((PAGE, ""));
+    let (between, after) = rest.split_once("@SCRIPT@").unwrap_or((rest, ""));
+    sink(before.as_bytes())?;
+    data(snapshot, sink)?;
+    sink(between.as_bytes())?;
+    sink(SCRIPT.as_bytes())?;
+    sink(after.as_bytes())
+}
+
+fn data(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
+    sink(b"{\"devices\":[")?;
+    list(sink, &snapshot.devices, |sink, past| write_past(snapshot, past, sink))?;
+    sink(b"],\"host\":")?;
+    write_past(snapshot, &snapshot.host, sink)?;
+    sink(b",\"segments\":[")?;
+    list(sink, &snapshot.segments, |sink, segment| {
+        numbers(sink, [segment.device as u64, segment.address, segment.bytes])?;
+        let is_small = segment.class == Class::Small;
+        numbers(sink, [segment.stream as u64, is_small.into(), segment.first_block as u64])?;
+        short(sink, format_args!("{}", segment.blocks))
+    })?;
+    sink(b"],\"blocks\":[")?;
+    list(sink, &snapshot.blocks, |sink, block| {
+        let state = match block.state {
+            BlockState::Inactive => 0,
+            BlockState::ActiveAllocated => 1,
+            BlockState::ActivePendingFree => 2,
+        };
+        numbers(sink, [block.address, block.bytes, block.requested, state])?;
+        short(sink, format_args!("{}", block.stack))
+    })?;
+    sink(b"],\"frames\":[")?;
+    let stacks = &snapshot.stacks;
+    for id in 1..=stacks.frame_count() as u32 {
+        let frame = stacks.frame(id);
+        sink(if id == 1 { b"[" } else { b",[" })?;
+        quoted(sink, stacks.name(frame))?;
+        sink(b",")?;
+        quoted(sink, stacks.filename(frame))?;
+        short(sink, format_args!(",{}]", frame.line))?;
+    }
+    sink(b"],\"stacks\":[")?;
+    for id in 1..=stacks.count() as u32 {
+        sink(if id == 1 { b"[" } else { b",[" })?;
+        for (index, frame) in stacks.stack(id).enumerate() {
+            short(sink, format_args!("{}{frame}", if index == 0 { "" } else { "," }))?;
+        }
+        sink(b"]")?;
+    }
+    sink(b"]}")
+}
+
+/// The numbers of all elements, one after the other.
+fn list<T>(
+    sink: &mut Sink<'_>,
+    list: &[T],
+    mut write: impl FnMut(&mut Sink<'_>, &T) -> Result<()>,
+) -> Result<()> {
+    for (index, element) in list.iter().enumerate() {
+        if index > 0 {
+            sink(b",")?;
+        }
+        write(sink, element)?;
+    }
+    Ok(())
+}
+
+fn numbers<const N: usize>(sink: &mut Sink<'_>, numbers: [u64; N]) -> Result<()> {
+    numbers.iter().try_for_each(|number| short(sink, format_args!("{number},")))
+}
+
+fn write_past(snapshot: &Snapshot, past: &Past, sink: &mut Sink<'_>) -> Result<()> {
+    let events = snapshot.events_of(past);
+    short(sink, format_args!("{{\"dropped\":{}", past.dropped))?;
+    short(sink, format_args!(",\"allocated_peak\":{}", past.allocated_peak))?;
+    short(sink, format_args!(",\"reserved_peak\":{}", past.reserved_peak))?;
+    sink(b",\"events\":[")?;
+    list(sink, events, |sink, event| {
+        numbers(sink, [event.action as u64, event.address, event.bytes, event.stream])?;
+        short(sink, format_args!("{},{}", event.time_us, event.stack))
+    })?;
+    sink(b"]}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_ascii_and_needs_nothing_else() {
+        let mut out = Vec::new();
+        let mut sink = |bytes: &[u8]| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        };
+        page(&Snapshot::default(), &mut sink).unwrap();
+        assert!(out.is_ascii(), "a cut page would end inside a character");
+        let text = String::from_utf8(out).unwrap();
+        for mark in ["@DATA@", "@SCRIPT@", "http:", "https:", "import ", "src=", "href="] {
+            assert!(!text.contains(mark), "{mark}");
+        }
+        assert_eq!(text.matches("</script>").count(), 2);
+        assert!(text.ends_with("</html>\n") && text.contains("{\"devices\":[],"));
+    }
+}

@@ -1,0 +1,51 @@
+//! A device's context, made current outside the library, where the runtime may go meanwhile: NCCL's calls
+//! find their device by it, and restore it.
+
+use crate::base::error::Result;
+use crate::driver::sys::CUcontext;
+use crate::driver::{CudaError, code};
+use crate::gpu::device::Device;
+use std::ffi::c_int;
+
+type Push = unsafe extern "C" fn(CUcontext) -> c_int;
+type Pop = unsafe extern "C" fn(*mut CUcontext) -> c_int;
+
+/// A primary context, and the driver's functions, which are never unloaded.
+#[derive(Clone, Copy)]
+pub(super) struct Context {
+    context: usize,
+    push: Push,
+    pop: Pop,
+}
+
+/// Restores the caller's context when dropped, also when a panic passes.
+struct Pushed(Pop);
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: undoes the push; `context` is writable.
+        let _ = unsafe { (self.0)(&mut context) };
+    }
+}
+
+impl Context {
+    /// That of a device, retained until shutdown.
+    pub(super) fn of(device: &Device) -> Result<Context> {
+        let context = device.context()? as usize;
+        let table = &device.driver().table;
+        let push = table.cuCtxPushCurrent.ok_or(CudaError::missing("cuCtxPushCurrent"))?;
+        let pop = table.cuCtxPopCurrent.ok_or(CudaError::missing("cuCtxPopCurrent"))?;
+        Ok(Context { context, push, pop })
+    }
+
+    /// Runs `body` with it current, and tells whether it is: after a shutdown it may not be.
+    pub(super) fn within<R>(&self, body: impl FnOnce(Result<(), CudaError>) -> R) -> R {
+        #[cfg(any(test, feature = "host_faults"))]
+        let _theirs = crate::base::host_faults::theirs();
+        // SAFETY: the driver refuses a context that is none any more.
+        let result = unsafe { (self.push)(self.context as CUcontext) };
+        let _pushed = (result == code::SUCCESS).then_some(Pushed(self.pop));
+        body(CudaError::check("cuCtxPushCurrent", result))
+    }
+}

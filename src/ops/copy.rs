@@ -1,0 +1,428 @@
+//! Copies and fills, ordered on streams.
+
+use crate::base::error::{Error, Result};
+use crate::base::waiting;
+use crate::driver::code;
+use crate::driver::sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute,
+    CUstream,
+};
+use crate::gpu::device::Device;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::memory::{self, Relaxed};
+use crate::ops::fill::{self, FillPlan, Parameters};
+use crate::runtime::Runtime;
+use std::ffi::c_void;
+
+const MEMORY_TYPE_DEVICE: u32 = 2;
+
+/// The device that an address belongs to; `None` when it is not device memory.
+pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
+    if address == 0 {
+        return Ok(None);
+    }
+    if let Some(device) = memory::device_of(address) {
+        return Ok(Some(device));
+    }
+    // The query needs some context; the current device's does, unless that device is lost.
+    let current = runtime.device(crate::gpu::device::CURRENT)?;
+    let asked = asked_in(runtime, current, address);
+    match asked {
+        Err(Error::Cuda(error)) if error.is_sticky() => {
+            let is_other = |device: &&Device| !std::ptr::eq(*device, current);
+            let mut others = runtime.devices.iter().filter(is_other);
+            let answer = others.find_map(|device| {
+                if device.has_context() { asked_in(runtime, device, address).ok() } else { None }
+            });
+            answer.map_or(asked, Ok)
+        }
+        _ => asked,
+    }
+}
+
+/// The driver's answer, asked in a device's context.
+fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i32>> {
+    let _context = device.enter()?;
+    let mut kind = 0u32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    if !pointer_attribute(runtime, &mut kind, attribute, address)? || kind != MEMORY_TYPE_DEVICE {
+        return Ok(None);
+    }
+    let mut ordinal = 0i32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    let known = pointer_attribute(runtime, &mut ordinal, attribute, address)?;
+    Ok(known.then_some(ordinal))
+}
+
+/// Is this range pinned memory of the host that a device's kernels can use at the same addresses?
+pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> Result<bool> {
+    use CUpointer_attribute::*;
+    let _relaxed = Relaxed::enter(runtime.driver());
+    let _context = device.enter()?;
+    let (mut address, mut start, mut length) = (0u64, 0u64, 0usize);
+    let is_known =
+        pointer_attribute(runtime, &mut address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, first)?
+            && pointer_attribute(
+                runtime,
+                &mut start,
+                CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                first,
+            )?
+            && pointer_attribute(runtime, &mut length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, first)?;
+    let end = start.saturating_add(length as u64);
+    Ok(is_known && address == first && first >= start && first.saturating_add(bytes) <= end)
+}
+
+/// One attribute; false when the driver does not know the address.
+fn pointer_attribute<T>(
+    runtime: &Runtime,
+    value: &mut T,
+    attribute: CUpointer_attribute,
+    address: u64,
+) -> Result<bool> {
+    let data = std::ptr::from_mut(value).cast::<c_void>();
+    // SAFETY: `value` has the attribute's type; the driver only looks the address up.
+    match unsafe { runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+        Ok(()) => Ok(true),
+        Err(error) if error.code == code::INVALID_VALUE => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The stream on which an operation runs: the given one, else the current one of the device of the
+/// first address that is device memory, else of the current device.
+pub fn stream_for<'a>(
+    runtime: &'a Runtime,
+    stream: Option<&'a Stream>,
+    addresses: &[u64],
+) -> Result<&'a Stream> {
+    if let Some(stream) = stream {
+        return Ok(stream);
+    }
+    if runtime.devices.len() > 1 {
+        for address in addresses {
+            if let Some(device) = device_of(runtime, *address)? {
+                return Ok(runtime.device(device)?.streams.current());
+            }
+        }
+    }
+    Ok(runtime.device(crate::gpu::device::CURRENT)?.streams.current())
+}
+
+/// Runs work on memory of some devices in the order of a stream: on the stream itself if its device
+/// has, or can reach, any of that memory; else on a stream of the first of those devices.
+fn where_it_is(
+    runtime: &Runtime,
+    devices: [Option<i32>; 2],
+    stream: &Stream,
+    work: impl FnOnce(&Stream) -> Result<()>,
+) -> Result<()> {
+    let own = stream.device();
+    let mut owners = devices.into_iter().flatten();
+    match owners.clone().next() {
+        Some(owner) if !owners.any(|owner| owner == own) => {
+            if runtime.device(own)?.has_peer(owner) {
+                return work(stream);
+            }
+            runtime.device(owner)?.streams.in_order_of(runtime, stream, work)
+        }
+        _ => work(stream),
+    }
+}
+
+/// The devices of the two sides of a copy; not asked where there is only one.
+fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
+    if runtime.devices.len() < 2 {
+        return Ok([None, None]);
+    }
+    Ok([device_of(runtime, dst)?, device_of(runtime, src)?])
+}
+
+/// The contexts of the sides, where those are two devices: with them, the driver stages what it must.
+/// A copy that names contexts would break a capture; one that names none needs peer access.
+fn two_contexts(
+    runtime: &Runtime,
+    devices: [Option<i32>; 2],
+    stream: &Stream,
+) -> Result<Option<(CUcontext, CUcontext)>> {
+    match devices {
+        [Some(to), Some(from)] if to != from => {
+            if stream.is_capturing(runtime)? {
+                let own = stream.device();
+                let device = runtime.device(own)?;
+                let reaches = |owner| owner == own || device.has_peer(owner);
+                return if reaches(to) && reaches(from) {
+                    Ok(None)
+                } else {
+                    Err(Error::Capturing {
+                        operation: "tcuda_copy between two devices without peer access",
+                        why: "call tcuda_device_enable_peer_access before the capture",
+                    })
+                };
+            }
+            Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Before a copy: one that waits, because the device cannot reach one of its sides. A copy that is
+/// captured does not.
+fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()> {
+    if !sync_debug::is_on() || stream.is_capturing(runtime)? {
+        return Ok(());
+    }
+    for address in addresses {
+        if is_pageable(runtime, address)? {
+            return sync_debug::before(sync_debug::PAGEABLE_COPY);
+        }
+    }
+    Ok(())
+}
+
+/// Is it host memory that the driver does not know?
+pub(crate) fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
+    if memory::device_of(address).is_some() {
+        return Ok(false);
+    }
+    let _context = runtime.device(crate::gpu::device::CURRENT)?.enter()?;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    Ok(!pointer_attribute(runtime, &mut 0u32, attribute, address)?)
+}
+
+/// Copies bytes, not 0 of them, between any two places.
+pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
+    if dst == src {
+        return Ok(());
+    }
+    [dst, src].into_iter().try_for_each(memory::require_awake)?;
+    before(runtime, [dst, src], stream)?;
+    let devices = sides(runtime, dst, src)?;
+    where_it_is(runtime, devices, stream, |stream| {
+        let contexts = two_contexts(runtime, devices, stream)?;
+        let _context = runtime.device(stream.device())?.enter()?;
+        let (driver, bytes, native) = (runtime.driver(), bytes as usize, stream.native());
+        match contexts {
+            // SAFETY: the caller's promise about the ranges; the stream is alive.
+            Some((to, from)) => unsafe {
+                driver.cuMemcpyPeerAsync(dst, to, src, from, bytes, native)
+            },
+            None => {
+                // Memory of the host's that is not pinned is waited for.
+                let _waiting = waiting::begin();
+                // SAFETY: as above.
+                unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) }
+            }
+        }?;
+        Ok(())
+    })?;
+    note_pinned(runtime, [dst, src], stream);
+    Ok(())
+}
+
+/// Pinned memory of ours that work uses is not reused before that is done, although the host frees it.
+#[inline]
+fn note_pinned<const N: usize>(runtime: &Runtime, addresses: [u64; N], stream: &Stream) {
+    for address in addresses {
+        runtime.host.used(runtime, address, stream);
+    }
+}
+
+/// A rectangle of rows in memory.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// First byte.
+    pub address: u64,
+    /// Distance of two rows.
+    pub pitch: u64,
+}
+
+/// Copies rows of `width` bytes; neither is 0.
+pub fn copy_2d(
+    runtime: &Runtime,
+    dst: Rows,
+    src: Rows,
+    width: u64,
+    rows: u64,
+    stream: &Stream,
+) -> Result<()> {
+    for (name, pitch) in [("dst_pitch_bytes", dst.pitch), ("src_pitch_bytes", src.pitch)] {
+        if pitch < width && rows > 1 {
+            return Err(Error::OutOfRange {
+                name,
+                value: pitch as i64,
+                allowed: "the distance of two rows cannot be below width_bytes",
+            });
+        }
+    }
+    [dst.address, src.address].into_iter().try_for_each(memory::require_awake)?;
+    before(runtime, [dst.address, src.address], stream)?;
+    let devices = sides(runtime, dst.address, src.address)?;
+    where_it_is(runtime, devices, stream, |stream| {
+        let contexts = two_contexts(runtime, devices, stream)?;
+        let _context = runtime.device(stream.device())?.enter()?;
+        match contexts {
+            Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream),
+            None => copy_2d_plain(runtime, dst, src, width, rows, stream),
+        }
+    })?;
+    note_pinned(runtime, [dst.address, src.address], stream);
+    Ok(())
+}
+
+/// The same where the stream's device reaches both sides; its context is current.
+pub(crate) fn copy_2d_plain(
+    runtime: &Runtime,
+    dst: Rows,
+    src: Rows,
+    width: u64,
+    rows: u64,
+    stream: &Stream,
+) -> Result<()> {
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcHost: std::ptr::null(),
+        srcDevice: src.address,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: src.pitch.max(width) as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: dst.address,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: dst.pitch.max(width) as usize,
+        WidthInBytes: width as usize,
+        Height: rows as usize,
+    };
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpy2DAsync(&copy, stream.native()) }?;
+    Ok(())
+}
+
+/// Copies rows from one device to another.
+fn copy_2d_peer(
+    (dst, to): (Rows, CUcontext),
+    (src, from): (Rows, CUcontext),
+    width: u64,
+    rows: u64,
+    runtime: &Runtime,
+    stream: &Stream,
+) -> Result<()> {
+    let copy = CUDA_MEMCPY3D_PEER {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: src.address,
+        srcArray: std::ptr::null_mut(),
+        srcContext: from,
+        srcPitch: src.pitch.max(width) as usize,
+        srcHeight: rows as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: dst.address,
+        dstArray: std::ptr::null_mut(),
+        dstContext: to,
+        dstPitch: dst.pitch.max(width) as usize,
+        dstHeight: rows as usize,
+        WidthInBytes: width as usize,
+        Height: rows as usize,
+        Depth: 1,
+    };
+    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    unsafe { runtime.driver().cuMemcpy3DPeerAsync(&copy, stream.native()) }?;
+    Ok(())
+}
+
+/// Writes a value over and over.
+pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stream) -> Result<()> {
+    let total = (value.len() as u64).checked_mul(count);
+    let plan = total.and_then(|total| fill::plan(ptr, value, total));
+    let Some(plan) = plan else {
+        return Err(if (1..=fill::LONGEST).contains(&value.len()) {
+            Error::OutOfRange {
+                name: "count",
+                value: count as i64,
+                allowed: "ptr + count * value_bytes leaves the address space",
+            }
+        } else {
+            Error::OutOfRange {
+                name: "value_bytes",
+                value: value.len() as i64,
+                allowed: "use 1 to 16",
+            }
+        });
+    };
+    memory::require_awake(ptr)?;
+    let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
+    where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
+    note_pinned(runtime, [ptr], stream);
+    Ok(())
+}
+
+fn fill_by(runtime: &Runtime, ptr: u64, plan: FillPlan, stream: &Stream) -> Result<()> {
+    let device = runtime.device(stream.device())?;
+    let _context = device.enter()?;
+    let (driver, native) = (runtime.driver(), stream.native());
+    match plan {
+        FillPlan::Nothing => return Ok(()),
+        // SAFETY: the caller's promise about the range; the stream is alive.
+        FillPlan::Memset8 { value, count } => unsafe {
+            driver.cuMemsetD8Async(ptr, value, count as usize, native)
+        },
+        // SAFETY: as above, and aligned.
+        FillPlan::Memset16 { value, count } => unsafe {
+            driver.cuMemsetD16Async(ptr, value, count as usize, native)
+        },
+        // SAFETY: as above, and aligned.
+        FillPlan::Memset32 { value, count } => unsafe {
+            driver.cuMemsetD32Async(ptr, value, count as usize, native)
+        },
+        FillPlan::Kernel { grid, parameters } => {
+            return launch_fill(device, grid, parameters, native);
+        }
+    }?;
+    Ok(())
+}
+
+fn launch_fill(device: &Device, grid: u32, parameters: Parameters, native: CUstream) -> Result<()> {
+    let function = device.kernels.fill(device)?;
+    let Parameters { mut dst, mut bytes, mut pattern, mut period } = parameters;
+    let [a, b, c, d] = &mut pattern;
+    let mut arguments = [
+        std::ptr::from_mut::<CUdeviceptr>(&mut dst).cast::<c_void>(),
+        std::ptr::from_mut(&mut bytes).cast(),
+        std::ptr::from_mut(a).cast(),
+        std::ptr::from_mut(b).cast(),
+        std::ptr::from_mut(c).cast(),
+        std::ptr::from_mut(d).cast(),
+        std::ptr::from_mut(&mut period).cast(),
+    ];
+    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the range.
+    unsafe {
+        device.driver().cuLaunchKernel(
+            function,
+            grid,
+            1,
+            1,
+            fill::BLOCK,
+            1,
+            1,
+            0,
+            native,
+            arguments.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    }?;
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Filling memory with a repeated value: by which driver call or kernel, and with what parameters.
+//!
+//! Pure functions: they launch nothing. [`apply`] is the kernel (kernels/fill.cu) in Rust, for the
+//! simulated machine.
+
+use crate::driver::code;
+use crate::sim;
+use std::ffi::CStr;
+
+/// The image that holds the kernel, as build.rs stored it.
+pub const STORED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fill"));
+
+/// The kernel's name in the image.
+pub const KERNEL: &CStr = c"tcuda_fill_pattern";
+
+/// Sizes in bytes of the kernel's parameters: destination, bytes, four words of pattern, period.
+pub const PARAMETER_SIZES: [usize; 7] = [8, 8, 8, 8, 8, 8, 4];
+
+/// Longest value; complex128 is the largest type of an element.
+pub const LONGEST: usize = 16;
+
+/// Threads of a block; the kernel is compiled for no more.
+pub const BLOCK: u32 = 256;
+
+/// Bytes of a thread's store.
+const VECTOR: u64 = 16;
+
+/// Stores of a thread per round: the kernel's STORES.
+const STORES: u64 = 4;
+
+/// Blocks that keep any GPU busy several times over (a round is 128 MiB); larger fills make their
+/// blocks go on, which saves the starting of blocks.
+const MOST_BLOCKS: u64 = 8192;
+
+/// How to fill a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillPlan {
+    /// The range is empty.
+    Nothing,
+    /// cuMemsetD8Async.
+    Memset8 {
+        /// The byte.
+        value: u8,
+        /// How many.
+        count: u64,
+    },
+    /// cuMemsetD16Async; the destination is aligned to 2 bytes.
+    Memset16 {
+        /// The element.
+        value: u16,
+        /// How many.
+        count: u64,
+    },
+    /// cuMemsetD32Async; the destination is aligned to 4 bytes.
+    Memset32 {
+        /// The element.
+        value: u32,
+        /// How many.
+        count: u64,
+    },
+    /// [`KERNEL`], with `grid` x 1 x 1 blocks of [`BLOCK`] threads.
+    Kernel {
+        /// Blocks.
+        grid: u32,
+        /// The kernel's parameters.
+        parameters: Parameters,
+    },
+}
+
+/// The kernel's parameters, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Device address; any alignment.
+    pub dst: u64,
+    /// Bytes to write.
+    pub bytes: u64,
+    /// The value repeated over 32 bytes, little-endian.
+    pub pattern: [u64; 4],
+    /// Length of the value in bytes, 1..=16.
+    pub period: u32,
+}
+
+/// How to write `value`, over and over, to `total` bytes at `ptr`; the last copy may be cut short.
+///
+/// `None` when the value is not of 1..=[`LONGEST`] bytes or the range leaves the address space.
+pub fn plan(ptr: u64, value: &[u8], total: u64) -> Option<FillPlan> {
+    ptr.checked_add(total)?;
+    if value.is_empty() || value.len() > LONGEST {
+        return None;
+    }
+    if total == 0 {
+        return Some(FillPlan::Nothing);
+    }
+    // Zeros of any type, and their like, are bytes: the driver's own fill is the best there is.
+    let value = shortest_period(value);
+    let aligned = |width: u64| ptr.is_multiple_of(width) && total.is_multiple_of(width);
+    Some(match *value {
+        [a] => FillPlan::Memset8 { value: a, count: total },
+        [a, b] if aligned(2) => {
+            FillPlan::Memset16 { value: u16::from_le_bytes([a, b]), count: total / 2 }
+        }
+        [a, b, c, d] if aligned(4) => {
+            FillPlan::Memset32 { value: u32::from_le_bytes([a, b, c, d]), count: total / 4 }
+        }
+        _ => {
+            let parameters = Parameters::new(ptr, value, total);
+            FillPlan::Kernel { grid: grid(&parameters), parameters }
+        }
+    })
+}
+
+/// The shortest prefix of which `value` is a whole number of copies.
+fn shortest_period(value: &[u8]) -> &[u8] {
+    let mut period = value;
+    // Nearly every value is of a power of two of bytes, which takes no division.
+    while period.len().is_multiple_of(2) {
+        let (first, second) = period.split_at(period.len() / 2);
+        if first != second {
+            break;
+        }
+        period = first;
+    }
+    if !value.len().is_power_of_two() {
+        for prime in [3, 5, 7, 11, 13] {
+            while period.len().is_multiple_of(prime) {
+                let part = &period[..period.len() / prime];
+                if period.chunks(part.len()).any(|other| other != part) {
+                    break;
+                }
+                period = part;
+            }
+        }
+    }
+    period
+}
+
+/// Blocks enough to store everything in one round, up to the most that are useful.
+fn grid(parameters: &Parameters) -> u32 {
+    let blocks = match parameters.period.is_power_of_two() {
+        true => parameters.bytes.div_ceil(u64::from(BLOCK) * STORES * VECTOR),
+        false => {
+            // As in the kernel: the last threads of a block rest when the period does not fit into it.
+            let cycle = parameters.period >> parameters.period.trailing_zeros();
+            let width = u64::from(BLOCK - BLOCK % cycle);
+            parameters.bytes.div_ceil(width * STORES * VECTOR)
+        }
+    };
+    blocks.clamp(1, MOST_BLOCKS) as u32
+}
+
+impl Parameters {
+    /// `value` is of 1..=16 bytes.
+    fn new(dst: u64, value: &[u8], bytes: u64) -> Parameters {
+        Parameters { dst, bytes, pattern: pattern_of(value), period: value.len() as u32 }
+    }
+
+    /// Byte `index` of the repeated value; `index` < 32.
+    fn byte(&self, index: usize) -> u8 {
+        (self.pattern[index / 8] >> (8 * (index % 8))) as u8
+    }
+}
+
+/// A value of 1..=16 bytes repeated over 32.
+fn pattern_of(value: &[u8]) -> [u64; 4] {
+    if value.len().is_power_of_two() {
+        let mut bytes = [0; LONGEST];
+        bytes[..value.len()].copy_from_slice(value);
+        let mut all = u128::from_le_bytes(bytes);
+        let mut length = value.len();
+        while length < LONGEST {
+            all |= all << (8 * length);
+            length *= 2;
+        }
+        let (low, high) = (all as u64, (all >> 64) as u64);
+        return [low, high, low, high];
+    }
+    let mut repeated = value.iter().copied().cycle();
+    let mut word = || u64::from_le_bytes(std::array::from_fn(|_| repeated.next().unwrap_or(0)));
+    [word(), word(), word(), word()]
+}
+
+/// Writes bytes to device addresses; its errors are CUresults.
+pub type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), i32> + 'a;
+
+/// Does what the kernel does, through `write`, in ascending order and without gaps; stops at its
+/// first error. A period or a range that no plan has is `INVALID_VALUE`.
+pub fn apply(parameters: &Parameters, write: &mut Write<'_>) -> Result<(), i32> {
+    const CHUNK: usize = 4096;
+    let period = parameters.period as usize;
+    if period == 0 || period > LONGEST {
+        return Err(code::INVALID_VALUE);
+    }
+    let mut chunk = [0; CHUNK];
+    for (index, byte) in chunk.iter_mut().enumerate() {
+        *byte = parameters.byte(index % period);
+    }
+    // Whole copies of the value, so that every chunk is the same.
+    let length = (CHUNK - CHUNK % period) as u64;
+    let mut done = 0;
+    while done < parameters.bytes {
+        let count = length.min(parameters.bytes - done);
+        let address = parameters.dst.checked_add(done).ok_or(code::INVALID_VALUE)?;
+        write(address, &chunk[..count as usize])?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// The kernel of the simulated machine.
+fn simulated(launch: &sim::Launch) -> Result<(), i32> {
+    let word = |index| launch.param_u64(index);
+    let parameters = Parameters {
+        dst: word(0),
+        bytes: word(1),
+        pattern: [word(2), word(3), word(4), word(5)],
+        period: launch.param_u32(6),
+    };
+    apply(&parameters, &mut |address, bytes| launch.write(address, bytes))
+}
+
+/// Makes the kernel known to the simulated machine.
+pub fn register_simulated() {
+    let name = KERNEL.to_str().unwrap_or_default();
+    sim::register_kernel(name, &PARAMETER_SIZES, simulated);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    /// What a plan writes, from its destination on.
+    fn written(ptr: u64, plan: FillPlan) -> Vec<u8> {
+        match plan {
+            FillPlan::Nothing => Vec::new(),
+            FillPlan::Memset8 { value, count } => vec![value; count as usize],
+            FillPlan::Memset16 { value, count } => {
+                assert_eq!(ptr % 2, 0);
+                value.to_le_bytes().repeat(count as usize)
+            }
+            FillPlan::Memset32 { value, count } => {
+                assert_eq!(ptr % 4, 0);
+                value.to_le_bytes().repeat(count as usize)
+            }
+            FillPlan::Kernel { grid, parameters } => {
+                assert!((1..=MOST_BLOCKS).contains(&u64::from(grid)));
+                assert_eq!(parameters.dst, ptr);
+                let mut bytes = Vec::new();
+                apply(&parameters, &mut |address, part| {
+                    assert_eq!(address, ptr + bytes.len() as u64);
+                    bytes.extend_from_slice(part);
+                    Ok(())
+                })
+                .unwrap();
+                bytes
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_plan_writes_the_value_over_and_over(
+            // Few letters, so that values repeat within themselves.
+            value in proptest::collection::vec(0u8..3, 1..=LONGEST),
+            offset in 0u64..32,
+            total in 0u64..20_000,
+        ) {
+            let plan = plan(BASE + offset, &value, total).unwrap();
+            let expected: Vec<u8> = value.iter().copied().cycle().take(total as usize).collect();
+            prop_assert!(written(BASE + offset, plan) == expected);
+        }
+    }
+
+    #[test]
+    fn common_values_are_left_to_the_driver() {
+        let zero = |size: usize| plan(BASE, &vec![0; size], 4800).unwrap();
+        for size in 1..=LONGEST {
+            assert_eq!(zero(size), FillPlan::Memset8 { value: 0, count: 4800 });
+        }
+        let bfloat = 0x3f80u16;
+        let filled = plan(BASE, &bfloat.to_le_bytes(), 4800).unwrap();
+        assert_eq!(filled, FillPlan::Memset16 { value: bfloat, count: 2400 });
+        let float = 1f32.to_bits();
+        let filled = plan(BASE, &float.to_le_bytes(), 4800).unwrap();
+        assert_eq!(filled, FillPlan::Memset32 { value: float, count: 1200 });
+        // A complex number with equal parts.
+        let filled = plan(BASE, &float.to_le_bytes().repeat(2), 4800).unwrap();
+        assert_eq!(filled, FillPlan::Memset32 { value: float, count: 1200 });
+    }
+
+    #[test]
+    fn the_kernel_takes_what_the_driver_does_not() {
+        let kernel = |ptr, value: &[u8], total| {
+            matches!(plan(ptr, value, total), Some(FillPlan::Kernel { .. }))
+        };
+        assert!(kernel(BASE, &1f64.to_le_bytes(), 8));
+        assert!(kernel(BASE + 1, &[1, 2], 8), "unaligned");
+        assert!(kernel(BASE + 2, &[1, 2, 3, 4], 8), "unaligned");
+        assert!(kernel(BASE, &[1, 2], 7), "cut short");
+    }
+
+    #[test]
+    fn values_are_as_short_as_they_can_be() {
+        for length in 1..=LONGEST {
+            for period in (1..=length).filter(|period| length.is_multiple_of(*period)) {
+                let value: Vec<u8> = (0..length).map(|index| (index % period) as u8).collect();
+                assert_eq!(shortest_period(&value).len(), period, "of {length} bytes");
+                let pattern: Vec<u8> =
+                    pattern_of(&value).iter().flat_map(|word| word.to_le_bytes()).collect();
+                assert!((0..32).all(|index| pattern[index] == value[index % length]));
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_fills_are_refused() {
+        assert_eq!(plan(BASE, &[], 16), None);
+        assert_eq!(plan(BASE, &[1; LONGEST + 1], 17), None);
+        assert_eq!(plan(u64::MAX, &[1], 2), None);
+        assert_eq!(plan(u64::MAX, &[1], 0), Some(FillPlan::Nothing));
+        for period in [0, LONGEST as u32 + 1] {
+            let parameters = Parameters { dst: 0, bytes: 1, pattern: [0; 4], period };
+            assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
+        }
+    }
+
+    #[test]
+    fn a_failing_write_stops_the_fill() {
+        let mut parameters = Parameters::new(BASE, b"abc", 10_000);
+        let mut calls = 0;
+        let mut write = |_, _: &[u8]| {
+            calls += 1;
+            if calls == 2 { Err(700) } else { Ok(()) }
+        };
+        assert_eq!(apply(&parameters, &mut write), Err(700));
+        assert_eq!(calls, 2);
+        parameters.dst = u64::MAX - 5000;
+        assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
+    }
+
+    #[test]
+    fn large_fills_have_a_bounded_grid() {
+        let grid = |bytes| grid(&Parameters::new(BASE, b"abc", bytes));
+        assert_eq!(grid(1), 1);
+        assert_eq!(grid(255 * 64), 1);
+        assert_eq!(grid(255 * 64 + 1), 2);
+        assert_eq!(grid(1 << 40), MOST_BLOCKS as u32);
+    }
+
+    #[test]
+    fn the_image_declares_the_kernel_as_described() {
+        let text = String::from_utf8(crate::gpu::image::inflated(STORED).unwrap()).unwrap();
+        assert!(text.starts_with(".version 7.8\n.target sm_52\n"));
+        let name = KERNEL.to_str().unwrap();
+        let declared: Vec<usize> = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with(".param") && line.contains(name))
+            .map(|line| if line.contains(".u64") { 8 } else { 4 })
+            .collect();
+        assert_eq!(declared, PARAMETER_SIZES);
+        assert!(text.contains(&format!(".maxntid {BLOCK}, 1, 1")));
+    }
+}

@@ -1,0 +1,102 @@
+//! The kernels built in, loaded into a device at their first use.
+
+use crate::base::error::{Error, Result};
+use crate::base::once::Once;
+use crate::base::rank::Rank;
+use crate::driver::Driver;
+use crate::driver::sys::{CUfunction, CUmodule};
+use crate::gpu::device::Device;
+use crate::gpu::image::{self, Machine};
+use crate::ops::fill;
+use once_cell::sync::OnceCell;
+use std::fmt;
+
+/// The fill kernel as machine code.
+static FILL: Machine = Machine::new([
+    include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_80")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_90")),
+]);
+
+/// The kernels of a device.
+pub struct Kernels {
+    driver: &'static Driver,
+    /// Loaded by whoever makes `fill`, so that nobody waits for it alone.
+    module: OnceCell<usize>,
+    fill: Once<usize>,
+}
+
+impl Kernels {
+    pub(crate) fn new(driver: &'static Driver) -> Kernels {
+        Kernels { driver, module: OnceCell::new(), fill: Once::new(Rank::ONCE) }
+    }
+
+    /// The fill kernel; the device's context is current.
+    pub(crate) fn fill(&self, device: &Device) -> Result<CUfunction> {
+        let function = self.fill.get_or_try_init(|| {
+            let _relaxed = crate::memory::Relaxed::enter(self.driver);
+            let _context = device.enter()?;
+            // It stays when its kernel cannot be found: who tries again needs it, and a driver that
+            // refuses the one may refuse to unload the other.
+            let module = *self.module.get_or_try_init(|| Self::load(device))? as CUmodule;
+            let mut function: CUfunction = std::ptr::null_mut();
+            let name = fill::KERNEL.as_ptr();
+            // SAFETY: the module is loaded; `function` is writable.
+            unsafe { self.driver.cuModuleGetFunction(&mut function, module, name) }?;
+            Ok::<_, Error>(function as usize)
+        })?;
+        Ok(*function as CUfunction)
+    }
+
+    fn load(device: &Device) -> Result<usize> {
+        match FILL.load(device)? {
+            Some(module) => Ok(module),
+            None => image::load(device, fill::STORED),
+        }
+    }
+
+    /// Unloads what was loaded; the device's context is current and nothing runs.
+    pub(crate) fn close(&self) {
+        if let Some(module) = self.module.get() {
+            // SAFETY: ours, and nothing of it is in use.
+            let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
+        }
+    }
+}
+
+/// Architectures of the kernels built in, as PyTorch lists its own: "sm_80 compute_52".
+pub const ARCHITECTURES: &str = include_str!(concat!(env!("OUT_DIR"), "/architectures"));
+
+/// The same as compiler flags, in PyTorch's form.
+pub struct GencodeFlags(pub &'static str);
+
+impl fmt::Display for GencodeFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, code) in self.0.split(' ').enumerate() {
+            let number = code.split('_').nth(1).unwrap_or_default();
+            let separator = if index == 0 { "" } else { " " };
+            write!(f, "{separator}-gencode compute=compute_{number},code={code}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_is_built_in() {
+        // The image for every driver comes last: first those that need no compiler.
+        assert!(ARCHITECTURES.split(' ').any(|of| of == "compute_52"), "{ARCHITECTURES}");
+        assert!(
+            include_str!("../../kernels/fill.ptx").contains(".target sm_52"),
+            "{ARCHITECTURES}"
+        );
+        let flags = GencodeFlags("sm_80 sm_90a compute_52").to_string();
+        assert_eq!(
+            flags,
+            "-gencode compute=compute_80,code=sm_80 -gencode compute=compute_90a,code=sm_90a \
+             -gencode compute=compute_52,code=compute_52"
+        );
+    }
+}

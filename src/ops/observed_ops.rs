@@ -1,0 +1,170 @@
+//! What hosts ask for, and the stream sanitizer hears of: questions and waits, copies and fills.
+//!
+//! What the library does of its own accord goes by the functions beside these, and nobody hears of
+//! it: the order that comes of it is none that a program may rely on.
+
+use crate::base::error::Result;
+use crate::base::progress;
+use crate::gpu::stream::Stream;
+use crate::gpu::sync_debug;
+use crate::ops::copy::{Rows, copy, copy_2d, fill, is_pageable};
+use crate::runtime::Runtime;
+use crate::sanitizer::{self, Mode, Touch, sync_points};
+
+impl Stream {
+    /// Has all its work finished? For the host.
+    #[inline]
+    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+        if sanitizer::is_on() {
+            let point = sanitizer::point_of_stream(runtime, self);
+            return sync_points::asked(point, || self.query_now(runtime));
+        }
+        self.query_now(runtime)
+    }
+
+    #[inline]
+    fn query_now(&self, runtime: &Runtime) -> Result<bool> {
+        let is_done = self.is_done(runtime)?;
+        if is_done {
+            progress::told();
+        }
+        Ok(is_done)
+    }
+
+    /// Waits for all its work where the host asks for it, who may not want to wait.
+    #[inline]
+    pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
+        sync_debug::before(sync_debug::STREAM)?;
+        let _meant = sync_debug::meant();
+        self.wait_for_host(runtime)
+    }
+
+    /// The same where a call of the host's promises to wait.
+    #[inline]
+    pub(crate) fn wait_for_host(&self, runtime: &Runtime) -> Result<()> {
+        if sanitizer::is_on() {
+            let point = sanitizer::point_of_stream(runtime, self);
+            return sync_points::waited(point, || self.synchronize(runtime));
+        }
+        self.synchronize(runtime)
+    }
+
+    /// Makes its further work wait for what `other` holds now, where the host asks for it.
+    #[inline]
+    pub fn wait_stream_for_host(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
+        if sanitizer::is_on() {
+            self.wait_watched(runtime, other)
+        } else {
+            self.wait_stream(runtime, other)
+        }
+    }
+
+    #[cold]
+    fn wait_watched(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
+        self.wait_stream(runtime, other)?;
+        sanitizer::stream_waits(runtime, self, other);
+        Ok(())
+    }
+}
+
+/// Copies bytes, not 0 of them, between any two places.
+#[inline(always)]
+pub fn copy_for_host(
+    runtime: &Runtime,
+    dst: u64,
+    src: u64,
+    bytes: u64,
+    stream: &Stream,
+) -> Result<()> {
+    if sanitizer::is_on() {
+        return copy_watched(runtime, (dst, src, bytes), stream, "tcuda_copy");
+    }
+    copy(runtime, dst, src, bytes, stream)
+}
+
+/// The same while somebody watches; `label` is what the host called.
+#[cold]
+pub(crate) fn copy_watched(
+    runtime: &Runtime,
+    (dst, src, bytes): (u64, u64, u64),
+    stream: &Stream,
+    label: &'static str,
+) -> Result<()> {
+    copy(runtime, dst, src, bytes, stream)?;
+    if dst != src {
+        let row = |address| Rows { address, pitch: bytes };
+        tell(runtime, label, (row(dst), row(src)), (bytes, 1), stream);
+    }
+    Ok(())
+}
+
+/// Tells the sanitizer of a copy; memory of the host that no device reaches is the host's affair.
+#[cold]
+fn tell(
+    runtime: &Runtime,
+    label: &'static str,
+    (dst, src): (Rows, Rows),
+    (width, rows): (u64, u64),
+    stream: &Stream,
+) {
+    let pageable = |side: Rows| is_pageable(runtime, side.address).unwrap_or(true);
+    let (to_host, from_host) = (pageable(dst), pageable(src));
+    let of = |side: Rows, is_host, mode| {
+        let bytes = if is_host { 0 } else { width };
+        Touch::rows(side.address, bytes, rows, side.pitch, mode)
+    };
+    let touches = [of(dst, to_host, Mode::Write), of(src, from_host, Mode::Read)];
+    sanitizer::operation(runtime, stream, label, &touches);
+    // Such a copy comes back when it is done.
+    if to_host && matches!(stream.is_capturing(runtime), Ok(false)) {
+        sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
+    }
+}
+
+/// Copies rows of `width` bytes; neither is 0.
+#[inline(always)]
+pub fn copy_2d_for_host(
+    runtime: &Runtime,
+    dst: Rows,
+    src: Rows,
+    width: u64,
+    rows: u64,
+    stream: &Stream,
+) -> Result<()> {
+    if !sanitizer::is_on() {
+        return copy_2d(runtime, dst, src, width, rows, stream);
+    }
+    copy_2d(runtime, dst, src, width, rows, stream)?;
+    tell(runtime, "tcuda_copy_2d", (dst, src), (width, rows), stream);
+    Ok(())
+}
+
+/// Writes a value over and over.
+#[inline(always)]
+pub fn fill_for_host(
+    runtime: &Runtime,
+    ptr: u64,
+    value: &[u8],
+    count: u64,
+    stream: &Stream,
+) -> Result<()> {
+    if sanitizer::is_on() {
+        return fill_watched(runtime, (ptr, value, count), stream, "tcuda_fill");
+    }
+    fill(runtime, ptr, value, count, stream)
+}
+
+/// The same while somebody watches; `label` is what the host called.
+#[cold]
+pub(crate) fn fill_watched(
+    runtime: &Runtime,
+    (ptr, value, count): (u64, &[u8], u64),
+    stream: &Stream,
+    label: &'static str,
+) -> Result<()> {
+    fill(runtime, ptr, value, count, stream)?;
+    // No overflow: the fill had a plan.
+    let touch = Touch::write(ptr, value.len() as u64 * count);
+    sanitizer::operation(runtime, stream, label, &[touch]);
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What the library does itself, told to a tool when TCUDA_NVTX asks for it: each call of the C
+//! interface is a range of the domain "tcuda", on the thread that makes it.
+
+use super::table::Domain;
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::base::text::Text;
+use crate::observe::flags::{self, Watcher};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static DOMAIN: Domain = Domain::new();
+
+/// Does TCUDA_NVTX ask for it?
+pub fn is_wanted() -> Result<bool> {
+    match environment::text(c"TCUDA_NVTX")? {
+        "" | "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(Error::BadText {
+            name: "TCUDA_NVTX",
+            value: Text::new(other),
+            allowed: "use 1, or 0 as when it is not set",
+        }),
+    }
+}
+
+/// Tells of calls that begin from now on, or no longer.
+pub fn set(wanted: bool) {
+    let on = wanted && super::is_heard() && DOMAIN.create(c"tcuda");
+    flags::change(Watcher::Ranges, IS_ON.swap(on, Ordering::Release), on);
+}
+
+/// Are calls told of?
+#[inline(always)]
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// A call that is told of, until it is dropped; or nothing.
+pub struct Range(bool);
+
+impl Range {
+    /// The call of which `F` is the body.
+    #[inline(always)]
+    pub fn of<F>() -> Range {
+        Range(is_on() && push(std::any::type_name::<F>()))
+    }
+}
+
+impl Drop for Range {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0 {
+            pop();
+        }
+    }
+}
+
+/// Room for the name of a function and its NUL.
+const ROOM: usize = 96;
+
+/// The C function around a closure, of the path of its type, which ends like
+/// "ffi::stream::tcuda_stream_query::{{closure}}", or has that as a parameter of what the function calls.
+pub(crate) fn function_of(path: &str) -> &str {
+    let name = path.rfind("::tcuda_").and_then(|at| path.get(at + 2..)).unwrap_or(path);
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.split(|c| !is_of_name(c)).next().unwrap_or(name)
+}
+
+#[cold]
+fn push(path: &str) -> bool {
+    let name = function_of(path).as_bytes();
+    let mut buffer = [0; ROOM];
+    let len = name.len().min(ROOM - 1);
+    buffer[..len].copy_from_slice(&name[..len]);
+    CStr::from_bytes_until_nul(&buffer).is_ok_and(|name| DOMAIN.push(name))
+}
+
+#[cold]
+fn pop() {
+    DOMAIN.pop();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcuda_example() -> &'static str {
+        fn path<F>(_: &F) -> &'static str {
+            std::any::type_name::<F>()
+        }
+        let body = || 1;
+        function_of(path(&body))
+    }
+
+    #[test]
+    fn a_call_has_the_name_of_its_function() {
+        assert_eq!(tcuda_example(), "tcuda_example");
+        let generic = "tcuda::ffi::f<tcuda::ffi::tcuda_other::{{closure}}>::{{closure}}";
+        assert_eq!(function_of(generic), "tcuda_other");
+        assert_eq!(function_of("f"), "f");
+    }
+}

@@ -1,0 +1,405 @@
+//! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
+
+use crate::base::reserve;
+use std::borrow::Cow;
+use std::fmt;
+
+/// The driver's allocation granularity, and the unit of simulated physical memory.
+pub const GRANULARITY: usize = 2 << 20;
+/// At most so many devices; access masks have one bit or byte for each.
+pub const MAX_DEVICES: usize = 16;
+/// Longest excerpt of offending text that an error keeps.
+const EXCERPT: usize = 40;
+
+/// When and where operations of a stream run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleKind {
+    /// On the calling thread, as soon as they are enqueued.
+    Immediate,
+    /// On a worker thread of their stream.
+    Threads,
+    /// On the threads of the host, as late and in as hostile an order as CUDA's rules and this seed
+    /// allow; which of several host threads goes on is the seed's decision as well, at every call.
+    ///
+    /// The same seed gives the same run, also with many host threads, as long as what the host does
+    /// between two calls does not depend on time: where two of its threads wake each other and race
+    /// for the same lock before the next call, sleep, or compute for long, the seed has no say.
+    Adversarial(u64),
+}
+
+/// Which devices can reach each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Every pair.
+    Full,
+    /// None.
+    None,
+    /// 0 with 1, 2 with 3, and so on.
+    Pairs,
+}
+
+/// What happens about objects that are alive when their context or the machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaks {
+    /// Nothing, as on a GPU.
+    Ignore,
+    /// A line on stderr says how many there are of each kind.
+    Report,
+}
+
+/// What the machine is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Number of devices.
+    pub devices: usize,
+    /// Bytes of memory of each device, a multiple of [`GRANULARITY`].
+    pub memory: usize,
+    /// When operations run.
+    pub schedule: ScheduleKind,
+    /// Of an adversarial schedule: the numbers of the only operations that may be late, in rising
+    /// order; the others run as soon as they can. `None`: all.
+    pub late: Option<Vec<u64>>,
+    /// File to which an adversarial schedule appends what it ran, an operation a line.
+    pub trace: Option<String>,
+    /// Are forgotten objects reported?
+    pub leaks: Leaks,
+    /// Peer topology.
+    pub peers: Peers,
+    /// Multiprocessors of each device.
+    pub multiprocessors: i32,
+    /// Threads that each of them can hold.
+    pub threads_per_multiprocessor: i32,
+    /// Name of each device.
+    pub name: Cow<'static, str>,
+    /// Compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+    /// Do devices have virtual memory (`cuMemMap`), which old drivers lack?
+    pub virtual_memory: bool,
+    /// Nanoseconds that asking a stream or an event takes. Streams are then asked by the clock, as on a
+    /// GPU, so that runs do not repeat.
+    pub question: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            devices: 1,
+            memory: 16 << 30,
+            schedule: ScheduleKind::Immediate,
+            late: None,
+            trace: None,
+            leaks: Leaks::Ignore,
+            peers: Peers::Full,
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+            name: Cow::Borrowed("Simulated GPU"),
+            compute_capability: (9, 0),
+            virtual_memory: true,
+            question: None,
+        }
+    }
+}
+
+/// A short copy of offending text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Excerpt {
+    bytes: [u8; EXCERPT],
+    length: u8,
+    cut: bool,
+}
+
+impl Excerpt {
+    fn new(text: &str) -> Excerpt {
+        let mut length = text.len().min(EXCERPT);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut bytes = [0; EXCERPT];
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Excerpt { bytes, length: length as u8, cut: length < text.len() }
+    }
+}
+
+impl fmt::Display for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
+        let text = std::str::from_utf8(kept).unwrap_or_default();
+        write!(f, "{}{}", text.escape_debug(), if self.cut { "..." } else { "" })
+    }
+}
+
+impl fmt::Debug for Excerpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Why the machine cannot be powered on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A key that does not exist.
+    #[error(
+        "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
+         late, trace, leaks, peers, virtual_memory, question, multiprocessors, \
+         threads_per_multiprocessor, compute_capability and name"
+    )]
+    UnknownKey(Excerpt),
+    /// Not of the form key=value.
+    #[error("option \"{0}\" of the simulated machine is not of the form key=value")]
+    NotAPair(Excerpt),
+    /// A value that its key does not accept.
+    #[error("option {key} of the simulated machine cannot be \"{value}\"; accepted: {accepted}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: Excerpt,
+        /// What the key accepts.
+        accepted: &'static str,
+    },
+    /// [`power_on`](super::power_on) twice.
+    #[error("the simulated machine is already on; power it off first")]
+    AlreadyOn,
+    /// The file that `trace` names cannot be written.
+    #[error(
+        "the file that option trace of the simulated machine names cannot be opened (errno {0}){hint}",
+        hint = crate::base::error::descriptor_hint(*.0)
+    )]
+    Trace(i32),
+    /// Device memory is a file in memory.
+    #[error(
+        "the simulated device memory is longer than a file of this process may be: raise the limit \
+         (ulimit -f), or ask for less by memory= in TCUDA_SIM"
+    )]
+    FileLimit,
+    /// The host lacks what the machine needs.
+    #[error("the host could not provide the simulated device memory (errno {0}){hint}",
+        hint = crate::base::error::descriptor_hint(*.0))]
+    Host(i32),
+}
+
+impl ConfigError {
+    /// Is it for want of the host's memory, and not what somebody wrote?
+    pub fn is_the_hosts(&self) -> bool {
+        matches!(self, ConfigError::Host(_) | ConfigError::FileLimit)
+    }
+}
+
+impl Config {
+    /// Reads options; an empty text gives the defaults, blanks around keys and values are ignored.
+    pub fn parse(options: &str) -> Result<Config, ConfigError> {
+        let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
+        let mut config = Config::default();
+        for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let (key, value) =
+                option.split_once('=').ok_or(ConfigError::NotAPair(Excerpt::new(option)))?;
+            config.set(key.trim(), value.trim())?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let bad =
+            |key, accepted| ConfigError::BadValue { key, value: Excerpt::new(value), accepted };
+        match key {
+            "devices" => {
+                self.devices = number(value, 1, MAX_DEVICES as u64)
+                    .ok_or(bad("devices", "a number from 1 to 16"))?
+                    as usize;
+            }
+            "memory" => {
+                self.memory = bytes(value).ok_or(bad(
+                    "memory",
+                    "a number of bytes, or of KiB, MiB or GiB (16GiB), from 2 MiB to 16 TiB; it is \
+                     rounded down to a multiple of 2 MiB",
+                ))?;
+            }
+            "schedule" => {
+                self.schedule = match value {
+                    "immediate" => ScheduleKind::Immediate,
+                    "threads" => ScheduleKind::Threads,
+                    _ => value
+                        .strip_prefix("adversarial:")
+                        .and_then(|seed| number(seed, 0, u64::MAX))
+                        .map(ScheduleKind::Adversarial)
+                        .ok_or(bad(
+                            "schedule",
+                            "immediate, threads, or adversarial:SEED with a number as the seed",
+                        ))?,
+                };
+            }
+            "late" => {
+                self.late =
+                    Some(numbers(value).ok_or(bad(
+                        "late",
+                        "numbers of operations joined by + (3+17+42), or none",
+                    ))?);
+            }
+            "trace" => {
+                if value.is_empty() || value.contains('\0') {
+                    return Err(bad("trace", "the path of a file"));
+                }
+                self.trace = Some(String::from(value));
+            }
+            "leaks" => {
+                self.leaks = match value {
+                    "ignore" => Leaks::Ignore,
+                    "report" => Leaks::Report,
+                    _ => return Err(bad("leaks", "ignore, report")),
+                };
+            }
+            "peers" => {
+                self.peers = match value {
+                    "full" => Peers::Full,
+                    "none" => Peers::None,
+                    "pairs" => Peers::Pairs,
+                    _ => return Err(bad("peers", "full, none, pairs")),
+                };
+            }
+            "virtual_memory" => {
+                self.virtual_memory = match value {
+                    "full" => true,
+                    "none" => false,
+                    _ => return Err(bad("virtual_memory", "full, none")),
+                };
+            }
+            "question" => {
+                let accepted = "a number of nanoseconds from 0 to 1000000";
+                let value = number(value, 0, 1_000_000).ok_or(bad("question", accepted))?;
+                self.question = Some(value);
+            }
+            "multiprocessors" => {
+                self.multiprocessors = number(value, 1, 1024)
+                    .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
+                    as i32;
+            }
+            "threads_per_multiprocessor" => {
+                let accepted = "a multiple of 32 from 32 to 2048";
+                let value = number(value, 32, 2048).filter(|value| value.is_multiple_of(32));
+                self.threads_per_multiprocessor =
+                    value.ok_or(bad("threads_per_multiprocessor", accepted))? as i32;
+            }
+            "compute_capability" => {
+                let pair = value.split_once('.').and_then(|(major, minor)| {
+                    Some((number(major, 5, 99)? as i32, number(minor, 0, 9)? as i32))
+                });
+                self.compute_capability =
+                    pair.ok_or(bad("compute_capability", "major.minor, from 5.0 (9.0)"))?;
+            }
+            "name" => {
+                if value.is_empty() || value.len() > 255 || value.contains('\0') {
+                    return Err(bad("name", "1 to 255 bytes"));
+                }
+                let mut name = String::new();
+                name.try_reserve(value.len()).map_err(|_| ConfigError::Host(libc::ENOMEM))?;
+                name.push_str(value);
+                self.name = Cow::Owned(name);
+            }
+            _ => return Err(ConfigError::UnknownKey(Excerpt::new(key))),
+        }
+        Ok(())
+    }
+
+    /// Can `device` reach the memory of `peer`?
+    pub fn can_access_peer(&self, device: usize, peer: usize) -> bool {
+        device != peer
+            && match self.peers {
+                Peers::Full => true,
+                Peers::None => false,
+                Peers::Pairs => device ^ 1 == peer,
+            }
+    }
+}
+
+fn number(text: &str, least: u64, most: u64) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok().filter(|value| (least..=most).contains(value))
+}
+
+fn numbers(text: &str) -> Option<Vec<u64>> {
+    if text == "none" {
+        return Some(Vec::new());
+    }
+    let mut numbers = Vec::new();
+    for part in text.split('+') {
+        numbers.push(number(part.trim(), 1, u64::MAX)?);
+    }
+    numbers.sort_unstable();
+    Some(numbers)
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1u64 << 30)]
+        .iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), *unit)))
+        .unwrap_or((text, 1));
+    let value = number(digits, 0, u64::MAX)?.checked_mul(unit)?;
+    let rounded = value - value % GRANULARITY as u64;
+    (GRANULARITY as u64..=16 << 40).contains(&rounded).then_some(rounded as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_every_key() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+        let config = Config::parse(
+            " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
+             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,question=200,\
+             name=Test GPU,",
+        )
+        .unwrap();
+        assert_eq!(config.devices, 4);
+        assert_eq!(config.memory, 4 << 20);
+        assert_eq!(config.schedule, ScheduleKind::Threads);
+        assert_eq!(config.leaks, Leaks::Report);
+        assert_eq!(config.multiprocessors, 8);
+        assert_eq!(config.threads_per_multiprocessor, 1536);
+        assert_eq!(config.compute_capability, (8, 6));
+        assert_eq!(config.name, "Test GPU");
+        assert!(!config.virtual_memory && Config::default().virtual_memory);
+        assert_eq!((config.question, Config::default().question), (Some(200), None));
+        assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
+    }
+
+    #[test]
+    fn an_adversary_has_a_seed() {
+        let config =
+            Config::parse("schedule=adversarial:18446744073709551615, late=17 + 3, trace=a/b");
+        let config = config.unwrap();
+        assert_eq!(config.schedule, ScheduleKind::Adversarial(u64::MAX));
+        assert_eq!(config.late, Some(vec![3, 17]));
+        assert_eq!(config.trace.as_deref(), Some("a/b"));
+        assert_eq!(Config::parse("late=none").unwrap().late, Some(Vec::new()));
+    }
+
+    #[test]
+    fn refusals_say_what_and_why() {
+        let message = |options| Config::parse(options).unwrap_err().to_string();
+        assert!(message("device=4").contains("\"device\""));
+        assert!(message("devices=0").contains("1 to 16"));
+        assert!(message("devices=17").contains("\"17\""));
+        assert!(message("devices=+2").contains("\"+2\""));
+        assert!(message("memory=1MiB").contains("2 MiB"));
+        assert!(message("memory=16GB").contains("GiB"));
+        assert!(message("memory=99999999999GiB").contains("GiB"));
+        assert!(message("threads").contains("key=value"));
+        assert!(message("schedule=late").contains("immediate"));
+        assert!(message("schedule=adversarial").contains("SEED"));
+        assert!(message("schedule=adversarial:").contains("SEED"));
+        assert!(message("schedule=adversarial:-1").contains("SEED"));
+        assert!(message("late=3+").contains("3+17+42"));
+        assert!(message("late=0").contains("3+17+42"));
+        assert!(message("trace=").contains("path"));
+        assert!(message("virtual_memory=off").contains("full, none"));
+        assert!(message("question=long").contains("nanoseconds"));
+        assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
+        assert!(message("leaks=abort").contains("ignore, report"));
+        let long = format!("{}é", "x".repeat(EXCERPT - 1));
+        assert!(message(&format!("{long}=1")).contains("..."));
+    }
+}

@@ -1,0 +1,272 @@
+//! Kernels: Rust functions under the names of device code, and their launch.
+
+use super::address_space::{Accessor, Chunks};
+use super::compiled::{self, Compiled};
+use super::journal::Journal;
+use super::module::Function;
+use super::queue::Action;
+use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
+use crate::driver::sys::{CUfunction, CUstream};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock};
+
+pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
+/// Dynamic shared memory of a block, without and after opting in.
+pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
+pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
+const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
+const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
+
+/// The body of a kernel, called once for the whole grid; an error is the CUresult of its failure.
+pub type KernelFn = fn(&Launch) -> Result<(), i32>;
+
+/// A registered kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    parameters: &'static [usize],
+    body: Body,
+}
+
+/// What runs.
+#[derive(Clone, Copy)]
+enum Body {
+    /// A function of the library's.
+    Own(KernelFn),
+    /// Of an image that the host's compiler made.
+    Compiled(&'static Compiled),
+}
+
+impl Kernel {
+    /// The kernel of an image.
+    pub(super) fn compiled(compiled: &'static Compiled) -> Kernel {
+        Kernel { parameters: compiled.parameters(), body: Body::Compiled(compiled) }
+    }
+
+    /// Where parameter `index` begins in a buffer, and its size.
+    pub(super) fn parameter(&self, index: usize) -> Option<(usize, usize)> {
+        let size = *self.parameters.get(index)?;
+        Some((parameters::layout(self.parameters).0[index], size))
+    }
+}
+
+fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
+    static REGISTRY: OnceLock<Mutex<BTreeMap<&'static str, Kernel>>> = OnceLock::new();
+    REGISTRY.get_or_init(Mutex::default)
+}
+
+/// Gives a kernel a body: `params` are the sizes of its parameters in bytes. Modules loaded from now
+/// on find it; a second registration under the same name takes the place of the first.
+pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
+    let _reserve = crate::base::reserve::hold();
+    lock(registry()).insert(name, Kernel { parameters: params, body: Body::Own(run) });
+}
+
+pub(super) fn find(name: &str) -> Option<Kernel> {
+    lock(registry()).get(name).copied()
+}
+
+/// A launch of a kernel: its grid, parameters and memory.
+pub struct Launch {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of each block.
+    pub shared_bytes: u32,
+    kernel: Kernel,
+    parameters: Vec<u8>,
+    running: OnceLock<(Arc<Machine>, usize)>,
+    /// Kept where the writes are to be seen late.
+    journal: Option<Arc<Journal>>,
+}
+
+impl Launch {
+    /// The index of the device that runs the kernel.
+    pub fn device(&self) -> usize {
+        self.running.get().map_or(0, |running| running.1)
+    }
+
+    /// Threads in the whole grid.
+    pub fn threads(&self) -> u64 {
+        self.grid.iter().chain(&self.block).map(|count| u64::from(*count)).product()
+    }
+
+    /// The bytes of parameter `index`; empty if there is none.
+    pub fn param(&self, index: usize) -> &[u8] {
+        let Some(bytes) = self.kernel.parameters.get(index) else { return &[] };
+        let start = parameters::layout(self.kernel.parameters).0[index];
+        self.parameters.get(start..start + bytes).unwrap_or_default()
+    }
+
+    /// Parameter `index` as an integer, zero-extended; its first 8 bytes if it is larger.
+    pub fn param_u64(&self, index: usize) -> u64 {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(self.param(index)) {
+            *to = *from;
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The low half of [`param_u64`](Self::param_u64).
+    pub fn param_u32(&self, index: usize) -> u32 {
+        self.param_u64(index) as u32
+    }
+
+    /// The same bits, signed.
+    pub fn param_i64(&self, index: usize) -> i64 {
+        self.param_u64(index) as i64
+    }
+
+    /// The same bits, signed.
+    pub fn param_i32(&self, index: usize) -> i32 {
+        self.param_u32(index) as i32
+    }
+
+    /// Parameter `index` as a float.
+    pub fn param_f32(&self, index: usize) -> f32 {
+        f32::from_bits(self.param_u32(index))
+    }
+
+    /// Parameter `index` as a double.
+    pub fn param_f64(&self, index: usize) -> f64 {
+        f64::from_bits(self.param_u64(index))
+    }
+
+    /// Copies device memory out; `Err(700)` where the device cannot read.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32> {
+        let mut rest = bytes;
+        for chunk in self.chunks(address, rest.len(), false)?.iter() {
+            let (now, later) = rest.split_at_mut(chunk.bytes.min(rest.len()));
+            let from = ptr::with_exposed_provenance::<u8>(chunk.address);
+            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
+            unsafe { ptr::copy_nonoverlapping(from, now.as_mut_ptr(), now.len()) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies into device memory; `Err(700)` where the device cannot write.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32> {
+        let mut rest = bytes;
+        for chunk in self.chunks(address, rest.len(), true)?.iter() {
+            let (now, later) = rest.split_at(chunk.bytes.min(rest.len()));
+            let to = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Shows device memory for reading, in pieces in the order of addresses; almost always one.
+    /// What is shown must not be written meanwhile, by this kernel or another.
+    pub fn with_slice(
+        &self,
+        address: u64,
+        bytes: usize,
+        mut body: impl FnMut(&[u8]),
+    ) -> Result<(), i32> {
+        for chunk in self.chunks(address, bytes, false)?.iter() {
+            let start = ptr::with_exposed_provenance::<u8>(chunk.address);
+            // SAFETY: the range was checked and stays in the alias; see above for writers.
+            body(unsafe { std::slice::from_raw_parts(start, chunk.bytes) });
+        }
+        Ok(())
+    }
+
+    /// Shows device memory for writing, in pieces in the order of addresses; almost always one.
+    /// What is shown must not be reached in another way meanwhile.
+    pub fn with_slice_mut(
+        &self,
+        address: u64,
+        bytes: usize,
+        mut body: impl FnMut(&mut [u8]),
+    ) -> Result<(), i32> {
+        for chunk in self.chunks(address, bytes, true)?.iter() {
+            let start = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+            // SAFETY: the range was checked and stays in the alias; see above for other users.
+            body(unsafe { std::slice::from_raw_parts_mut(start, chunk.bytes) });
+        }
+        Ok(())
+    }
+
+    fn chunks(&self, address: u64, bytes: usize, write: bool) -> Result<Chunks, i32> {
+        if bytes == 0 {
+            return Ok(Chunks::default());
+        }
+        let (machine, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
+        let accessor = Accessor { device: *device, write, staged: false };
+        let chunks = machine.translate(address as usize, bytes, accessor)?;
+        if let (true, Some(journal)) = (write, &self.journal) {
+            chunks.iter().for_each(|chunk| journal.note(chunk));
+        }
+        Ok(chunks)
+    }
+
+    /// The same for another launch of a graph.
+    pub(super) fn again(&self) -> Launch {
+        let (running, parameters) = (OnceLock::new(), self.parameters.clone());
+        Launch { running, parameters, journal: None, ..*self }
+    }
+
+    /// Keeps a journal of what the kernel writes from now on.
+    pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
+        Arc::clone(self.journal.insert(Arc::default()))
+    }
+
+    /// Runs the kernel on a device.
+    pub(super) fn run(&self, machine: &Arc<Machine>, device: usize) -> Result<(), i32> {
+        let _ = self.running.set((Arc::clone(machine), device));
+        match self.kernel.body {
+            Body::Own(run) => run(self),
+            Body::Compiled(it) => compiled::run(it, self, machine, device, &self.parameters),
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "CUDA's own signature")]
+pub(super) unsafe extern "C" fn launch(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: CUstream,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> c_int {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    entry(|machine| {
+        let stream = stream::get(machine, stream)?;
+        machine.usable()?;
+        let prepare = || {
+            let function = read(&machine.modules).functions.get(function.addr()).copied();
+            let kernel = function.filter(|found| found.device == stream.device);
+            let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
+            check_shape(grid, block)?;
+            require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
+            let parameters = parameters::read(kernel.parameters, parameters, extra)?;
+            let running = OnceLock::new();
+            Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
+        };
+        // A capture does not survive a launch that is wrong (580.159).
+        let launch = prepare().inspect_err(|_: &i32| capture::spoil(machine, &stream))?;
+        let action = Action::Kernel(Box::new(launch));
+        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
+    })
+}
+
+/// Is this grid within the limits?
+fn check_shape(grid: [c_uint; 3], block: [c_uint; 3]) -> Result<(), i32> {
+    let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
+        sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+    };
+    require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
+    let threads = block.iter().map(|size| *size as usize).product::<usize>();
+    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)
+}

@@ -1,0 +1,240 @@
+//! What is queued under an adversarial schedule: a lane for each stream, and the searches for what may
+//! run next.
+
+use super::helper::Helper;
+use super::queue::{Action, Point, Stream};
+use super::trace::{Record, Trace};
+use crate::sim::adversary_policy::Plan;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// All that is queued.
+#[derive(Default)]
+pub(super) struct State {
+    /// Calls of the host that came here.
+    pub(super) calls: u64,
+    /// Callbacks that are not over, and the one that no thread has taken up yet.
+    pub(super) callbacks: usize,
+    pub(super) offered: Option<Callback>,
+    pub(super) helpers: Vec<Helper>,
+    /// There is a watcher.
+    pub(super) watched: bool,
+    /// It waits for work to watch over.
+    pub(super) unwatched: bool,
+    /// The machine is going off.
+    pub(super) closed: bool,
+    pub(super) trace: Option<Trace>,
+    /// Operations that are over.
+    pub(super) finished: u64,
+    /// Operations queued so far.
+    pub(super) submitted: u64,
+    /// The operation that a call is queueing.
+    pub(super) current: u64,
+    /// Streams used so far.
+    streams: u64,
+    pub(super) lanes: Vec<Lane>,
+    /// Lanes in which something is queued.
+    pub(super) active: Vec<usize>,
+    /// Lanes of streams that are gone.
+    vacant: Vec<usize>,
+    /// Counts searches, each of which looks at a lane once.
+    search: u64,
+    /// Of a search: lanes still to be looked at.
+    ahead: Vec<usize>,
+}
+
+/// A callback that may run.
+pub(super) struct Callback {
+    pub(super) lane: usize,
+    pub(super) stream: Arc<Stream>,
+    pub(super) action: Action,
+}
+
+/// What is queued on a stream.
+pub(super) struct Lane {
+    pub(super) stream: Arc<Stream>,
+    /// How many streams were used before this one.
+    pub(super) order: u64,
+    pub(super) pending: VecDeque<Pending>,
+    /// A callback at the front is running.
+    pub(super) running: bool,
+    searched: u64,
+}
+
+/// An operation that is not over.
+pub(super) struct Pending {
+    pub(super) position: u64,
+    /// It runs of itself when so many operations are queued.
+    pub(super) due: u64,
+    pub(super) plan: Plan,
+    /// The seed makes it late, or tears it.
+    pub(super) deviates: bool,
+    pub(super) waits: Vec<Point>,
+    pub(super) action: Action,
+    /// The second step, if it is torn.
+    pub(super) rest: Option<Action>,
+    pub(super) record: Option<Box<Record>>,
+}
+
+impl State {
+    pub(super) fn new(trace: Option<Trace>) -> State {
+        State { trace, ..State::default() }
+    }
+
+    /// The lane of a stream, made at its first use.
+    pub(super) fn lane_of(&mut self, stream: &Arc<Stream>) -> usize {
+        let lane = stream.lane.load(Ordering::Relaxed);
+        if lane != usize::MAX {
+            return lane;
+        }
+        // Streams that are gone leave their lanes to those that come.
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if lane.pending.is_empty()
+                && lane.stream.lane.load(Ordering::Relaxed) == index
+                && lane.stream.destroyed.load(Ordering::Relaxed)
+            {
+                lane.stream.lane.store(usize::MAX, Ordering::Relaxed);
+                self.vacant.push(index);
+            }
+        }
+        let fresh = Lane {
+            stream: Arc::clone(stream),
+            order: self.streams,
+            pending: VecDeque::new(),
+            running: false,
+            searched: 0,
+        };
+        self.streams += 1;
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                self.lanes[index] = fresh;
+                index
+            }
+            None => {
+                self.lanes.push(fresh);
+                self.lanes.len() - 1
+            }
+        };
+        stream.lane.store(index, Ordering::Relaxed);
+        index
+    }
+
+    /// Of the operations that may run and that nothing holds back any more, the first.
+    pub(super) fn due(&mut self) -> Option<usize> {
+        let mut best = None;
+        for index in &self.active {
+            let lane = &mut self.lanes[*index];
+            let Some(front) = lane.pending.front_mut() else { continue };
+            if lane.running {
+                continue;
+            }
+            if front.due <= self.submitted && front.is_ready() {
+                best = better(best, (front.plan.key, front.position, *index));
+            }
+        }
+        best.map(|(_, _, index)| index)
+    }
+
+    /// Of the operations that may run and that the points wait for, the first: those that are late
+    /// come after those that are not.
+    pub(super) fn needed(&mut self, points: &[Point]) -> Option<usize> {
+        self.search += 1;
+        let lane_of = |point: &Point| point.stream.lane.load(Ordering::Relaxed);
+        self.ahead.clear();
+        self.ahead.extend(points.iter().filter(|point| !point.is_reached()).map(lane_of));
+        let mut best = None;
+        while let Some(index) = self.ahead.pop() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            if lane.running || lane.searched == self.search {
+                continue;
+            }
+            lane.searched = self.search;
+            let Some(front) = lane.pending.front_mut() else { continue };
+            if front.is_ready() {
+                let late = u64::from(front.due > self.submitted);
+                best = better(best, (late << 63 | front.plan.key >> 1, front.position, index));
+            } else {
+                self.ahead.extend(front.waits.iter().map(lane_of));
+            }
+        }
+        best.map(|(_, _, index)| index)
+    }
+
+    /// Is anything queued?
+    pub(super) fn is_busy(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// An operation that may run now, whether or not something holds it back.
+    pub(super) fn any(&mut self) -> Option<usize> {
+        let mut best = None;
+        for index in &self.active {
+            let lane = &mut self.lanes[*index];
+            let Some(front) = lane.pending.front_mut() else { continue };
+            if !lane.running && front.is_ready() {
+                best = better(best, (front.plan.key, front.position, *index));
+            }
+        }
+        best.map(|(_, _, index)| index)
+    }
+
+    /// For the trace: the operation at the front of a lane runs before those that were queued
+    /// before it.
+    pub(super) fn overtake(&mut self, index: usize) {
+        let record = self.lanes[index].pending.front_mut().and_then(|front| front.record.take());
+        let (Some(record), Some(trace)) = (record, &mut self.trace) else { return };
+        for active in &self.active {
+            for pending in &mut self.lanes[*active].pending {
+                let earlier = pending.record.as_mut().filter(|other| other.number < record.number);
+                if let Some(other) = earlier {
+                    trace.overtake(other, &record);
+                }
+            }
+        }
+        if let Some(front) = self.lanes[index].pending.front_mut() {
+            front.record = Some(record);
+        }
+    }
+
+    /// The operation at the front of a lane is over.
+    pub(super) fn finish(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        lane.running = false;
+        self.finished += 1;
+        if let Some(done) = lane.pending.pop_front() {
+            lane.stream.complete(done.position);
+            if let (Some(trace), Some(record)) = (&mut self.trace, &done.record) {
+                let number = record.number;
+                let deviates = done.deviates && self.current != number;
+                trace.finish(record, self.submitted, deviates);
+            }
+        }
+        if lane.pending.is_empty() {
+            self.active.retain(|active| *active != index);
+        }
+    }
+}
+
+impl Pending {
+    /// The first step is done; the second lets others go first.
+    pub(super) fn put_off(&mut self, submitted: u64, rest: Action) {
+        self.action = rest;
+        self.due = submitted + self.plan.delay.max(1 + self.plan.key % 8);
+        self.plan.key = !self.plan.key;
+    }
+
+    /// Is everything reached that it waits for?
+    fn is_ready(&mut self) -> bool {
+        self.waits.retain(|point| !point.is_reached());
+        self.waits.is_empty()
+    }
+}
+
+/// The lower of two candidates: key, position, lane.
+fn better(
+    best: Option<(u64, u64, usize)>,
+    candidate: (u64, u64, usize),
+) -> Option<(u64, u64, usize)> {
+    Some(best.map_or(candidate, |best| best.min(candidate)))
+}

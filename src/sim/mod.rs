@@ -1,0 +1,449 @@
+//! The simulated machine: fills the same table of driver calls without a GPU.
+//!
+//! One machine is on at a time ([`power_on`], [`power_off`]). Handles are numbers that are looked
+//! up; device addresses are PROT_NONE to the host and looked up too, so whatever a host passes gives
+//! the CUresult that a GPU would give, never a crash. Work is queued on streams ([`queue`]) and run
+//! by a schedule ([`schedule`]).
+
+mod address_space;
+mod adversary;
+mod adversary_policy;
+mod capture;
+mod capture_calls;
+mod compiled;
+mod compiler;
+mod config;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod graph;
+mod graph_calls;
+mod graph_memory;
+mod handles;
+mod helper;
+mod ipc;
+mod journal;
+mod kernel;
+mod lanes;
+mod leaks;
+mod load;
+mod memory;
+mod module;
+mod parameters;
+mod physical;
+mod pointer;
+mod pool;
+mod ptx;
+mod queue;
+mod replay;
+mod schedule;
+mod segment;
+mod shared;
+mod shared_event;
+mod stream;
+mod table;
+#[cfg(test)]
+mod tests;
+mod thread_scheduler;
+mod thread_state;
+mod trace;
+mod transfer;
+mod unit;
+mod virtual_memory;
+mod worker;
+
+pub use compiler::{compile, for_each_include_folder, texts as compiler_texts};
+pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
+pub use kernel::{KernelFn, Launch, register_kernel};
+pub use table::{function, table};
+
+use crate::base::progress;
+use crate::base::reserve;
+use crate::driver::telemetry::Rates;
+use crate::driver::{Table, code};
+use crate::observe::turn;
+use address_space::{AddressSpace, PeerMasks};
+use adversary::Adversary;
+use capture::Captures;
+use context::Context;
+use device::Device;
+use event::Event;
+use graph::Graphs;
+use graph_memory::GraphMemory;
+use handles::Handles;
+use load::Load;
+use memory::HostMemory;
+use module::Modules;
+use physical::{Allocation, Physical};
+use pool::Pool;
+use queue::Stream;
+use replay::Exec;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+use worker::Worker;
+
+/// Writes a result through a pointer that the host gave; NULL is `INVALID_VALUE`.
+macro_rules! put {
+    ($pointer:expr, $value:expr) => {{
+        let (pointer, value) = ($pointer, $value);
+        if pointer.is_null() {
+            Err($crate::driver::code::INVALID_VALUE)
+        } else {
+            // SAFETY: the host promised a valid pointer for the result.
+            unsafe { pointer.write_unaligned(value) };
+            Ok(())
+        }
+    }};
+}
+pub(in crate::sim) use put;
+
+/// Reads what a pointer of the host leads to; NULL is `INVALID_VALUE`.
+macro_rules! peek {
+    ($pointer:expr) => {{
+        let pointer = $pointer;
+        if pointer.is_null() {
+            Err($crate::driver::code::INVALID_VALUE)
+        } else {
+            // SAFETY: the host promised a valid pointer to an argument.
+            Ok(unsafe { pointer.read_unaligned() })
+        }
+    }};
+}
+pub(in crate::sim) use peek;
+
+/// The machine that is on.
+static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
+
+/// A machine: devices, what was created on them, and the address space that they share.
+struct Machine {
+    config: Config,
+    /// Tells this machine from earlier ones.
+    generation: u64,
+    start: Instant,
+    initialised: AtomicBool,
+    devices: Vec<Device>,
+    space: RwLock<AddressSpace>,
+    handles: RwLock<Handles<Arc<Allocation>>>,
+    host: RwLock<HostMemory>,
+    streams: RwLock<Handles<Arc<Stream>>>,
+    events: RwLock<Handles<Arc<Event>>>,
+    modules: RwLock<Modules>,
+    captures: Captures,
+    graphs: RwLock<Graphs>,
+    graph_memory: GraphMemory,
+    /// Destroyed ones of which a launch is not over.
+    retired_execs: Mutex<Vec<Arc<Exec>>>,
+    pools: RwLock<Handles<Arc<Pool>>>,
+    /// Destroyed pools of which blocks are still used, or were used by work that is not over.
+    retired_pools: Mutex<Vec<Arc<Pool>>>,
+    /// Did a pool ever take memory?
+    pools_in_use: AtomicBool,
+    peers: PeerMasks,
+    workers: Mutex<Vec<Worker>>,
+    /// The queues of an adversarial schedule.
+    adversary: Adversary,
+}
+
+/// What the host has created and not destroyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveObjects {
+    /// Primary contexts that are retained, each as often as it is.
+    pub contexts: usize,
+    /// Streams, without the default ones.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Allocations by `cuMemAlloc`.
+    pub allocations: usize,
+    /// Allocations from pools, which do not go with a context.
+    pub pool_blocks: usize,
+    /// Physical memory handles.
+    pub handles: usize,
+    /// Mapped ranges of virtual memory.
+    pub mappings: usize,
+    /// Reserved address ranges.
+    pub reservations: usize,
+    /// Pools, without the default ones.
+    pub pools: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs, and what was made of them to be launched.
+    pub graphs: usize,
+    /// Pinned ranges of the host, allocated or registered.
+    pub host_allocations: usize,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Machine {
+    fn new(config: Config) -> Result<Machine, ConfigError> {
+        static GENERATION: AtomicU64 = AtomicU64::new(1);
+        let seed = match config.schedule {
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
+        };
+        let adversary = Adversary::new(seed, config.late.clone(), config.trace.as_deref())?;
+        let poison = adversary.poison();
+        let mut pools = Handles::new(6);
+        let mut devices = Vec::with_capacity(config.devices);
+        for index in 0..config.devices {
+            devices.push(Device {
+                physical: Arc::new(Physical::new(index, config.memory, poison).map_err(no_memory)?),
+                context: Context::new(index),
+                default_pool: Pool::insert(&mut pools, index, true),
+                kernels: Load::default(),
+                memory: Load::default(),
+            });
+        }
+        Ok(Machine {
+            adversary,
+            config,
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            start: Instant::now(),
+            initialised: AtomicBool::new(false),
+            devices,
+            space: RwLock::default(),
+            // Kinds of handles; 1 is the contexts'.
+            streams: RwLock::new(Handles::new(2)),
+            events: RwLock::new(Handles::new(3)),
+            handles: RwLock::new(Handles::new(4)),
+            modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            captures: Captures::default(),
+            graphs: RwLock::new(Graphs::new()),
+            graph_memory: GraphMemory::default(),
+            retired_execs: Mutex::default(),
+            pools: RwLock::new(pools),
+            host: RwLock::default(),
+            retired_pools: Mutex::default(),
+            pools_in_use: AtomicBool::new(false),
+            peers: PeerMasks::default(),
+            workers: Mutex::default(),
+        })
+    }
+
+    /// Waits until every stream of every device is idle.
+    fn drain(self: &Arc<Self>) {
+        let contexts = self.devices.iter().map(|device| &device.context);
+        schedule::drain(self, contexts);
+    }
+
+    /// Destroys what belongs to a context that nobody retains any more.
+    fn destroy_objects_of(&self, context: &Context) {
+        let device = context.device;
+        capture::forget_device(self, device);
+        replay::forget_device(self, device);
+        for stream in write(&self.streams).retire(|stream| stream.device != device) {
+            stream.destroy();
+        }
+        write(&self.events).retire(|event| event.device != device);
+        write(&self.modules).clear(|owner| owner == device);
+        write(&self.host).clear(|owner| owner == device);
+        let memory = write(&self.space).remove_allocations(device);
+        drop(memory);
+        self.peers[device].store(0, Ordering::Relaxed);
+        for mask in &self.peers {
+            mask.fetch_and(!(1 << device), Ordering::Relaxed);
+        }
+    }
+
+    fn live_objects(&self) -> LiveObjects {
+        let (mappings, reservations, allocations) = read(&self.space).counts();
+        let blocks = |pools: &mut dyn Iterator<Item = &Arc<Pool>>| -> usize {
+            pools.map(|pool| pool.blocks()).sum()
+        };
+        let pool_blocks =
+            blocks(&mut read(&self.pools).iter()) + blocks(&mut lock(&self.retired_pools).iter());
+        LiveObjects {
+            contexts: self.devices.iter().map(|device| device.context.retain_count()).sum(),
+            streams: read(&self.streams).len(),
+            events: read(&self.events).len(),
+            allocations,
+            pool_blocks,
+            handles: read(&self.handles).len(),
+            mappings,
+            reservations,
+            pools: read(&self.pools).len() - self.devices.len(),
+            modules: read(&self.modules).modules.len(),
+            graphs: read(&self.graphs).len(),
+            host_allocations: read(&self.host).len(),
+            workers: lock(&self.workers).iter().filter(|worker| !worker.is_over()).count(),
+        }
+    }
+}
+
+impl Machine {
+    /// Takes the time of a question.
+    fn take_time(&self) {
+        let Some(nanoseconds) = self.config.question else { return };
+        let began = progress::now();
+        while progress::now().wrapping_sub(began) < nanoseconds * progress::MOMENT / 1000 {}
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        write(&self.host).clear(|_| true);
+    }
+}
+
+fn no_memory(code: i32) -> ConfigError {
+    if code == libc::EFBIG { ConfigError::FileLimit } else { ConfigError::Host(code) }
+}
+
+/// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives
+/// the table of its calls.
+pub fn power_on(options: &str) -> Result<Table, ConfigError> {
+    let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
+    let config = Config::parse(options)?;
+    let mut machine = write(&MACHINE);
+    if machine.is_some() {
+        return Err(ConfigError::AlreadyOn);
+    }
+    let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
+    *machine = Some(Arc::new(Machine::new(config)?));
+    turn::keep(keeps_turns.then_some(&KEEPER));
+    Ok(table())
+}
+
+/// Finishes all queued work and frees everything; afterwards calls give `DEINITIALIZED` until
+/// [`power_on`]. Does nothing when the machine is off, or from inside a callback.
+pub fn power_off() {
+    if schedule::in_callback() {
+        return;
+    }
+    let _reserve = reserve::hold();
+    let Some(machine) = write(&MACHINE).take() else { return };
+    turn::keep(None);
+    machine.drain();
+    machine.report_leaks();
+    for device in &machine.devices {
+        device.context.streams().iter().for_each(|stream| stream.close());
+    }
+    machine.adversary.close();
+    let workers = std::mem::take(&mut *lock(&machine.workers));
+    workers.into_iter().for_each(Worker::join);
+}
+
+/// Does the machine that is on want streams to be asked by the clock?
+pub fn goes_by_time() -> bool {
+    read(&MACHINE).as_ref().is_some_and(|machine| machine.config.question.is_some())
+}
+
+/// What is alive; all zero when the machine is off.
+pub fn live_objects() -> LiveObjects {
+    match &*read(&MACHINE) {
+        Some(machine) => machine.live_objects(),
+        None => LiveObjects::default(),
+    }
+}
+
+/// How busy a device was in the last second; 0 when the machine is off.
+pub fn rates(device: i32) -> Rates {
+    let Some(machine) = machine() else { return Rates::default() };
+    let device = usize::try_from(device).ok().and_then(|device| machine.devices.get(device));
+    let Some(device) = device else { return Rates::default() };
+    let now = schedule::now(machine.start);
+    Rates { kernels: device.kernels.percent(now), memory: device.memory.percent(now) }
+}
+
+/// Serialises tests, since there is one machine; whatever the last test left is powered off.
+#[cfg(test)]
+pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = lock(&LOCK);
+    power_off();
+    guard
+}
+
+/// The machine that is on.
+#[inline]
+fn machine() -> Option<Arc<Machine>> {
+    read(&MACHINE).as_ref().map(Arc::clone)
+}
+
+/// What the library's calls meet while an adversarial machine is on.
+static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
+
+fn meet() {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::base::host_faults::theirs();
+    // Without memory nobody keeps turns.
+    let Some(_reserve) = reserve::hold() else { return };
+    // A callback is part of an operation.
+    if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
+        machine.adversary.call();
+    }
+}
+
+fn give_way() -> bool {
+    #[cfg(any(test, feature = "host_faults"))]
+    let _theirs = crate::base::host_faults::theirs();
+    let Some(_reserve) = reserve::hold() else { return false };
+    machine().is_some_and(|machine| machine.adversary.give_way())
+}
+
+/// The frame of every call that works before cuInit.
+#[inline]
+fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    let call = || {
+        if schedule::in_callback() {
+            return Err(code::NOT_PERMITTED);
+        }
+        // From here on nothing small can fail for want of host memory.
+        let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
+        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        if let ScheduleKind::Adversarial(_) = machine.config.schedule {
+            machine.adversary.call();
+        }
+        body(&machine)
+    };
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => code::UNKNOWN,
+    }
+}
+
+/// The frame of every other call: no panic leaves it, and the machine outlives it.
+#[inline]
+fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// The frame of a call that looks at an argument before it asks whether the driver is on.
+#[inline]
+fn entry_checked(
+    check: Result<(), i32>,
+    body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
+) -> c_int {
+    entry_before_init(|machine| {
+        check?;
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// `Err(code)` unless the condition holds.
+#[inline]
+fn require(condition: bool, code: i32) -> Result<(), i32> {
+    if condition { Ok(()) } else { Err(code) }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

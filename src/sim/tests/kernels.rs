@@ -1,0 +1,145 @@
+//! Modules and kernels.
+
+use super::*;
+use crate::sim::{Launch, register_kernel};
+use std::ffi::CStr;
+
+const IMAGE: &CStr = c"// A comment\n.version 7.8\n.target sm_52\n.visible .entry add_one(\n\
+    .param .u64 data, .param .u32 count)\n{ ret; }\n.entry unknown_here() { }\n.entry faulty()\n{ }";
+
+/// Adds one to `count` 32-bit integers.
+fn add_one(launch: &Launch) -> Result<(), i32> {
+    let bytes = launch.param_u32(1) as usize * 4;
+    launch.with_slice_mut(launch.param_u64(0), bytes, |chunk| {
+        for word in chunk.chunks_exact_mut(4) {
+            let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            word.copy_from_slice(&(value + 1).to_le_bytes());
+        }
+    })
+}
+
+fn faulty(launch: &Launch) -> Result<(), i32> {
+    assert_eq!(launch.threads(), 0, "a kernel that panics");
+    Ok(())
+}
+
+fn load(bench: &Bench) -> CUmodule {
+    register_kernel("add_one", &[8, 4], add_one);
+    register_kernel("add_one", &[8, 4], add_one);
+    register_kernel("faulty", &[], faulty);
+    register_kernel("elsewhere", &[], faulty);
+    let mut module = ptr::null_mut();
+    ok!(bench, cuModuleLoadData(&mut module, IMAGE.as_ptr().cast()));
+    module
+}
+
+fn function(bench: &Bench, module: CUmodule, name: &CStr) -> Result<CUfunction, i32> {
+    let mut function = ptr::null_mut();
+    match cu!(bench, cuModuleGetFunction(&mut function, module, name.as_ptr())) {
+        0 => Ok(function),
+        error => Err(error),
+    }
+}
+
+fn launch(
+    bench: &Bench,
+    function: CUfunction,
+    stream: CUstream,
+    (grid, block): ([u32; 3], [u32; 3]),
+    parameters: &mut [*mut c_void],
+) -> i32 {
+    let ([x, y, z], [a, b, c]) = (grid, block);
+    let list = parameters.as_mut_ptr();
+    cu!(bench, cuLaunchKernel(function, x, y, z, a, b, c, 0, stream, list, ptr::null_mut()))
+}
+
+const ONE: ([u32; 3], [u32; 3]) = ([1; 3], [32, 1, 1]);
+
+#[test]
+fn modules_know_the_registered_kernels_of_their_image() {
+    let bench = Bench::new("");
+    let module = load(&bench);
+    assert!(function(&bench, module, c"add_one").is_ok());
+    assert_eq!(function(&bench, module, c"add_one"), function(&bench, module, c"add_one"));
+    for name in [c"unknown_here", c"elsewhere", c"add"] {
+        assert_eq!(function(&bench, module, name), Err(code::NOT_FOUND));
+    }
+    assert_eq!(function(&bench, garbage(), c"add_one"), Err(code::INVALID_HANDLE));
+    let mut other = ptr::null_mut();
+    for image in [c"\x7fELF", c"", c"// .version", c"version 7.8", c"\xff.version"] {
+        let call = cu!(bench, cuModuleLoadData(&mut other, image.as_ptr().cast()));
+        assert_eq!(call, code::INVALID_IMAGE);
+    }
+    let add_one = function(&bench, module, c"add_one").unwrap();
+    let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+    let mut value = 0;
+    ok!(bench, cuFuncGetAttribute(&mut value, attribute, add_one));
+    assert_eq!(value, 1024);
+    for (threads, shared, blocks) in [(256, 0, 8), (1024, 0, 2), (33, 0, 32), (128, 49_152, 4)] {
+        ok!(
+            bench,
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut value, add_one, threads, shared)
+        );
+        assert_eq!(value, blocks);
+    }
+    ok!(bench, cuModuleUnload(module));
+    assert_eq!(cu!(bench, cuModuleUnload(module)), code::INVALID_HANDLE);
+    let call = cu!(bench, cuFuncGetAttribute(&mut value, attribute, add_one));
+    assert_eq!(call, code::INVALID_HANDLE);
+}
+
+#[test]
+fn kernels_run_in_stream_order_with_the_parameters_of_their_launch() {
+    for schedule in SCHEDULES {
+        let bench = Bench::new(&format!("devices=2,schedule={schedule}"));
+        let add_one = function(&bench, load(&bench), c"add_one").unwrap();
+        let stream = bench.stream();
+        let mut memory = bench.allocate(400);
+        let address = memory;
+        let mut count = 100u32;
+        ok!(bench, cuMemsetD32Async(address, 5, 100, stream));
+        let mut run = |shape| {
+            let mut parameters =
+                [ptr::from_mut(&mut memory).cast(), ptr::from_mut(&mut count).cast()];
+            launch(&bench, add_one, stream, shape, &mut parameters)
+        };
+        assert_eq!(run(ONE), 0);
+        assert_eq!(run(ONE), 0);
+        for shape in [
+            ([0, 1, 1], [1; 3]),
+            ([1; 3], [1025, 1, 1]),
+            ([1; 3], [32, 33, 1]),
+            ([1; 3], [1, 1, 65]),
+            ([1; 3], [1, 0, 1]),
+            ([1, 65_536, 1], [1; 3]),
+        ] {
+            assert_eq!(run(shape), code::INVALID_VALUE);
+        }
+        (memory, count) = (0, 0);
+        let mut found = [0; 400];
+        assert_eq!(bench.fetch(address, &mut found, stream), 0);
+        assert!(found.chunks_exact(4).all(|word| word == [7, 0, 0, 0]));
+        let nothing = &mut [ptr::null_mut(), ptr::null_mut()];
+        assert_eq!(launch(&bench, add_one, stream, ONE, nothing), code::INVALID_VALUE);
+        assert_eq!(launch(&bench, garbage(), stream, ONE, nothing), code::INVALID_HANDLE);
+        bench.use_device(1);
+        assert_eq!(launch(&bench, add_one, bench.stream(), ONE, nothing), code::INVALID_HANDLE);
+        assert_eq!((memory, count), (0, 0));
+    }
+}
+
+#[test]
+fn a_kernel_that_faults_fails_its_context() {
+    for (name, mut memory, expected) in
+        [(c"add_one", 0x1234u64, code::ILLEGAL_ADDRESS), (c"faulty", 0, code::LAUNCH_FAILED)]
+    {
+        let bench = Bench::new("schedule=threads");
+        let function = function(&bench, load(&bench), name).unwrap();
+        let mut count = 4u32;
+        let mut parameters = [ptr::from_mut(&mut memory).cast(), ptr::from_mut(&mut count).cast()];
+        let stream = bench.stream();
+        assert_eq!(launch(&bench, function, stream, ONE, &mut parameters), 0);
+        assert_eq!(cu!(bench, cuStreamSynchronize(stream)), expected);
+        assert_eq!(cu!(bench, cuCtxSynchronize()), expected);
+    }
+}

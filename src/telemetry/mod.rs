@@ -1,0 +1,3 @@
+//! What NVML knows of a device: processes, utilisation, clocks, temperature, power.
+
+pub mod monitor;
