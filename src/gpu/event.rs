@@ -335,7 +335,7 @@ impl Event {
     #[inline(always)]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         if sanitizer::is_on() {
-            return sync_points::asked(self.point(), || self.query_now(runtime));
+            return sync_points::queried(self.point(), || self.query_now(runtime));
         }
         self.query_now(runtime)
     }

@@ -17,7 +17,7 @@ impl Stream {
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         if sanitizer::is_on() {
             let point = sanitizer::point_of_stream(runtime, self);
-            return sync_points::asked(point, || self.query_now(runtime));
+            return sync_points::queried(point, || self.query_now(runtime));
         }
         self.query_now(runtime)
     }

@@ -1,8 +1,8 @@
 //! Blocks of memory that are given out: whose they are, who uses them besides, and where that was.
 
 use super::clock::{NO_MEMORY, push};
+use super::domain::StreamInfo;
 use super::ranges::{Entry, Ranges};
-use super::world::Who;
 use crate::base::error::Result;
 
 /// Blocks that may be gone and stay in the table besides as many as live.
@@ -11,9 +11,9 @@ const FEW: usize = 64;
 /// A block that somebody has, or had.
 pub(super) struct Block {
     /// The stream in whose order it is; none: pinned memory of the host.
-    pub(super) owner: Option<Who>,
+    pub(super) owner: Option<StreamInfo>,
     /// The world in which it was given out.
-    pub(super) world: u64,
+    pub(super) domain: u64,
     pub(super) frames: u32,
     /// It is not given back yet.
     is_live: bool,
@@ -55,7 +55,7 @@ impl Blocks {
     pub(super) fn add(
         &mut self,
         (start, end): (u64, u64),
-        (owner, world, frames): (Option<Who>, u64, u32),
+        (owner, domain, frames): (Option<StreamInfo>, u64, u32),
     ) -> Result<()> {
         let place = match self.ranges.take_over(start, end) {
             Some(place) => place,
@@ -64,7 +64,7 @@ impl Blocks {
         let block = &mut self.blocks[place as usize];
         self.live += usize::from(!block.is_live);
         block.users.clear();
-        (block.owner, block.world, block.frames, block.is_live) = (owner, world, frames, true);
+        (block.owner, block.domain, block.frames, block.is_live) = (owner, domain, frames, true);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Blocks {
                 let more = (self.blocks.len() + 1).saturating_sub(self.free.len());
                 self.free.try_reserve(more).map_err(|_| NO_MEMORY)?;
                 let (owner, users) = (None, Vec::new());
-                let block = Block { owner, world: 0, frames: 0, is_live: false, users };
+                let block = Block { owner, domain: 0, frames: 0, is_live: false, users };
                 push(&mut self.blocks, block)?;
                 (self.blocks.len() - 1) as u32
             }
@@ -136,7 +136,7 @@ impl Blocks {
     pub(super) fn used(&mut self, address: u64, key: u64) -> Result<()> {
         let Some(entry) = self.ranges.find(address) else { return Ok(()) };
         let block = &mut self.blocks[entry.value as usize];
-        let is_owner = block.owner.is_some_and(|who| who.key == key);
+        let is_owner = block.owner.is_some_and(|stream| stream.key == key);
         if !block.is_live || is_owner || block.users.contains(&key) {
             return Ok(());
         }

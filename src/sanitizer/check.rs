@@ -2,32 +2,32 @@
 //! remembered.
 
 use super::Mode;
-use super::clock::{NOBODY, push};
+use super::clock::{NO_SLOT, push};
+use super::domain::{Domain, StreamInfo};
 use super::ranges::{Entry, Inside, Place, Ranges};
-use super::shape::{Common, Form, Shape};
-use super::store::{Access, Cell, Memo, NO_CELL, NO_MEMO, Store, Told};
-use super::world::{Who, World};
+use super::shape::{ByteSet, Common, Shape};
+use super::store::{Access, AccessDetails, Cell, Memo, NO_CELL, NO_MEMO, Store};
 use crate::base::error::Result;
 use crate::base::thread::try_box;
 
 /// Runs up to which the bytes of a touch are remembered one by one; beyond, as a shape.
-pub(super) const MOST_RUNS: u64 = 256;
+pub(super) const MAX_RUNS: u64 = 256;
 /// The most shapes that count for the same bytes.
-const MOST_PARTIAL: usize = 64;
+const MAX_PARTIAL: usize = 64;
 /// The most pairs of one operation that are reported.
-const MOST_FOUND: usize = 64;
+const MAX_RACES: usize = 64;
 
 /// Two accesses that nothing orders.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct Race {
     /// The later one's, in the store.
     touched: u32,
-    pub(super) current: Told,
-    pub(super) previous: Told,
+    pub(super) current: AccessDetails,
+    pub(super) previous: AccessDetails,
     /// What else is known of the earlier one: EARLIER, UNCOVERED.
     pub(super) flags: u32,
     /// To whom the bytes were given since.
-    pub(super) given: Option<Who>,
+    pub(super) reallocated_to: Option<StreamInfo>,
     /// The first bytes of both.
     pub(super) start: u64,
     pub(super) end: u64,
@@ -50,14 +50,14 @@ impl Scratch {
 
 /// What an operation is compared with, and where that is remembered.
 pub(super) struct Check<'a> {
-    pub(super) world: &'a mut World,
+    pub(super) domain: &'a mut Domain,
     pub(super) store: &'a mut Store,
     pub(super) scratch: &'a mut Scratch,
-    pub(super) found: &'a mut Vec<Found>,
+    pub(super) races: &'a mut Vec<Race>,
     /// Touches about which nothing is known.
-    pub(super) unwatched: &'a mut u64,
+    pub(super) unchecked: &'a mut u64,
     /// Runs up to which the bytes of a touch are remembered one by one.
-    pub(super) most_runs: u64,
+    pub(super) max_runs: u64,
 }
 
 /// One touch on its way.
@@ -81,7 +81,7 @@ struct Pass {
 impl Pass {
     /// A run was there.
     #[inline]
-    fn was_at(&mut self, place: Place) {
+    fn set_last(&mut self, place: Place) {
         if place.0 == self.last.0 {
             self.step = place.1.wrapping_sub(self.last.1);
         }
@@ -90,11 +90,11 @@ impl Pass {
     }
 }
 
-const NOWHERE: Place = (usize::MAX, 0);
+const NO_PLACE: Place = (usize::MAX, 0);
 
 impl Check<'_> {
     /// A touch, by its access: the store's touch has its mode, and gets its range and shape.
-    pub(super) fn touch(&mut self, access: Access, mode: Mode, form: Form<'_>) -> Result<()> {
+    pub(super) fn touch(&mut self, access: Access, mode: Mode, form: ByteSet<'_>) -> Result<()> {
         let mut pass = Pass {
             access,
             is_write: mode != Mode::Read,
@@ -102,26 +102,26 @@ impl Check<'_> {
             fresh: NO_CELL,
             clean: NO_CELL,
             memo: NO_MEMO,
-            last: NOWHERE,
+            last: NO_PLACE,
             step: 1,
-            next: NOWHERE,
+            next: NO_PLACE,
         };
         match form {
-            Form::Nothing => (),
-            Form::Unknown => *self.unwatched += 1,
-            Form::Plain(start, end) => {
+            ByteSet::Nothing => (),
+            ByteSet::Unknown => *self.unchecked += 1,
+            ByteSet::Range(start, end) => {
                 self.store.place(access.touched, start, end, None);
                 self.run(&mut pass, start, end)?;
             }
-            Form::Rows(rows) if rows.rows <= self.most_runs => {
+            ByteSet::Rows(rows) if rows.rows <= self.max_runs => {
                 self.store.place(access.touched, rows.start, rows.end(), None);
                 for start in rows.starts() {
                     self.run(&mut pass, start, start + rows.bytes)?;
                 }
             }
-            Form::Rows(rows) => self.parts(&mut pass, rows.shape()?)?,
-            Form::Parts(shape) => self.parts(&mut pass, shape)?,
-            Form::Runs(runs) => {
+            ByteSet::Rows(rows) => self.parts(&mut pass, rows.shape()?)?,
+            ByteSet::Shaped(shape) => self.parts(&mut pass, shape)?,
+            ByteSet::Runs(runs) => {
                 let range = (runs.first(), runs.last());
                 if let (Some((start, _)), Some((_, end))) = range {
                     self.store.place(access.touched, *start, *end, None);
@@ -136,7 +136,7 @@ impl Check<'_> {
 
     fn parts(&mut self, pass: &mut Pass, shape: Shape) -> Result<()> {
         let (start, end) = shape.range();
-        if shape.runs() <= self.most_runs {
+        if shape.runs() <= self.max_runs {
             self.store.place(pass.access.touched, start, end, None);
             return shape.each(&mut |start, end| self.run(pass, start, end));
         }
@@ -152,24 +152,24 @@ impl Check<'_> {
         // A row like the one before it.
         let Memo { old, new } = pass.memo;
         let is_known = pass.clean == old && old != NO_CELL && !pass.is_partial;
-        if is_known && self.world.ranges.replace_at(pass.next, (start, end), old, new) {
+        if is_known && self.domain.ranges.replace_at(pass.next, (start, end), old, new) {
             self.store.replace_held(old, new);
-            pass.was_at(pass.next);
+            pass.set_last(pass.next);
             return Ok(());
         }
-        self.run_slowly(pass, start, end)
+        self.run_general(pass, start, end)
     }
 
     #[inline(never)]
-    fn run_slowly(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
-        if let Some((place, entry)) = self.only(pass, start, end) {
-            pass.was_at(place);
+    fn run_general(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
+        if let Some((place, entry)) = self.single_range(pass, start, end) {
+            pass.set_last(place);
             let old = entry.value;
-            let value = self.instead(pass, (old, true), (entry.start, entry.end))?;
+            let value = self.replacement(pass, (old, true), (entry.start, entry.end))?;
             if value != old {
                 self.store.share(value);
             }
-            self.world.ranges.put(place, Entry { start, end, value });
+            self.domain.ranges.put(place, Entry { start, end, value });
             if value != old {
                 self.store.release(old);
             }
@@ -179,7 +179,7 @@ impl Check<'_> {
         let mut new = std::mem::take(&mut self.scratch.new);
         old.clear();
         new.clear();
-        let outcome = self.world.ranges.overlapping(start, end, &mut old).and_then(|()| {
+        let outcome = self.domain.ranges.overlapping(start, end, &mut old).and_then(|()| {
             if pass.is_write && !pass.is_partial {
                 self.write(pass, &old, &mut new, (start, end))
             } else {
@@ -187,7 +187,7 @@ impl Check<'_> {
             }
         });
         let outcome = outcome
-            .and_then(|()| exchange(&mut self.world.ranges, self.store, (start, end), &old, &new));
+            .and_then(|()| exchange(&mut self.domain.ranges, self.store, (start, end), &old, &new));
         (self.scratch.old, self.scratch.new) = (old, new);
         outcome
     }
@@ -195,19 +195,19 @@ impl Check<'_> {
     /// The range to which only the cell happens: the same as another time, nearly always, or what a
     /// write covers.
     #[inline]
-    fn only(&self, pass: &Pass, start: u64, end: u64) -> Option<(Place, Entry)> {
-        let next = self.world.ranges.carry(pass.next);
-        if let Some(value) = self.world.ranges.at(next, start, end) {
+    fn single_range(&self, pass: &Pass, start: u64, end: u64) -> Option<(Place, Entry)> {
+        let next = self.domain.ranges.carry(pass.next);
+        if let Some(value) = self.domain.ranges.at(next, start, end) {
             return Some((next, Entry { start, end, value }));
         }
-        let Inside::One(place, entry) = self.world.ranges.inside(start, end) else { return None };
+        let Inside::One(place, entry) = self.domain.ranges.inside(start, end) else { return None };
         let is_same = (entry.start, entry.end) == (start, end);
         (is_same || pass.is_write && !pass.is_partial).then_some((place, entry))
     }
 
     /// The cell that comes instead of another; `is_whole`: for all of a range that has it.
     #[inline]
-    fn instead(
+    fn replacement(
         &mut self,
         pass: &mut Pass,
         (old, is_whole): (u32, bool),
@@ -221,7 +221,7 @@ impl Check<'_> {
                 pass.fresh = old;
                 return Ok(old);
             }
-            let new = self.written(pass)?;
+            let new = self.write_cell(pass)?;
             pass.memo.remember(self.store, old, new);
             return Ok(new);
         }
@@ -229,12 +229,12 @@ impl Check<'_> {
             return Ok(old);
         }
         self.compare(pass, old, piece)?;
-        self.with(pass, (old, is_whole))
+        self.with_access(pass, (old, is_whole))
     }
 
     /// The cell of all that is written.
     #[inline]
-    fn written(&mut self, pass: &mut Pass) -> Result<u32> {
+    fn write_cell(&mut self, pass: &mut Pass) -> Result<u32> {
         if pass.fresh == NO_CELL {
             pass.fresh = self.store.add_cell(Some(pass.access), &[], &[])?;
             self.store.share(pass.fresh);
@@ -253,7 +253,7 @@ impl Check<'_> {
         for entry in old {
             self.compare(pass, entry.value, (entry.start.max(start), entry.end.min(end)))?;
         }
-        let cell = self.written(pass)?;
+        let cell = self.write_cell(pass)?;
         append(self.store, new, (start, end), cell)
     }
 
@@ -273,7 +273,7 @@ impl Check<'_> {
             }
             place = piece.1;
             let is_whole = piece == (entry.start, entry.end);
-            let value = self.instead(pass, (entry.value, is_whole), piece)?;
+            let value = self.replacement(pass, (entry.value, is_whole), piece)?;
             append(self.store, new, piece, value)?;
         }
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
@@ -302,18 +302,18 @@ impl Check<'_> {
     }
 
     /// A cell with the access besides what counts of the old one.
-    fn with(&mut self, pass: &mut Pass, (old, is_whole): (u32, bool)) -> Result<u32> {
+    fn with_access(&mut self, pass: &mut Pass, (old, is_whole): (u32, bool)) -> Result<u32> {
         if pass.memo.old == old {
             return Ok(pass.memo.new);
         }
-        let (world, store) = (&*self.world, &*self.store);
+        let (domain, store) = (&*self.domain, &*self.store);
         let (access, cell) = (pass.access, store.cell(old));
         let last = if pass.is_partial { &cell.partial } else { &cell.reads };
         if last.iter().any(|known| known.touched == access.touched) {
             // The runs of one touch overlap.
             return Ok(old);
         }
-        let knows = |slot, time| world.knows(access.slot, slot, time);
+        let knows = |slot, time| domain.knows(access.slot, slot, time);
         let is_plain = !pass.is_partial && cell.partial.is_empty();
         if is_plain && is_whole && store.is_sole(old) {
             self.store.read_over(old, access, |known| known.is_before(knows))?;
@@ -332,9 +332,9 @@ impl Check<'_> {
         gather(reads, cell.reads.iter().filter(stays_read))?;
         gather(partial, cell.partial.iter().filter(stays_partial))?;
         if pass.is_partial {
-            if partial.len() >= MOST_PARTIAL {
+            if partial.len() >= MAX_PARTIAL {
                 partial.remove(0);
-                *self.unwatched += 1;
+                *self.unchecked += 1;
             }
             push(partial, access)?;
         } else {
@@ -352,7 +352,7 @@ impl Check<'_> {
             return Ok(());
         }
         let Cell { write, reads, partial, .. } = self.store.cell(cell);
-        let knows = |slot, time| self.world.knows(pass.access.slot, slot, time);
+        let knows = |slot, time| self.domain.knows(pass.access.slot, slot, time);
         let is_before = write.as_ref().is_none_or(|write| write.is_before(knows));
         if is_before && reads.is_empty() && partial.is_empty() {
             pass.clean = cell;
@@ -363,38 +363,38 @@ impl Check<'_> {
 
     #[inline(never)]
     fn compare_all(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
-        let (world, store) = (&*self.world, &*self.store);
+        let (domain, store) = (&*self.domain, &*self.store);
         let (access, known) = (pass.access, store.cell(cell));
-        let knows = |slot, time| world.knows(access.slot, slot, time);
+        let knows = |slot, time| domain.knows(access.slot, slot, time);
         let mut is_clean = true;
-        let mut tell = |previous: &Access, is_read: bool| -> Result<bool> {
+        let mut report = |previous: &Access, is_read: bool| -> Result<bool> {
             if previous.is_before(knows) || (is_read && !pass.is_write) {
                 return Ok(false);
             }
             is_clean = false;
-            if is_told(store, known, access, previous, is_read) {
+            if is_reported(store, known, access, previous, is_read) {
                 return Ok(false);
             }
             match common(store, access.touched, previous, piece) {
                 Ok(None) => Ok(false),
                 Ok(Some(bytes)) => {
-                    note(self.found, world, store, access.touched, previous, bytes).map(|()| true)
+                    note(self.races, domain, store, access.touched, previous, bytes).map(|()| true)
                 }
                 Err(()) => {
-                    *self.unwatched += 1;
+                    *self.unchecked += 1;
                     Ok(false)
                 }
             }
         };
         let mut is_by_read = false;
         for previous in &known.reads {
-            is_by_read |= tell(previous, true)?;
+            is_by_read |= report(previous, true)?;
         }
         for previous in &known.partial {
-            tell(previous, store.is_read(previous))?;
+            report(previous, store.is_read(previous))?;
         }
         if let Some(write) = known.write.as_ref().filter(|_| !is_by_read) {
-            tell(write, false)?;
+            report(write, false)?;
         }
         if is_clean {
             pass.clean = cell;
@@ -404,7 +404,7 @@ impl Check<'_> {
 }
 
 /// Was an access of the same stream to the same bytes, later than `previous`, told of with that?
-fn is_told(store: &Store, cell: &Cell, own: Access, previous: &Access, is_read: bool) -> bool {
+fn is_reported(store: &Store, cell: &Cell, own: Access, previous: &Access, is_read: bool) -> bool {
     let shape = store.touched(own.touched).shape.as_ref();
     let is_same = |known: &&Access| shape == store.touched(known.touched).shape.as_ref();
     let all = cell.write.iter().chain(&cell.reads).chain(cell.partial.iter().filter(is_same));
@@ -424,29 +424,35 @@ fn common(store: &Store, touched: u32, previous: &Access, piece: (u64, u64)) -> 
 }
 
 fn note(
-    found: &mut Vec<Found>,
-    world: &World,
+    races: &mut Vec<Race>,
+    domain: &Domain,
     store: &Store,
     touched: u32,
     access: &Access,
     (start, end): (u64, u64),
 ) -> Result<()> {
-    let (current, previous) = (store.touched(touched).told, store.touched(access.touched).told);
+    let (current, previous) =
+        (store.touched(touched).details, store.touched(access.touched).details);
     // The number of an operation, its mode and its range tell its touches apart.
-    let name = |told: &Told| (told.sequence, told.start, told.end, told.mode);
+    let name =
+        |details: &AccessDetails| (details.sequence, details.start, details.end, details.mode);
     let is_pair =
-        |found: &&mut Found| found.touched == touched && name(&found.previous) == name(&previous);
-    if let Some(known) = found.iter_mut().find(is_pair) {
+        |race: &&mut Race| race.touched == touched && name(&race.previous) == name(&previous);
+    if let Some(known) = races.iter_mut().find(is_pair) {
         if known.end == start {
             known.end = end;
         }
         return Ok(());
     }
-    if found.len() >= MOST_FOUND {
+    if races.len() >= MAX_RACES {
         return Ok(());
     }
-    let given = (access.given_slot != NOBODY).then(|| world.who(access.given_slot));
-    push(found, Found { touched, current, previous, flags: access.flags, given, start, end })
+    let reallocated_to =
+        (access.realloc_slot != NO_SLOT).then(|| domain.stream(access.realloc_slot));
+    push(
+        races,
+        Race { touched, current, previous, flags: access.flags, reallocated_to, start, end },
+    )
 }
 
 /// A range at the end of a list, which has its cell from then on, or the last one longer.

@@ -9,7 +9,7 @@ use crate::base::shared::Shared;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// No stream's number.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(super) const NO_SLOT: u32 = u32::MAX;
 
 pub(super) const NO_MEMORY: Error = Error::OutOfHostMemory("the stream sanitizer");
 
@@ -94,24 +94,24 @@ impl Clock {
 
     /// Knows all that is before a point as well; false: it did already.
     pub(super) fn join(&mut self, stamp: &Stamp) -> Result<bool> {
-        if stamp.slot != NOBODY && self.get(stamp.slot) >= stamp.time {
+        if stamp.slot != NO_SLOT && self.get(stamp.slot) >= stamp.time {
             return Ok(false);
         }
         let theirs = stamp.clock.times();
         let is_new = |(slot, time): (usize, &u64)| *time > self.get(slot as u32);
         let is_more = theirs.iter().enumerate().any(is_new);
-        if stamp.slot == NOBODY && !is_more {
+        if stamp.slot == NO_SLOT && !is_more {
             return Ok(false);
         }
         let mut len = theirs.len().max(self.times().len());
-        if stamp.slot != NOBODY {
+        if stamp.slot != NO_SLOT {
             len = len.max(stamp.slot as usize + 1);
         }
         let times = self.own(len)?;
         if is_more {
             times.iter_mut().zip(theirs).for_each(|(own, their)| *own = (*own).max(*their));
         }
-        if stamp.slot != NOBODY {
+        if stamp.slot != NO_SLOT {
             times[stamp.slot as usize] = stamp.time;
         }
         Ok(true)
@@ -119,7 +119,7 @@ impl Clock {
 
     /// As a point of nobody's own.
     pub(super) fn stamp(&self) -> Stamp {
-        Stamp { slot: NOBODY, time: 0, clock: self.share() }
+        Stamp { slot: NO_SLOT, time: 0, clock: self.share() }
     }
 
     /// As a point of a stream, at a time of its own.

@@ -2,11 +2,11 @@
 //! numbers, and the host's functions called with no lock held.
 
 use super::clock::Stamp;
+use super::domain::{Kind, StreamInfo};
 use super::recording::Recorded;
 use super::state::{Named, State};
 use super::switch::{self, with};
 use super::text::Label;
-use super::world::{Kind, Who};
 use super::{Touch, is_on};
 use crate::base::error::Result;
 use crate::base::shared::Shared;
@@ -35,10 +35,10 @@ impl Clone for Recording {
 }
 
 /// What a thread has to say for the calls that it is in.
-struct Own {
+struct ThreadState {
     depth: Cell<u32>,
     /// Did a call ask for frames before it took locks?
-    is_asked: Cell<bool>,
+    has_captured_frames: Cell<bool>,
     frames: Cell<u32>,
     /// The frames of its last call, and the life of the library that knows them.
     pinned: Cell<(u32, u64)>,
@@ -46,10 +46,10 @@ struct Own {
 }
 
 thread_local! {
-    static OWN: Own = const {
-        Own {
+    static THREAD_STATE: ThreadState = const {
+        ThreadState {
             depth: Cell::new(0),
-            is_asked: Cell::new(false),
+            has_captured_frames: Cell::new(false),
             frames: Cell::new(0),
             pinned: Cell::new((0, 0)),
             has_reports: Cell::new(false),
@@ -57,7 +57,7 @@ thread_local! {
     };
 }
 
-impl Own {
+impl ThreadState {
     fn enter(&self) -> Call {
         self.depth.set(self.depth.get() + 1);
         Call(())
@@ -69,7 +69,7 @@ impl Own {
         if depth > 0 {
             return;
         }
-        self.is_asked.set(false);
+        self.has_captured_frames.set(false);
         self.frames.set(0);
         if self.has_reports.replace(false) {
             switch::deliver();
@@ -77,8 +77,8 @@ impl Own {
     }
 
     /// Asks for the host's frames, once in a call.
-    fn ask(&self) {
-        if !self.is_asked.replace(true) {
+    fn capture_frames(&self) {
+        if !self.has_captured_frames.replace(true) {
             // What the host's function does itself gets none.
             self.frames.set(0);
             let pinned = switch::frames();
@@ -90,7 +90,7 @@ impl Own {
 
 /// This thread ends.
 pub(crate) fn leave() {
-    OWN.with(|own| switch::unpin(own.pinned.replace((0, 0))));
+    THREAD_STATE.with(|own| switch::unpin(own.pinned.replace((0, 0))));
 }
 
 /// A call that tells of several things: reports wait until the outermost ends.
@@ -100,9 +100,9 @@ impl Call {
     /// Asks for frames now, unless a call around it did.
     #[cold]
     pub(super) fn begin() -> Call {
-        OWN.with(|own| {
+        THREAD_STATE.with(|own| {
             let call = own.enter();
-            own.ask();
+            own.capture_frames();
             call
         })
     }
@@ -110,7 +110,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        OWN.with(Own::leave);
+        THREAD_STATE.with(ThreadState::leave);
     }
 }
 
@@ -119,54 +119,54 @@ fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool)
     let mut has_reports = false;
     let outcome = with(|state| {
         let outcome = change(state);
-        has_reports = state.has_news();
+        has_reports = state.has_output();
         outcome
     });
     (outcome, has_reports)
 }
 
 /// Changes the state; reports wait for the next call of those that end with handing them over.
-fn tell<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
+fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
     let (outcome, has_reports) = change(body);
     if has_reports {
-        OWN.with(|own| own.has_reports.set(true));
+        THREAD_STATE.with(|own| own.has_reports.set(true));
     }
     outcome
 }
 
 /// Changes the state by an operation of the host's, whose frames `body` gets, and hands reports over.
-fn tell_of_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
-    let is_asked = switch::has_frames();
-    let call = is_asked.then(Call::begin);
-    let frames = if is_asked { OWN.with(|own| own.frames.get()) } else { 0 };
+fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
+    let has_frames = switch::has_frames();
+    let call = has_frames.then(Call::begin);
+    let frames = if has_frames { THREAD_STATE.with(|own| own.frames.get()) } else { 0 };
     let ((), has_reports) = change(|state| body(state, frames));
     if has_reports {
-        let _call = OWN.with(Own::enter);
-        OWN.with(|own| own.has_reports.set(true));
+        let _call = THREAD_STATE.with(ThreadState::enter);
+        THREAD_STATE.with(|own| own.has_reports.set(true));
     }
     drop(call);
 }
 
 /// A stream as it is on this thread, and the capture that it is in; 0: none.
-fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, Who)> {
+fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
     let stream = stream.on_this_thread(runtime).unwrap_or(stream);
     match capture(runtime, stream) {
-        Ok(number) => Some((number, who(runtime, stream, number != 0))),
+        Ok(number) => Some((number, info_of(runtime, stream, number != 0))),
         Err(_) => {
             // Nobody knows where it belongs.
-            switch::lose();
+            switch::note_loss();
             None
         }
     }
 }
 
 /// The same of a stream that gets memory: the driver is asked of captures where the allocator asks.
-fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, Who)> {
+fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
     if runtime.captures.any() || route::is_routed() {
         return place(runtime, stream);
     }
     let stream = stream.on_this_thread(runtime).unwrap_or(stream);
-    Some((0, who(runtime, stream, false)))
+    Some((0, info_of(runtime, stream, false)))
 }
 
 fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
@@ -182,21 +182,21 @@ fn key(stream: &Stream) -> u64 {
     stream.serial
 }
 
-fn who(runtime: &Runtime, stream: &Stream, is_captured: bool) -> Who {
+fn info_of(runtime: &Runtime, stream: &Stream, is_captured: bool) -> StreamInfo {
     let kind = match () {
         () if stream.is_default() => Kind::Legacy,
         () if stream.is_per_thread() => Kind::Blocking,
-        () if !stream.is_external() => Kind::Free,
+        () if !stream.is_external() => Kind::NonBlocking,
         // While it is captured it makes no difference.
-        () if is_captured => Kind::Free,
+        () if is_captured => Kind::NonBlocking,
         () => kind_of_external(runtime, stream),
     };
-    Who { key: key(stream), id: stream.id(), device: stream.device(), kind }
+    StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind }
 }
 
 fn kind_of_external(runtime: &Runtime, stream: &Stream) -> Kind {
     match stream.order(runtime) {
-        Ok(Order::Free) => Kind::Free,
+        Ok(Order::Free) => Kind::NonBlocking,
         Ok(Order::Blocking) => Kind::Blocking,
         // More order than there is gives no false report.
         Err(_) => Kind::Blocking,
@@ -210,14 +210,16 @@ pub(super) fn operation(
     label: &'static str,
     touches: &[Touch<'_>],
 ) {
-    let Some((capture, who)) = place(runtime, stream) else { return };
-    let label = Label::Own(label);
-    tell_of_call(|state, frames| state.operation(capture, who, Named { label, frames }, touches));
+    let Some((capture, info)) = place(runtime, stream) else { return };
+    let label = Label::Library(label);
+    update_in_call(|state, frames| {
+        state.operation(capture, info, Named { label, frames }, touches)
+    });
 }
 
 #[cold]
 pub(super) fn rest_of_block(address: u64) -> u64 {
-    tell(|state| Ok(state.rest_of_block(address)))
+    update(|state| Ok(state.rest_of_block(address)))
 }
 
 #[cold]
@@ -227,10 +229,10 @@ pub(super) fn named_operation(
     name: &str,
     touches: &[Touch<'_>],
 ) {
-    let Some((capture, who)) = place(runtime, stream) else { return };
-    tell_of_call(|state, frames| {
+    let Some((capture, info)) = place(runtime, stream) else { return };
+    update_in_call(|state, frames| {
         let label = state.texts.label_of(name)?;
-        state.operation(capture, who, Named { label, frames }, touches)
+        state.operation(capture, info, Named { label, frames }, touches)
     });
 }
 
@@ -242,40 +244,40 @@ pub(super) fn collective(
 ) {
     let mut list = Vec::new();
     if list.try_reserve_exact(members.len()).is_err() {
-        return switch::lose();
+        return switch::note_loss();
     }
     for (stream, touches) in members {
-        let Some((capture, who)) = place(runtime, stream) else { return };
-        list.push((capture, who, *touches));
+        let Some((capture, info)) = place(runtime, stream) else { return };
+        list.push((capture, info, *touches));
     }
-    let label = Label::Own(label);
-    tell_of_call(|state, frames| state.collective(Named { label, frames }, &list));
+    let label = Label::Library(label);
+    update_in_call(|state, frames| state.collective(Named { label, frames }, &list));
 }
 
 #[cold]
 pub(super) fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, who)) = place(runtime, stream) {
-        tell(|state| state.event_recorded(capture, event, who));
+    if let Some((capture, info)) = place(runtime, stream) {
+        update(|state| state.event_recorded(capture, event, info));
     }
 }
 
 #[cold]
 pub(super) fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, who)) = place(runtime, stream) {
-        tell(|state| state.event_waited(capture, event, who));
+    if let Some((capture, info)) = place(runtime, stream) {
+        update(|state| state.event_waited(capture, event, info));
     }
 }
 
 #[cold]
 pub(super) fn event_outside(runtime: &Runtime, event: u64, stream: &Stream, records: bool) {
     if let Some((capture, _)) = place(runtime, stream) {
-        tell(|state| state.event_outside(capture, event, records));
+        update(|state| state.event_outside(capture, event, records));
     }
 }
 
 #[cold]
 pub(super) fn event_gone(event: u64) {
-    tell(|state| {
+    update(|state| {
         state.event_gone(event);
         Ok(())
     });
@@ -283,90 +285,90 @@ pub(super) fn event_gone(event: u64) {
 
 #[cold]
 pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
-    let (Some((capture, who)), Some((_, other))) = (place(runtime, stream), place(runtime, other))
+    let (Some((capture, info)), Some((_, other))) = (place(runtime, stream), place(runtime, other))
     else {
         return;
     };
-    tell(|state| state.stream_waits(capture, who, other));
+    update(|state| state.stream_waits(capture, info, other));
 }
 
 #[cold]
 pub(super) fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
-    if let Some((capture, who)) = place(runtime, stream) {
-        tell(|state| state.waits_for_everything(capture, who));
+    if let Some((capture, info)) = place(runtime, stream) {
+        update(|state| state.waits_for_everything(capture, info));
     }
 }
 
 #[cold]
 pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, who) = place(runtime, stream)?;
+    let (capture, info) = place(runtime, stream)?;
     if capture != 0 {
         return None;
     }
-    tell(|state| {
-        let stamp = state.point_of_stream(who)?;
-        Ok(stamp.map(|stamp| Point(stamp, state.life)))
+    update(|state| {
+        let stamp = state.point_of_stream(info)?;
+        Ok(stamp.map(|stamp| Point(stamp, state.generation)))
     })
 }
 
 #[cold]
 pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, who) = place(runtime, stream)?;
+    let (capture, info) = place(runtime, stream)?;
     if capture != 0 {
         return None;
     }
-    tell(|state| {
-        state.ready(0, &who)?;
-        let stamp = state.point_of_stream(who)?;
-        Ok(stamp.map(|stamp| Point(stamp, state.life)))
+    update(|state| {
+        state.ready(0, &info)?;
+        let stamp = state.point_of_stream(info)?;
+        Ok(stamp.map(|stamp| Point(stamp, state.generation)))
     })
 }
 
 #[cold]
 pub(super) fn point_of_event(event: u64) -> Option<Point> {
-    tell(|state| Ok(state.point_of_event(event).map(|stamp| Point(stamp, state.life))))
+    update(|state| Ok(state.point_of_event(event).map(|stamp| Point(stamp, state.generation))))
 }
 
 #[cold]
 pub(super) fn point_of_all(device: Option<i32>) -> Option<Point> {
-    tell(|state| {
+    update(|state| {
         let stamp = state.point_of_all(device)?;
-        Ok(Some(Point(stamp, state.life)))
+        Ok(Some(Point(stamp, state.generation)))
     })
 }
 
 #[cold]
-pub(super) fn reached(Point(stamp, life): &Point) {
+pub(super) fn reached(Point(stamp, generation): &Point) {
     if is_on() {
-        tell(|state| if *life == state.life { state.reached(stamp) } else { Ok(()) });
+        update(|state| if *generation == state.generation { state.reached(stamp) } else { Ok(()) });
     }
 }
 
 #[cold]
 pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
-    let Some((capture, who)) = place_of_memory(runtime, stream) else { return };
-    tell_of_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(who), frames));
+    let Some((capture, info)) = place_of_memory(runtime, stream) else { return };
+    update_in_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(info), frames));
 }
 
 pub(super) fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
-    let kind = if stream.is_default() { Kind::Legacy } else { Kind::Free };
-    let who = Who { key: key(stream), id: stream.id(), device: stream.device(), kind };
-    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), Some(who), frames));
+    let kind = if stream.is_default() { Kind::Legacy } else { Kind::NonBlocking };
+    let info = StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind };
+    update_in_call(|state, frames| state.allocated(0, (ptr, bytes), Some(info), frames));
 }
 
 #[cold]
 pub(super) fn pinned(ptr: u64, bytes: u64) {
-    tell_of_call(|state, frames| state.allocated(0, (ptr, bytes), None, frames));
+    update_in_call(|state, frames| state.allocated(0, (ptr, bytes), None, frames));
 }
 
 #[cold]
 pub(super) fn freed(ptr: u64) {
-    tell(|state| state.freed(ptr));
+    update(|state| state.freed(ptr));
 }
 
 #[cold]
 pub(super) fn used_on(ptr: u64, stream: &Stream) {
-    tell(|state| state.used_on(ptr, key(stream)));
+    update(|state| state.used_on(ptr, key(stream)));
 }
 
 #[cold]
@@ -376,9 +378,9 @@ pub(super) fn capture_number(runtime: &Runtime, stream: &Stream) -> Option<u64> 
 
 #[cold]
 pub(super) fn capture_ended(capture: u64) -> Option<Recording> {
-    tell(|state| {
+    update(|state| {
         let Some(recorded) = state.capture_ended(capture)? else { return Ok(None) };
-        Ok(Some(Recording(Shared::new(recorded, "a recording")?, state.life)))
+        Ok(Some(Recording(Shared::new(recorded, "a recording")?, state.generation)))
     })
 }
 
@@ -389,17 +391,17 @@ pub(super) fn graph_launched(
     executable: u64,
     recording: Option<&Recording>,
 ) {
-    let Some((capture, who)) = place(runtime, stream) else { return };
-    tell_of_call(|state, frames| {
-        let known = recording.filter(|recording| recording.1 == state.life);
+    let Some((capture, info)) = place(runtime, stream) else { return };
+    update_in_call(|state, frames| {
+        let known = recording.filter(|recording| recording.1 == state.generation);
         let recorded = known.map(|recording| &*recording.0);
-        state.launched(capture, who, executable, frames, recorded)
+        state.launched(capture, info, executable, frames, recorded)
     });
 }
 
 #[cold]
 pub(super) fn executable_gone(executable: u64) {
-    tell(|state| {
+    update(|state| {
         state.executable_gone(executable);
         Ok(())
     });

@@ -4,12 +4,13 @@
 //! What queues work tells of it here, after the driver has taken it, with no lock held under which
 //! the driver or the host may not be called. Off, each of these is a load and a branch.
 
+mod block_life;
 mod blocks;
 mod change;
 mod check;
 mod clock;
+mod domain;
 mod hooks;
-mod life;
 mod ranges;
 mod recording;
 mod report;
@@ -21,7 +22,6 @@ pub mod sync_points;
 #[cfg(test)]
 mod tests;
 mod text;
-mod world;
 
 use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use hooks::leave;
 pub use hooks::{Call, Point, Recording};
-pub use report::{Access, DEFAULT_MOST, Report};
+pub use report::{Access, DEFAULT_MAX_REPORTS, Report};
 pub use switch::{Listener, count, disable, enable, report, report_text};
 pub(crate) use switch::{begin, forget, in_child, is_wanted, stop};
 

@@ -3,10 +3,10 @@
 
 use super::Mode;
 use super::clock::{Table, insert, push};
-use super::shape::{Form, Shape};
+use super::domain::Domain;
+use super::shape::{ByteSet, Shape};
 use super::store::{Access, Store};
-use super::text::{Label, Line, Texts};
-use super::world::World;
+use super::text::{Label, TextBuffer, Texts};
 use crate::base::error::Result;
 
 /// One touch of one captured operation: what of it counts at the end.
@@ -18,10 +18,10 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    pub(super) fn form(&self) -> Result<Form<'_>> {
+    pub(super) fn form(&self) -> Result<ByteSet<'_>> {
         match &self.shape {
-            Some(shape) => Ok(Form::Parts(shape.try_clone()?)),
-            None => Ok(Form::Runs(&self.runs)),
+            Some(shape) => Ok(ByteSet::Shaped(shape.try_clone()?)),
+            None => Ok(ByteSet::Runs(&self.runs)),
         }
     }
 }
@@ -37,14 +37,14 @@ pub(super) struct Recorded {
 
 impl Recorded {
     /// Of a world that has ended.
-    pub(super) fn of(world: &mut World, store: &Store, texts: &mut Texts) -> Result<Recorded> {
+    pub(super) fn of(domain: &mut Domain, store: &Store, texts: &mut Texts) -> Result<Recorded> {
         let mut recorded = Recorded {
             operations: Vec::new(),
-            awaited: std::mem::take(&mut world.awaited),
-            recorded: std::mem::take(&mut world.recorded),
+            awaited: std::mem::take(&mut domain.awaited),
+            recorded: std::mem::take(&mut domain.recorded),
         };
         let mut places = Table::default();
-        for entry in world.ranges.iter() {
+        for entry in domain.ranges.iter() {
             let cell = store.cell(entry.value);
             // A write counts for all reads of the same bytes.
             if let Some(access) = cell.write.as_ref().or(cell.reads.first()) {
@@ -74,10 +74,10 @@ impl Recorded {
             return Ok(*place);
         }
         let touched = store.touched(access.touched);
-        let mut name = Line::default();
-        name.add(format_args!("tcuda_graph_replay: {}", texts.label(touched.told.label)))?;
+        let mut name = TextBuffer::default();
+        name.add(format_args!("tcuda_graph_replay: {}", texts.label(touched.details.label)))?;
         let label = Label::Host(texts.keep(&name.0)?);
-        let (mode, runs) = (touched.told.mode, Vec::new());
+        let (mode, runs) = (touched.details.mode, Vec::new());
         let shape = touched.shape.as_ref().map(|shape| shape.try_clone()).transpose()?;
         push(&mut self.operations, Operation { label, mode, runs, shape })?;
         insert(places, u64::from(access.touched), self.operations.len() - 1)?;

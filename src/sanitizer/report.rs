@@ -2,18 +2,18 @@
 
 use super::Mode;
 use super::blocks::Blocks;
-use super::check::Found;
+use super::check::Race;
 use super::clock::push;
-use super::store::{EARLIER, Told, UNCOVERED};
-use super::text::{Kept, Line, Texts, Words, add_stack};
-use super::world::Who;
+use super::domain::StreamInfo;
+use super::store::{AccessDetails, EARLIER, UNCOVERED};
+use super::text::{CText, TextBuffer, TextId, Texts, add_stack};
 use crate::base::error::Result;
 use crate::base::text::Count;
 use crate::memory::trace::frames::Stacks;
 use std::fmt;
 
 /// Reports that are kept unless the host says otherwise.
-pub const DEFAULT_MOST: usize = 1000;
+pub const DEFAULT_MAX_REPORTS: usize = 1000;
 
 /// One of two accesses; texts stay where they are until the library is shut down.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +23,9 @@ pub struct Access {
     /// From there to the last.
     pub bytes: u64,
     /// The operation.
-    pub label: Words,
+    pub label: CText,
     /// The host's frames, a line each.
-    pub frames: Words,
+    pub frames: CText,
     /// PyTorch's number of the stream.
     pub stream_id: i64,
     /// The number of the operation.
@@ -48,44 +48,38 @@ pub struct Report {
     /// The earlier one.
     pub previous: Access,
     /// Where the block was allocated; may be empty.
-    pub allocation: Words,
+    pub allocation: CText,
     /// What would order them.
-    pub missing: Words,
+    pub missing: CText,
 }
 
 /// A report with its texts.
 #[derive(Clone, Copy)]
-struct Whole {
+struct StoredReport {
     report: Report,
-    texts: [Kept; 6],
+    texts: [TextId; 6],
 }
 
 /// Those of a run.
 pub(super) struct Reports {
     pub(super) most: usize,
     pub(super) count: usize,
-    kept: Vec<Whole>,
+    kept: Vec<StoredReport>,
     /// Not handed over yet, with the thread that found them.
-    waiting: Vec<(usize, Whole)>,
+    waiting: Vec<(usize, StoredReport)>,
 }
 
 impl Reports {
     pub(super) const fn new() -> Reports {
-        Reports { most: DEFAULT_MOST, count: 0, kept: Vec::new(), waiting: Vec::new() }
+        Reports { most: DEFAULT_MAX_REPORTS, count: 0, kept: Vec::new(), waiting: Vec::new() }
     }
 
     /// Makes a report. Without host memory, or beyond those that are kept, it only counts: texts stay
     /// until shutdown, and a race in a loop must not fill the host's memory with them.
-    pub(super) fn add(
-        &mut self,
-        found: &Found,
-        blocks: &Blocks,
-        stacks: &Stacks,
-        texts: &mut Texts,
-    ) {
+    pub(super) fn add(&mut self, race: &Race, blocks: &Blocks, stacks: &Stacks, texts: &mut Texts) {
         self.count += 1;
         if self.kept.len() < self.most
-            && let Ok(whole) = describe(found, blocks, stacks, texts)
+            && let Ok(whole) = describe(race, blocks, stacks, texts)
             && push(&mut self.kept, whole).is_ok()
         {
             let _ = push(&mut self.waiting, (thread(), whole));
@@ -102,11 +96,11 @@ impl Reports {
     }
 
     /// The oldest that waits for this thread, and its text where that is wanted.
-    pub(super) fn take(&mut self, texts: &Texts, is_text: bool) -> Option<(Report, Line)> {
+    pub(super) fn take(&mut self, texts: &Texts, is_text: bool) -> Option<(Report, TextBuffer)> {
         let own = thread();
         let place = self.waiting.iter().position(|(thread, _)| *thread == own)?;
         let (_, whole) = self.waiting.remove(place);
-        let mut line = Line::default();
+        let mut line = TextBuffer::default();
         if is_text {
             let _ = line.add(format_args!("{}", Shown(&whole, texts)));
         }
@@ -118,9 +112,9 @@ impl Reports {
     }
 
     /// The text of a report.
-    pub(super) fn text(&self, index: usize, texts: &Texts) -> Option<Result<Line>> {
+    pub(super) fn text(&self, index: usize, texts: &Texts) -> Option<Result<TextBuffer>> {
         let whole = self.kept.get(index)?;
-        let mut line = Line::default();
+        let mut line = TextBuffer::default();
         let written = line.add(format_args!("{}", Shown(whole, texts)));
         Some(written.map(|()| line))
     }
@@ -137,11 +131,11 @@ fn thread() -> usize {
 }
 
 /// A stream in a sentence.
-struct Stream(Who);
+struct StreamName(StreamInfo);
 
-impl fmt::Display for Stream {
+impl fmt::Display for StreamName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Who { id, device, .. } = self.0;
+        let StreamInfo { id, device, .. } = self.0;
         match id {
             0 => f.write_str("the default stream")?,
             _ => write!(f, "stream {id}")?,
@@ -150,13 +144,18 @@ impl fmt::Display for Stream {
     }
 }
 
-fn describe(found: &Found, blocks: &Blocks, stacks: &Stacks, texts: &mut Texts) -> Result<Whole> {
-    let block = blocks.find(found.start);
-    let mut place = Line::default();
+fn describe(
+    race: &Race,
+    blocks: &Blocks,
+    stacks: &Stacks,
+    texts: &mut Texts,
+) -> Result<StoredReport> {
+    let block = blocks.find(race.start);
+    let mut place = TextBuffer::default();
     if let Some(((start, end), block)) = block {
         place.add(format_args!("{} at {start:#x}", Count((end - start) as usize, "byte")))?;
         match block.owner {
-            Some(who) => place.add(format_args!(", in the order of {}", Stream(who)))?,
+            Some(stream) => place.add(format_args!(", in the order of {}", StreamName(stream)))?,
             None => place.add(format_args!(" of pinned memory"))?,
         }
         if block.frames != 0 {
@@ -164,45 +163,45 @@ fn describe(found: &Found, blocks: &Blocks, stacks: &Stacks, texts: &mut Texts) 
             add_stack(&mut place, stacks, block.frames)?;
         }
     }
-    let missing = missing(found, block.and_then(|(_, block)| block.owner), texts)?;
-    let (current, of_current) = access(&found.current, stacks, texts)?;
-    let (previous, of_previous) = access(&found.previous, stacks, texts)?;
+    let missing = missing(race, block.and_then(|(_, block)| block.owner), texts)?;
+    let (current, of_current) = access(&race.current, stacks, texts)?;
+    let (previous, of_previous) = access(&race.previous, stacks, texts)?;
     let (allocation, missing) = (texts.keep(&place.0)?, texts.keep(&missing.0)?);
     let report = Report {
-        start: found.start,
-        bytes: found.end - found.start,
+        start: race.start,
+        bytes: race.end - race.start,
         current,
         previous,
         allocation: texts.address(allocation),
         missing: texts.address(missing),
     };
     let ([label, frames], [before, frames_before]) = (of_current, of_previous);
-    Ok(Whole { report, texts: [label, frames, before, frames_before, allocation, missing] })
+    Ok(StoredReport { report, texts: [label, frames, before, frames_before, allocation, missing] })
 }
 
 /// The sentence that says what would order the two.
-fn missing(found: &Found, owner: Option<Who>, texts: &Texts) -> Result<Line> {
-    let mut line = Line::default();
-    let (current, previous) = (&found.current, &found.previous);
-    let (own, other) = (Stream(current.who), Stream(previous.who));
+fn missing(race: &Race, owner: Option<StreamInfo>, texts: &Texts) -> Result<TextBuffer> {
+    let mut line = TextBuffer::default();
+    let (current, previous) = (&race.current, &race.previous);
+    let (own, other) = (StreamName(current.stream), StreamName(previous.stream));
     let (label, before) = (texts.label(current.label), texts.label(previous.label));
-    if found.flags & UNCOVERED != 0 {
+    if race.flags & UNCOVERED != 0 {
         line.add(format_args!(
             "tcuda_record_stream({:#x}, {other}) was missing before the memory was freed, which \
              {before} (operation {}) still used there",
-            found.start, previous.sequence
+            race.start, previous.sequence
         ))?;
         return Ok(line);
     }
-    let given = found.given.or(owner).filter(|who| *who != current.who);
-    if found.flags & EARLIER != 0
-        && let Some(who) = given
+    let reallocated_to = race.reallocated_to.or(owner).filter(|stream| *stream != current.stream);
+    if race.flags & EARLIER != 0
+        && let Some(stream) = reallocated_to
     {
         line.add(format_args!(
             "{own} must wait for {0} after the allocation of this memory, which {before} \
              (operation {1}) used before it was freed: tcuda_event_record on {0} after the \
              allocation, and tcuda_event_wait on {own} before {label}",
-            Stream(who),
+            StreamName(stream),
             previous.sequence
         ))?;
         return Ok(line);
@@ -215,32 +214,36 @@ fn missing(found: &Found, owner: Option<Who>, texts: &Texts) -> Result<Line> {
     Ok(line)
 }
 
-fn access(told: &Told, stacks: &Stacks, texts: &mut Texts) -> Result<(Access, [Kept; 2])> {
-    let mut label = Line::default();
-    label.add(format_args!("{}", texts.label(told.label)))?;
+fn access(
+    details: &AccessDetails,
+    stacks: &Stacks,
+    texts: &mut Texts,
+) -> Result<(Access, [TextId; 2])> {
+    let mut label = TextBuffer::default();
+    label.add(format_args!("{}", texts.label(details.label)))?;
     let label = texts.keep(&label.0)?;
-    let mut frames = Line::default();
-    add_stack(&mut frames, stacks, told.frames)?;
+    let mut frames = TextBuffer::default();
+    add_stack(&mut frames, stacks, details.frames)?;
     let frames = texts.keep(&frames.0)?;
     let access = Access {
-        start: told.start,
-        bytes: told.end - told.start,
+        start: details.start,
+        bytes: details.end - details.start,
         label: texts.address(label),
         frames: texts.address(frames),
-        stream_id: told.who.id,
-        sequence: told.sequence,
-        device: told.who.device,
-        mode: told.mode,
+        stream_id: details.stream.id,
+        sequence: details.sequence,
+        device: details.stream.device,
+        mode: details.mode,
     };
     Ok((access, [label, frames]))
 }
 
 /// A report as PyTorch has it: both accesses with their stacks, and where the memory comes from.
-struct Shown<'a>(&'a Whole, &'a Texts);
+struct Shown<'a>(&'a StoredReport, &'a Texts);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(Whole { report, texts: kept }, texts) = self;
+        let Shown(StoredReport { report, texts: kept }, texts) = self;
         let [label, frames, before, frames_before, allocation, missing] =
             kept.map(|text| texts.text(text));
         writeln!(f, "============================")?;

@@ -33,23 +33,23 @@ pub(super) struct Rows {
 }
 
 /// The bytes of a touch.
-pub(super) enum Form<'a> {
+pub(super) enum ByteSet<'a> {
     /// None, or none that anybody watches.
     Nothing,
     /// So many that nobody can tell them.
     Unknown,
     /// All from a byte up to another.
-    Plain(u64, u64),
+    Range(u64, u64),
     /// Rows.
     Rows(Rows),
     /// In parts.
-    Parts(Shape),
+    Shaped(Shape),
     /// In these, in order.
     Runs(&'a [(u64, u64)]),
 }
 
 /// Steps after which a question is given up, which takes shapes that have nothing in common.
-const MOST_STEPS: u32 = 1 << 20;
+const MAX_STEPS: u32 = 1 << 20;
 /// Addresses end here, so that there is room for sums, also of bits.
 const END: u64 = 1 << 58;
 
@@ -61,8 +61,8 @@ fn overlap(first: (u64, u64), second: (u64, u64)) -> Option<(u64, u64)> {
     (start < end).then_some((start, end))
 }
 
-impl Form<'_> {
-    pub(super) fn of(touch: &Touch<'_>) -> Result<Form<'static>> {
+impl ByteSet<'_> {
+    pub(super) fn of(touch: &Touch<'_>) -> Result<ByteSet<'static>> {
         match touch.bytes {
             Bytes::Rows { ptr, bytes, rows, pitch } => Ok(of_rows(ptr, bytes, rows, pitch)),
             Bytes::Tensor(tensor) => of_tensor(tensor),
@@ -70,30 +70,30 @@ impl Form<'_> {
     }
 }
 
-fn plain(start: u64, bytes: u64) -> Form<'static> {
+fn plain(start: u64, bytes: u64) -> ByteSet<'static> {
     match start.checked_add(bytes) {
-        _ if start == 0 || bytes == 0 => Form::Nothing,
-        Some(end) if end < END => Form::Plain(start, end),
-        _ => Form::Unknown,
+        _ if start == 0 || bytes == 0 => ByteSet::Nothing,
+        Some(end) if end < END => ByteSet::Range(start, end),
+        _ => ByteSet::Unknown,
     }
 }
 
-fn of_rows(start: u64, bytes: u64, rows: u64, pitch: u64) -> Form<'static> {
+fn of_rows(start: u64, bytes: u64, rows: u64, pitch: u64) -> ByteSet<'static> {
     if rows == 1 {
         return plain(start, bytes);
     }
     if start == 0 || bytes == 0 || rows == 0 {
-        return Form::Nothing;
+        return ByteSet::Nothing;
     }
     let extent = (rows - 1).checked_mul(pitch).and_then(|reach| reach.checked_add(bytes));
-    let Some(extent) = extent else { return Form::Unknown };
+    let Some(extent) = extent else { return ByteSet::Unknown };
     if pitch <= bytes {
         return plain(start, extent);
     }
     if start.checked_add(extent).is_none_or(|end| end >= END) {
-        return Form::Unknown;
+        return ByteSet::Unknown;
     }
-    Form::Rows(Rows { start, bytes, rows, pitch })
+    ByteSet::Rows(Rows { start, bytes, rows, pitch })
 }
 
 impl Rows {
@@ -115,13 +115,13 @@ impl Rows {
     }
 }
 
-fn of_tensor(tensor: &Tensor) -> Result<Form<'static>> {
+fn of_tensor(tensor: &Tensor) -> Result<ByteSet<'static>> {
     if tensor.place == Place::Cpu || tensor.numel == 0 || tensor.address == 0 {
-        return Ok(Form::Nothing);
+        return Ok(ByteSet::Nothing);
     }
-    let Ok((first, end)) = tensor.range() else { return Ok(Form::Unknown) };
+    let Ok((first, end)) = tensor.range() else { return Ok(ByteSet::Unknown) };
     if end >= END {
-        return Ok(Form::Unknown);
+        return Ok(ByteSet::Unknown);
     }
     if tensor.is_compact() {
         return Ok(plain(first, end - first));
@@ -150,7 +150,7 @@ fn of_tensor(tensor: &Tensor) -> Result<Form<'static>> {
     }
     if !run.is_multiple_of(8) || dims.iter().any(|dim| !dim.stride.is_multiple_of(8)) {
         // Elements that are parts of bytes, at places that are none.
-        return Ok(Form::Unknown);
+        return Ok(ByteSet::Unknown);
     }
     let run = run / 8;
     let mut inner = run;
@@ -160,7 +160,7 @@ fn of_tensor(tensor: &Tensor) -> Result<Form<'static>> {
         inner += (dim.count - 1) * dim.stride;
     }
     dims.reverse();
-    Ok(Form::Parts(Shape { base: first, run, dims }))
+    Ok(ByteSet::Shaped(Shape { base: first, run, dims }))
 }
 
 impl Shape {
@@ -194,7 +194,7 @@ impl Shape {
     /// The bytes in a range that both have.
     pub(super) fn shared(&self, other: &Shape, start: u64, end: u64) -> Common {
         let Some(both) = overlap(self.range(), other.range()) else { return Ok(None) };
-        let mut steps = MOST_STEPS;
+        let mut steps = MAX_STEPS;
         let own = (self.base, &self.dims[..], self.run);
         let theirs = (other.base, &other.dims[..], other.run);
         let found = shared(own, theirs, &mut steps)?;
@@ -202,7 +202,7 @@ impl Shape {
             return Ok(found);
         }
         // Somewhere, and perhaps not here.
-        let mut steps = MOST_STEPS;
+        let mut steps = MAX_STEPS;
         shared_within(own, other, (start, end), &mut steps)
     }
 }

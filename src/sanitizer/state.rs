@@ -1,16 +1,16 @@
 //! All that the sanitizer knows, and what changes it. Nothing here knows of the driver or of C.
 
+use super::block_life::ReuseOrder;
 use super::blocks::Blocks;
 use super::change::transform_all;
-use super::check::{Check, Found, MOST_RUNS, Scratch};
+use super::check::{Check, MAX_RUNS, Race, Scratch};
 use super::clock::{Stamp, Table, insert, push};
-use super::life::Promise;
+use super::domain::{Domain, Host, StreamInfo};
 use super::recording::Recorded;
 use super::report::Reports;
-use super::shape::Form;
-use super::store::{Access, LAUNCHED, Store, Told};
+use super::shape::ByteSet;
+use super::store::{Access, AccessDetails, LAUNCHED, Store};
 use super::text::{Label, Texts};
-use super::world::{Host, Who, World};
 use super::{Mode, Touch};
 use crate::base::error::Result;
 use crate::memory::trace::frames::Named as HostFrame;
@@ -29,7 +29,7 @@ pub(super) struct Named {
 /// When and where an operation is.
 #[derive(Clone, Copy)]
 struct At {
-    world: usize,
+    domain: usize,
     slot: u32,
     time: u64,
     flags: u32,
@@ -38,10 +38,10 @@ struct At {
 /// A world by its place, in parts of the state that can be borrowed beside others.
 #[inline]
 pub(super) fn of<'a>(
-    captures: &'a mut [World],
-    main: &'a mut World,
+    captures: &'a mut [Domain],
+    main: &'a mut Domain,
     index: usize,
-) -> &'a mut World {
+) -> &'a mut Domain {
     captures.get_mut(index).unwrap_or(main)
 }
 
@@ -55,30 +55,30 @@ pub(super) struct State {
     pub(super) now: u64,
     sequence: u64,
     pub(super) host: Host,
-    pub(super) main: World,
-    pub(super) captures: Vec<World>,
+    pub(super) main: Domain,
+    pub(super) captures: Vec<Domain>,
     pub(super) store: Store,
     pub(super) blocks: Blocks,
     /// The end of the last launch of each executable.
     launches: Table<Stamp>,
     pub(super) scratch: Scratch,
-    pub(super) promise: Promise,
-    found: Vec<Found>,
+    pub(super) reuse_order: ReuseOrder,
+    races: Vec<Race>,
     pub(super) stacks: StackTable,
     pub(super) texts: Texts,
     pub(super) reports: Reports,
     /// Touches of which the bytes, or conflicts, are not known.
-    pub(super) unwatched: u64,
+    pub(super) unchecked: u64,
     /// How often all was forgotten for want of host memory.
     pub(super) lost: u64,
     /// Was the host told of these?
-    pub(super) is_told: bool,
+    pub(super) is_loss_logged: bool,
     /// Another one after each shutdown.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     /// Cells from which on what is over is forgotten.
     prune_at: usize,
     /// Runs up to which the bytes of a touch are remembered one by one.
-    pub(super) most_runs: u64,
+    pub(super) max_runs: u64,
 }
 
 impl State {
@@ -88,23 +88,23 @@ impl State {
             now: 0,
             sequence: 0,
             host: Host::new(),
-            main: World::new(0),
+            main: Domain::new(0),
             captures: Vec::new(),
             store: Store::new(),
             blocks: Blocks::new(),
             launches: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             scratch: Scratch::new(),
-            promise: Promise::new(),
-            found: Vec::new(),
+            reuse_order: ReuseOrder::new(),
+            races: Vec::new(),
             stacks: StackTable::new(),
             texts: Texts::new(),
             reports: Reports::new(),
-            unwatched: 0,
+            unchecked: 0,
             lost: 0,
-            is_told: false,
-            life: 0,
+            is_loss_logged: false,
+            generation: 0,
             prune_at: FEW,
-            most_runs: MOST_RUNS,
+            max_runs: MAX_RUNS,
         }
     }
 
@@ -117,14 +117,14 @@ impl State {
     /// Do all counts agree with what is there?
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let worlds = self.captures.iter().chain([&self.main]);
+        let domains = self.captures.iter().chain([&self.main]);
         self.blocks.check();
-        self.store.check(worlds.flat_map(|world| world.ranges.iter()).map(|entry| entry.value));
+        self.store.check(domains.flat_map(|domain| domain.ranges.iter()).map(|entry| entry.value));
     }
 
     /// Is there something for the host, on this thread?
-    pub(super) fn has_news(&self) -> bool {
-        self.reports.is_waiting() || !self.is_told && self.lost + self.unwatched > 0
+    pub(super) fn has_output(&self) -> bool {
+        self.reports.is_waiting() || !self.is_loss_logged && self.lost + self.unchecked > 0
     }
 
     /// Forgets all accesses, blocks, events and captures. Clocks stay: what they lack from here on
@@ -136,8 +136,8 @@ impl State {
         self.blocks = Blocks::new();
         self.launches = Table::default();
         self.scratch = Scratch::new();
-        self.promise = Promise::new();
-        self.found = Vec::new();
+        self.reuse_order = ReuseOrder::new();
+        self.races = Vec::new();
         self.prune_at = FEW;
         self.forget_unnamed();
     }
@@ -164,34 +164,34 @@ impl State {
 
     /// The world of a capture, made now if there is none; 0: the device's.
     #[inline]
-    fn world(&mut self, capture: u64) -> Result<usize> {
-        if capture == 0 { Ok(MAIN) } else { self.world_of_capture(capture) }
+    fn domain(&mut self, capture: u64) -> Result<usize> {
+        if capture == 0 { Ok(MAIN) } else { self.domain_of_capture(capture) }
     }
 
-    fn world_of_capture(&mut self, capture: u64) -> Result<usize> {
-        let known = self.captures.iter().position(|world| world.number == capture);
+    fn domain_of_capture(&mut self, capture: u64) -> Result<usize> {
+        let known = self.captures.iter().position(|domain| domain.number == capture);
         if let Some(index) = known {
             return Ok(index);
         }
-        push(&mut self.captures, World::new(capture))?;
+        push(&mut self.captures, Domain::new(capture))?;
         Ok(self.captures.len() - 1)
     }
 
     /// A stream's world, and its number there.
     #[inline]
-    pub(super) fn find(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
-        let index = self.world(capture)?;
-        let world = of(&mut self.captures, &mut self.main, index);
-        let slot = world.slot(who)?;
-        world.hear(slot, &self.host, &mut self.now)?;
+    pub(super) fn find(&mut self, capture: u64, stream: &StreamInfo) -> Result<(usize, u32)> {
+        let index = self.domain(capture)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let slot = domain.slot(stream)?;
+        domain.join_host(slot, &self.host, &mut self.now)?;
         Ok((index, slot))
     }
 
     /// The same of a stream that is about to do something.
-    pub(super) fn ready(&mut self, capture: u64, who: &Who) -> Result<(usize, u32)> {
-        let (index, slot) = self.find(capture, who)?;
-        let world = of(&mut self.captures, &mut self.main, index);
-        world.prepare(slot, &mut self.now)?;
+    pub(super) fn ready(&mut self, capture: u64, stream: &StreamInfo) -> Result<(usize, u32)> {
+        let (index, slot) = self.find(capture, stream)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        domain.prepare(slot, &mut self.now)?;
         Ok((index, slot))
     }
 
@@ -199,44 +199,44 @@ impl State {
     pub(super) fn operation(
         &mut self,
         capture: u64,
-        who: Who,
+        stream: StreamInfo,
         named: Named,
         touches: &[Touch<'_>],
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
+        let (index, slot) = self.ready(capture, &stream)?;
         self.sequence += 1;
-        let world = of(&mut self.captures, &mut self.main, index);
-        let time = world.advance(slot, &mut self.now);
-        self.touch(At { world: index, slot, time, flags: 0 }, named, touches)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let time = domain.advance(slot, &mut self.now);
+        self.touch(At { domain: index, slot, time, flags: 0 }, named, touches)?;
         self.prune()
     }
 
     fn touch(&mut self, at: At, named: Named, touches: &[Touch<'_>]) -> Result<()> {
         for touch in touches {
-            self.touch_one(at, named, touch.mode, Form::of(touch)?)?;
+            self.touch_one(at, named, touch.mode, ByteSet::of(touch)?)?;
         }
         Ok(())
     }
 
-    fn touch_one(&mut self, at: At, named: Named, mode: Mode, form: Form<'_>) -> Result<()> {
-        let world = of(&mut self.captures, &mut self.main, at.world);
-        let (who, sequence) = (world.who(at.slot), self.sequence);
+    fn touch_one(&mut self, at: At, named: Named, mode: Mode, form: ByteSet<'_>) -> Result<()> {
+        let domain = of(&mut self.captures, &mut self.main, at.domain);
+        let (stream, sequence) = (domain.stream(at.slot), self.sequence);
         let Named { label, frames } = named;
-        let told = Told { sequence, label, frames, who, mode, start: 0, end: 0 };
-        let place = self.store.add_touched(told)?;
+        let details = AccessDetails { sequence, label, frames, stream, mode, start: 0, end: 0 };
+        let place = self.store.add_touched(details)?;
         let access = Access::new(at.slot, at.time, place, at.flags);
-        let (store, scratch, found) = (&mut self.store, &mut self.scratch, &mut self.found);
-        let (unwatched, most_runs) = (&mut self.unwatched, self.most_runs);
-        Check { world, store, scratch, found, unwatched, most_runs }.touch(access, mode, form)?;
+        let (store, scratch, races) = (&mut self.store, &mut self.scratch, &mut self.races);
+        let (unchecked, max_runs) = (&mut self.unchecked, self.max_runs);
+        Check { domain, store, scratch, races, unchecked, max_runs }.touch(access, mode, form)?;
         self.store.settle(place);
-        if self.found.is_empty() { Ok(()) } else { self.tell() }
+        if self.races.is_empty() { Ok(()) } else { self.add_reports() }
     }
 
     /// Makes reports of what was found.
     #[cold]
-    fn tell(&mut self) -> Result<()> {
-        for found in self.found.drain(..) {
-            self.reports.add(&found, &self.blocks, self.stacks.stacks(), &mut self.texts);
+    fn add_reports(&mut self) -> Result<()> {
+        for race in self.races.drain(..) {
+            self.reports.add(&race, &self.blocks, self.stacks.stacks(), &mut self.texts);
         }
         Ok(())
     }
@@ -245,14 +245,14 @@ impl State {
     pub(super) fn collective(
         &mut self,
         named: Named,
-        members: &[(u64, Who, &[Touch<'_>])],
+        members: &[(u64, StreamInfo, &[Touch<'_>])],
     ) -> Result<()> {
         self.sequence += 1;
         let mut times = Vec::new();
-        for (capture, who, _) in members {
-            let (world, slot) = self.ready(*capture, who)?;
-            let time = of(&mut self.captures, &mut self.main, world).advance(slot, &mut self.now);
-            push(&mut times, At { world, slot, time, flags: 0 })?;
+        for (capture, stream, _) in members {
+            let (domain, slot) = self.ready(*capture, stream)?;
+            let time = of(&mut self.captures, &mut self.main, domain).advance(slot, &mut self.now);
+            push(&mut times, At { domain, slot, time, flags: 0 })?;
         }
         // From here on each knows all of these times.
         self.meet(members)?;
@@ -263,42 +263,52 @@ impl State {
     }
 
     /// Each of several streams comes after all of them.
-    fn meet(&mut self, members: &[(u64, Who, &[Touch<'_>])]) -> Result<()> {
+    fn meet(&mut self, members: &[(u64, StreamInfo, &[Touch<'_>])]) -> Result<()> {
         // Through the first one of each world, there and back.
         for place in (1..members.len()).chain((0..members.len()).rev()) {
-            let (capture, who, _) = members[place];
+            let (capture, stream, _) = members[place];
             let Some(first) = members.iter().position(|member| member.0 == capture) else {
                 continue;
             };
-            let index = self.world(capture)?;
-            let world = of(&mut self.captures, &mut self.main, index);
-            let (slot, first) = (world.slot(&who)?, world.slot(&members[first].1)?);
-            world.follow(first, slot, &mut self.now)?;
-            world.follow(slot, first, &mut self.now)?;
+            let index = self.domain(capture)?;
+            let domain = of(&mut self.captures, &mut self.main, index);
+            let (slot, first) = (domain.slot(&stream)?, domain.slot(&members[first].1)?);
+            domain.follow(first, slot, &mut self.now)?;
+            domain.follow(slot, first, &mut self.now)?;
         }
         Ok(())
     }
 
-    pub(super) fn event_recorded(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
+    pub(super) fn event_recorded(
+        &mut self,
+        capture: u64,
+        event: u64,
+        stream: StreamInfo,
+    ) -> Result<()> {
+        let (index, slot) = self.ready(capture, &stream)?;
         if capture != 0 {
             self.main.events.remove(&event);
         }
-        let world = of(&mut self.captures, &mut self.main, index);
-        let stamp = world.stamp(slot);
-        insert(&mut world.events, event, stamp)
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let stamp = domain.stamp(slot);
+        insert(&mut domain.events, event, stamp)
     }
 
-    pub(super) fn event_waited(&mut self, capture: u64, event: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
-        let world = of(&mut self.captures, &mut self.main, index);
-        let Some(stamp) = world.events.get(&event).map(Stamp::share) else { return Ok(()) };
-        world.join(slot, &stamp, &mut self.now)
+    pub(super) fn event_waited(
+        &mut self,
+        capture: u64,
+        event: u64,
+        stream: StreamInfo,
+    ) -> Result<()> {
+        let (index, slot) = self.ready(capture, &stream)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let Some(stamp) = domain.events.get(&event).map(Stamp::share) else { return Ok(()) };
+        domain.join(slot, &stamp, &mut self.now)
     }
 
     pub(super) fn event_gone(&mut self, event: u64) {
         self.main.events.remove(&event);
-        self.captures.iter_mut().for_each(|world| drop(world.events.remove(&event)));
+        self.captures.iter_mut().for_each(|domain| drop(domain.events.remove(&event)));
     }
 
     /// At each launch of what is captured, an event outside is recorded, or waited for.
@@ -306,28 +316,33 @@ impl State {
         if capture == 0 {
             return Ok(());
         }
-        let index = self.world(capture)?;
-        let world = of(&mut self.captures, &mut self.main, index);
-        let list = if records { &mut world.recorded } else { &mut world.awaited };
+        let index = self.domain(capture)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let list = if records { &mut domain.recorded } else { &mut domain.awaited };
         if list.contains(&event) { Ok(()) } else { push(list, event) }
     }
 
-    pub(super) fn stream_waits(&mut self, capture: u64, who: Who, other: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
+    pub(super) fn stream_waits(
+        &mut self,
+        capture: u64,
+        stream: StreamInfo,
+        other: StreamInfo,
+    ) -> Result<()> {
+        let (index, slot) = self.ready(capture, &stream)?;
         let (_, other) = self.ready(capture, &other)?;
         of(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
     }
 
-    pub(super) fn waits_for_everything(&mut self, capture: u64, who: Who) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
-        let world = of(&mut self.captures, &mut self.main, index);
-        let all = world.point_of_all(None)?;
-        world.join(slot, &all, &mut self.now)
+    pub(super) fn waits_for_everything(&mut self, capture: u64, stream: StreamInfo) -> Result<()> {
+        let (index, slot) = self.ready(capture, &stream)?;
+        let domain = of(&mut self.captures, &mut self.main, index);
+        let all = domain.point_of_all(None)?;
+        domain.join(slot, &all, &mut self.now)
     }
 
     /// What a wait for a stream waits for.
-    pub(super) fn point_of_stream(&mut self, who: Who) -> Result<Option<Stamp>> {
-        self.main.known(who.key).map(|slot| self.main.point(slot)).transpose()
+    pub(super) fn point_of_stream(&mut self, stream: StreamInfo) -> Result<Option<Stamp>> {
+        self.main.known(stream.key).map(|slot| self.main.point(slot)).transpose()
     }
 
     pub(super) fn point_of_event(&self, event: u64) -> Option<Stamp> {
@@ -344,11 +359,11 @@ impl State {
 
     /// A capture has ended; what it did, if anything is known.
     pub(super) fn capture_ended(&mut self, capture: u64) -> Result<Option<Recorded>> {
-        let known = self.captures.iter().position(|world| world.number == capture);
+        let known = self.captures.iter().position(|domain| domain.number == capture);
         let Some(index) = known else { return Ok(None) };
-        let mut world = self.captures.swap_remove(index);
-        let recorded = Recorded::of(&mut world, &self.store, &mut self.texts);
-        world.ranges.iter().for_each(|entry| self.store.release(entry.value));
+        let mut domain = self.captures.swap_remove(index);
+        let recorded = Recorded::of(&mut domain, &self.store, &mut self.texts);
+        domain.ranges.iter().for_each(|entry| self.store.release(entry.value));
         recorded.map(Some)
     }
 
@@ -356,37 +371,37 @@ impl State {
     pub(super) fn launched(
         &mut self,
         capture: u64,
-        who: Who,
+        stream: StreamInfo,
         executable: u64,
         frames: u32,
         recorded: Option<&Recorded>,
     ) -> Result<()> {
-        let (index, slot) = self.ready(capture, &who)?;
+        let (index, slot) = self.ready(capture, &stream)?;
         self.sequence += 1;
-        let world = of(&mut self.captures, &mut self.main, index);
+        let domain = of(&mut self.captures, &mut self.main, index);
         let before = self.launches.get(&executable).filter(|_| capture == 0).map(Stamp::share);
         let awaited = recorded.map_or(&[][..], |recorded| &recorded.awaited);
-        let events = awaited.iter().filter_map(|event| world.events.get(event).map(Stamp::share));
+        let events = awaited.iter().filter_map(|event| domain.events.get(event).map(Stamp::share));
         let mut stamps = Vec::new();
         for stamp in before.into_iter().chain(events) {
             push(&mut stamps, stamp)?;
         }
         for stamp in &stamps {
-            world.join(slot, stamp, &mut self.now)?;
+            domain.join(slot, stamp, &mut self.now)?;
         }
-        let time = world.advance(slot, &mut self.now);
-        let at = At { world: index, slot, time, flags: LAUNCHED };
+        let time = domain.advance(slot, &mut self.now);
+        let at = At { domain: index, slot, time, flags: LAUNCHED };
         for operation in recorded.map_or(&[][..], |recorded| &recorded.operations) {
             let named = Named { label: operation.label, frames };
             self.touch_one(at, named, operation.mode, operation.form()?)?;
         }
-        let world = of(&mut self.captures, &mut self.main, index);
+        let domain = of(&mut self.captures, &mut self.main, index);
         if capture == 0 {
-            insert(&mut self.launches, executable, world.stamp(slot))?;
+            insert(&mut self.launches, executable, domain.stamp(slot))?;
         }
         for event in recorded.map_or(&[][..], |recorded| &recorded.recorded) {
-            let stamp = world.stamp(slot);
-            insert(&mut world.events, *event, stamp)?;
+            let stamp = domain.stamp(slot);
+            insert(&mut domain.events, *event, stamp)?;
         }
         self.prune()
     }

@@ -2,19 +2,19 @@
 //! that count for some bytes. Many ranges have the same cell.
 
 use super::Mode;
-use super::clock::{NO_MEMORY, NOBODY, push};
+use super::clock::{NO_MEMORY, NO_SLOT, push};
+use super::domain::StreamInfo;
 use super::shape::Shape;
 use super::text::Label;
-use super::world::Who;
 use crate::base::error::Result;
 
 /// What a report says of an access.
 #[derive(Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct AccessDetails {
     pub(super) sequence: u64,
     pub(super) label: Label,
     pub(super) frames: u32,
-    pub(super) who: Who,
+    pub(super) stream: StreamInfo,
     pub(super) mode: Mode,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -23,8 +23,8 @@ pub(super) struct Told {
 /// A touch of an operation.
 pub(super) struct Touched {
     /// Accesses that name it, and the operation while it is looked at.
-    owners: u32,
-    pub(super) told: Told,
+    refs: u32,
+    pub(super) details: AccessDetails,
     /// Not all bytes from `start` to `end`, but these.
     pub(super) shape: Option<Box<Shape>>,
 }
@@ -47,21 +47,21 @@ pub(super) struct Access {
     pub(super) touched: u32,
     pub(super) time: u64,
     /// Who comes after this comes after it as well: its bytes were given out there. NOBODY: none.
-    pub(super) given_slot: u32,
+    pub(super) realloc_slot: u32,
     pub(super) flags: u32,
-    pub(super) given_time: u64,
+    pub(super) realloc_time: u64,
 }
 
 impl Access {
     pub(super) fn new(slot: u32, time: u64, touched: u32, flags: u32) -> Access {
-        Access { slot, touched, time, given_slot: NOBODY, flags, given_time: 0 }
+        Access { slot, touched, time, realloc_slot: NO_SLOT, flags, realloc_time: 0 }
     }
 
     /// Is it before what `knows` a time of a stream?
     #[inline]
     pub(super) fn is_before(&self, knows: impl Fn(u32, u64) -> bool) -> bool {
         knows(self.slot, self.time)
-            || self.given_slot != NOBODY && knows(self.given_slot, self.given_time)
+            || self.realloc_slot != NO_SLOT && knows(self.realloc_slot, self.realloc_time)
     }
 }
 
@@ -69,7 +69,7 @@ impl Access {
 #[derive(Default)]
 pub(super) struct Cell {
     /// Ranges that have it.
-    owners: u32,
+    refs: u32,
     /// The last one to all of these bytes.
     pub(super) write: Option<Access>,
     /// All since, but for those before another one.
@@ -121,10 +121,10 @@ impl Slab<Touched> {
     #[inline]
     fn settle(&mut self, place: u32) {
         let touched = &mut self.items[place as usize];
-        touched.owners -= 1;
-        if touched.owners == 0 {
+        touched.refs -= 1;
+        if touched.refs == 0 {
             touched.shape = None;
-            touched.told.frames = 0;
+            touched.details.frames = 0;
             self.free.push(place);
         }
     }
@@ -143,7 +143,7 @@ impl Store {
 
     /// The frames of all touches; 0 of places that are free.
     pub(super) fn frames(&self) -> impl Iterator<Item = u32> {
-        self.touched.items.iter().map(|touched| touched.told.frames)
+        self.touched.items.iter().map(|touched| touched.details.frames)
     }
 
     /// How many cells there are.
@@ -158,14 +158,14 @@ impl Store {
         ranges.for_each(|cell| cells[cell as usize] += 1);
         let mut touched = vec![0; self.touched.items.len()];
         for (place, cell) in self.cells.items.iter().enumerate() {
-            assert_eq!(cell.owners, cells[place], "cell {place}");
-            assert_eq!(cell.owners == 0, cell.all().next().is_none(), "cell {place}");
+            assert_eq!(cell.refs, cells[place], "cell {place}");
+            assert_eq!(cell.refs == 0, cell.all().next().is_none(), "cell {place}");
             cell.all().for_each(|access| touched[access.touched as usize] += 1);
         }
-        for (place, owners) in touched.iter().enumerate() {
-            assert_eq!(self.touched.items[place].owners, *owners, "touch {place}");
+        for (place, refs) in touched.iter().enumerate() {
+            assert_eq!(self.touched.items[place].refs, *refs, "touch {place}");
         }
-        let live = touched.iter().filter(|owners| **owners > 0).count();
+        let live = touched.iter().filter(|refs| **refs > 0).count();
         assert_eq!(
             (self.touched.live(), self.cells()),
             (live, cells.iter().filter(|c| **c > 0).count())
@@ -173,8 +173,8 @@ impl Store {
     }
 
     /// A touch, the caller's until it settles it.
-    pub(super) fn add_touched(&mut self, told: Told) -> Result<u32> {
-        let touched = Touched { owners: 1, told, shape: None };
+    pub(super) fn add_touched(&mut self, details: AccessDetails) -> Result<u32> {
+        let touched = Touched { refs: 1, details, shape: None };
         match self.touched.free.pop() {
             Some(place) => {
                 self.touched.items[place as usize] = touched;
@@ -191,12 +191,12 @@ impl Store {
     /// Which bytes a touch has.
     pub(super) fn place(&mut self, place: u32, start: u64, end: u64, shape: Option<Box<Shape>>) {
         let touched = &mut self.touched.items[place as usize];
-        (touched.told.start, touched.told.end, touched.shape) = (start, end, shape);
+        (touched.details.start, touched.details.end, touched.shape) = (start, end, shape);
     }
 
     /// Does an access only read?
     pub(super) fn is_read(&self, access: &Access) -> bool {
-        self.touched(access.touched).told.mode == Mode::Read
+        self.touched(access.touched).details.mode == Mode::Read
     }
 
     /// The caller needs it no more.
@@ -223,25 +223,25 @@ impl Store {
         // On a failure the place is lost, and everything is forgotten.
         cell.reads.try_reserve(reads.len()).map_err(|_| NO_MEMORY)?;
         cell.partial.try_reserve(partial.len()).map_err(|_| NO_MEMORY)?;
-        (cell.owners, cell.write) = (0, write);
+        (cell.refs, cell.write) = (0, write);
         cell.reads.extend_from_slice(reads);
         cell.partial.extend_from_slice(partial);
         for access in write.iter().chain(reads).chain(partial) {
-            self.touched.items[access.touched as usize].owners += 1;
+            self.touched.items[access.touched as usize].refs += 1;
         }
         Ok(place)
     }
 
     /// One range more has a cell.
     pub(super) fn share(&mut self, place: u32) {
-        self.cells.items[place as usize].owners += 1;
+        self.cells.items[place as usize].refs += 1;
     }
 
     /// One range less: the last one's takes the cell along.
     pub(super) fn release(&mut self, place: u32) {
         let cell = &mut self.cells.items[place as usize];
-        cell.owners -= 1;
-        if cell.owners == 0 {
+        cell.refs -= 1;
+        if cell.refs == 0 {
             self.end(place);
         }
     }
@@ -249,8 +249,8 @@ impl Store {
     /// A range of one cell has another one; somebody holds both besides.
     #[inline]
     pub(super) fn replace_held(&mut self, old: u32, new: u32) {
-        self.cells.items[new as usize].owners += 1;
-        self.cells.items[old as usize].owners -= 1;
+        self.cells.items[new as usize].refs += 1;
+        self.cells.items[old as usize].refs -= 1;
     }
 
     /// Keeps a cell, if it is one, for as long as it may be wanted.
@@ -286,7 +286,7 @@ impl Store {
     /// Has one range a cell, and nobody else? Then it may change.
     #[inline]
     pub(super) fn is_sole(&self, place: u32) -> bool {
-        self.cells.items[place as usize].owners == 1
+        self.cells.items[place as usize].refs == 1
     }
 
     /// Changes a cell that only one range has: to one write.
@@ -294,7 +294,7 @@ impl Store {
     pub(super) fn write_over(&mut self, place: u32, access: Access) {
         self.clear(place);
         self.cells.items[place as usize].write = Some(access);
-        self.touched.items[access.touched as usize].owners += 1;
+        self.touched.items[access.touched as usize].refs += 1;
     }
 
     /// The same: one read more, which stands for some of those before it.
@@ -305,7 +305,7 @@ impl Store {
         is_done: impl Fn(&Access) -> bool,
     ) -> Result<()> {
         let Store { touched, cells } = self;
-        touched.items[access.touched as usize].owners += 1;
+        touched.items[access.touched as usize].refs += 1;
         let reads = &mut cells.items[place as usize].reads;
         reads.retain(|known| {
             let stays = !is_done(known);

@@ -1,9 +1,9 @@
 //! Turning the sanitizer on and off, and what it hands to the host.
 
 use super::IS_ON;
-use super::report::{DEFAULT_MOST, Report};
+use super::report::{DEFAULT_MAX_REPORTS, Report};
 use super::state::State;
-use super::text::Line;
+use super::text::TextBuffer;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Held, Mutex};
@@ -59,12 +59,12 @@ pub(crate) fn is_wanted() -> Result<bool> {
 }
 
 /// Has the host itself turned it on or off since the library was last shut down?
-static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
+static IS_SET_BY_HOST: AtomicBool = AtomicBool::new(false);
 
 /// At initialisation, if the environment asks for it and the host has not chosen by itself.
 pub(crate) fn begin(is_wanted: bool) {
-    if is_wanted && !IS_CHOSEN.load(Ordering::Relaxed) {
-        start(DEFAULT_MOST);
+    if is_wanted && !IS_SET_BY_HOST.load(Ordering::Relaxed) {
+        start(DEFAULT_MAX_REPORTS);
     }
 }
 
@@ -78,9 +78,9 @@ pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
             Reclaimable::into_value(boxed)
         }
     };
-    IS_CHOSEN.store(true, Ordering::Relaxed);
+    IS_SET_BY_HOST.store(true, Ordering::Relaxed);
     retire(LISTENER.swap(new, Ordering::AcqRel));
-    start(if most == 0 { DEFAULT_MOST } else { most });
+    start(if most == 0 { DEFAULT_MAX_REPORTS } else { most });
     thread::collect();
     Ok(())
 }
@@ -89,7 +89,7 @@ fn start(most: usize) {
     let mut state = STATE.lock();
     state.start_anew();
     state.reports.start_anew(most);
-    (state.lost, state.unwatched, state.is_told) = (0, 0, false);
+    (state.lost, state.unchecked, state.is_loss_logged) = (0, 0, false);
     if !state.is_on {
         state.is_on = true;
         flags::begin(Watcher::Sanitizer);
@@ -99,7 +99,7 @@ fn start(most: usize) {
 
 /// Stops watching; reports are dropped.
 pub fn disable() {
-    IS_CHOSEN.store(true, Ordering::Relaxed);
+    IS_SET_BY_HOST.store(true, Ordering::Relaxed);
     stop();
     thread::collect();
 }
@@ -113,19 +113,19 @@ pub(crate) fn stop() {
         flags::end(Watcher::Sanitizer);
     }
     state.start_anew();
-    state.reports.start_anew(DEFAULT_MOST);
+    state.reports.start_anew(DEFAULT_MAX_REPORTS);
     drop(state);
     retire(LISTENER.swap(std::ptr::null_mut(), Ordering::AcqRel));
 }
 
 /// Forgets everything, at the end of a shutdown: no stream is known any more.
 pub(crate) fn forget() {
-    IS_CHOSEN.store(false, Ordering::Relaxed);
+    IS_SET_BY_HOST.store(false, Ordering::Relaxed);
     let mut state = STATE.lock();
-    let life = state.life + 1;
+    let generation = state.generation + 1;
     let is_on = state.is_on;
     let old = std::mem::replace(&mut *state, State::new());
-    (state.life, state.is_on) = (life, is_on);
+    (state.generation, state.is_on) = (generation, is_on);
     drop(state);
     drop(old);
 }
@@ -152,7 +152,7 @@ pub(super) fn with<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> 
 }
 
 /// Something was not noted.
-pub(super) fn lose() {
+pub(super) fn note_loss() {
     forget_all(STATE.lock());
 }
 
@@ -175,16 +175,16 @@ pub(super) fn frames() -> (u32, u64) {
     let _waiting = waiting::in_host_function();
     source.capture(&mut |named| {
         let mut state = STATE.lock();
-        pinned = (state.keep_frames(named), state.life);
+        pinned = (state.keep_frames(named), state.generation);
     });
     pinned
 }
 
 /// The thread is done with frames that it asked for.
-pub(super) fn unpin((frames, life): (u32, u64)) {
+pub(super) fn unpin((frames, generation): (u32, u64)) {
     if frames != 0 {
         let mut state = STATE.lock();
-        if state.life == life {
+        if state.generation == generation {
             state.stacks.unpin(frames);
         }
     }
@@ -199,12 +199,12 @@ pub(super) fn deliver() {
             state.reports.take(&state.texts, takes.is_none())
         };
         match (taken, takes) {
-            (None, _) => return tell_once(),
+            (None, _) => return log_loss_once(),
             (Some((report, _)), Some(takes)) => {
                 let _waiting = waiting::in_host_function();
                 takes.take(&report);
             }
-            (Some((_, Line(text))), None) => {
+            (Some((_, TextBuffer(text))), None) => {
                 for line in text.lines() {
                     log::warn_as_asked(format_args!("{line}"));
                 }
@@ -214,12 +214,12 @@ pub(super) fn deliver() {
 }
 
 /// Says once that something passed unseen.
-fn tell_once() {
+fn log_loss_once() {
     let mut state = STATE.lock();
-    let (lost, unwatched) = (state.lost, state.unwatched);
-    let is_told = std::mem::replace(&mut state.is_told, lost + unwatched > 0);
+    let (lost, unchecked) = (state.lost, state.unchecked);
+    let is_loss_logged = std::mem::replace(&mut state.is_loss_logged, lost + unchecked > 0);
     drop(state);
-    if is_told || lost + unwatched == 0 {
+    if is_loss_logged || lost + unchecked == 0 {
         return;
     }
     let what = match lost > 0 {
@@ -252,7 +252,7 @@ pub fn report(index: usize) -> Result<Report> {
 pub fn report_text(index: usize) -> Result<String> {
     let state = STATE.lock();
     match state.reports.text(index, &state.texts) {
-        Some(text) => text.map(|Line(text)| text),
+        Some(text) => text.map(|TextBuffer(text)| text),
         None => Err(no_report(index)),
     }
 }

@@ -14,8 +14,8 @@ pub fn waited(point: Option<Point>, wait: impl FnOnce() -> Result<()>) -> Result
 
 /// The same if `ask` says that it is.
 #[cold]
-pub fn asked(point: Option<Point>, ask: impl FnOnce() -> Result<bool>) -> Result<bool> {
-    let is_over = ask()?;
+pub fn queried(point: Option<Point>, query: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    let is_over = query()?;
     if is_over {
         reached(point);
     }

@@ -12,21 +12,21 @@ use std::hash::Hasher;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Label {
     /// By the library.
-    Own(&'static str),
+    Library(&'static str),
     /// By the host; a text that is kept.
-    Host(Kept),
+    Host(TextId),
 }
 
 /// The number of a text that is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Kept(u32);
+pub(super) struct TextId(u32);
 
 /// Where a text is, for hosts: with a NUL, until the library is shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Words(pub *const c_char);
+pub struct CText(pub *const c_char);
 
 // SAFETY: texts do not change.
-unsafe impl Send for Words {}
+unsafe impl Send for CText {}
 
 /// The texts, each with a NUL.
 pub(super) struct Texts {
@@ -41,14 +41,14 @@ impl Texts {
     }
 
     /// Keeps a text, up to a NUL in it.
-    pub(super) fn keep(&mut self, text: &str) -> Result<Kept> {
+    pub(super) fn keep(&mut self, text: &str) -> Result<TextId> {
         let text = text.split('\0').next().unwrap_or("");
         let mut hasher = super::clock::Mixed::default();
         hasher.write(text.as_bytes());
         let mut hash = hasher.finish();
         while let Some(place) = self.by_hash.get(&hash) {
-            if self.get(Kept(*place)).to_bytes() == text.as_bytes() {
-                return Ok(Kept(*place));
+            if self.get(TextId(*place)).to_bytes() == text.as_bytes() {
+                return Ok(TextId(*place));
             }
             hash = hash.wrapping_add(1);
         }
@@ -62,7 +62,7 @@ impl Texts {
             self.list.pop();
             return Err(error);
         }
-        Ok(Kept(place))
+        Ok(TextId(place))
     }
 
     /// A label of the host's, cut where it is long. A host that has ever new ones gets no more at some
@@ -71,30 +71,30 @@ impl Texts {
         const LONGEST: usize = 200;
         const MOST: usize = 1 << 16;
         if self.list.len() >= MOST {
-            return Ok(Label::Own("kernel"));
+            return Ok(Label::Library("kernel"));
         }
         let end = (0..=LONGEST.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
         self.keep(&name[..end.unwrap_or(0)]).map(Label::Host)
     }
 
-    pub(super) fn get(&self, text: Kept) -> &CStr {
+    pub(super) fn get(&self, text: TextId) -> &CStr {
         let bytes = self.list.get(text.0 as usize).map_or(&b"\0"[..], |text| text);
         CStr::from_bytes_with_nul(bytes).unwrap_or(c"")
     }
 
     /// Where it is, for hosts.
-    pub(super) fn address(&self, text: Kept) -> Words {
-        Words(self.get(text).as_ptr())
+    pub(super) fn address(&self, text: TextId) -> CText {
+        CText(self.get(text).as_ptr())
     }
 
-    pub(super) fn text(&self, text: Kept) -> &str {
+    pub(super) fn text(&self, text: TextId) -> &str {
         self.get(text).to_str().unwrap_or("")
     }
 
     /// A label as a text, with what was launched before it if it is one of a graph.
     pub(super) fn label(&self, label: Label) -> &str {
         match label {
-            Label::Own(text) => text,
+            Label::Library(text) => text,
             Label::Host(text) => self.text(text),
         }
     }
@@ -102,9 +102,9 @@ impl Texts {
 
 /// A text that grows; without host memory that is an error.
 #[derive(Default)]
-pub(super) struct Line(pub(super) String);
+pub(super) struct TextBuffer(pub(super) String);
 
-impl Write for Line {
+impl Write for TextBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
         self.0.push_str(text);
@@ -112,14 +112,14 @@ impl Write for Line {
     }
 }
 
-impl Line {
+impl TextBuffer {
     pub(super) fn add(&mut self, text: fmt::Arguments<'_>) -> Result<()> {
         self.write_fmt(text).map_err(|_| NO_MEMORY)
     }
 }
 
 /// A stack as lines, the innermost frame first.
-pub(super) fn add_stack(line: &mut Line, stacks: &Stacks, id: u32) -> Result<()> {
+pub(super) fn add_stack(line: &mut TextBuffer, stacks: &Stacks, id: u32) -> Result<()> {
     let mut is_first = true;
     for frame in stacks.stack(id) {
         let frame = stacks.frame(frame);

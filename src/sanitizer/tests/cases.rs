@@ -1,18 +1,18 @@
 //! Single rules.
 
+use super::super::domain::{Kind, StreamInfo};
 use super::super::state::{Named, State};
 use super::super::text::Label;
-use super::super::world::{Kind, Who};
 use super::super::{Bytes, Mode, Touch};
 
 const BASE: u64 = 1 << 20;
 
-fn stream(key: u64) -> Who {
-    Who { key, id: key as i64, device: 0, kind: Kind::Free }
+fn stream(key: u64) -> StreamInfo {
+    StreamInfo { key, id: key as i64, device: 0, kind: Kind::NonBlocking }
 }
 
 fn named() -> Named {
-    Named { label: Label::Own("test"), frames: 0 }
+    Named { label: Label::Library("test"), frames: 0 }
 }
 
 fn state() -> State {
@@ -45,7 +45,7 @@ fn columns_race_only_where_they_meet() {
     // 1024 rows of 64 bytes: too many to remember one by one.
     state.rows(1, BASE, (16, 1024, 64), Mode::Write);
     state.rows(2, BASE + 16, (48, 1024, 64), Mode::Write);
-    assert_eq!((state.reports.count, state.unwatched), (0, 0));
+    assert_eq!((state.reports.count, state.unchecked), (0, 0));
     state.rows(2, BASE + 8, (4, 512, 128), Mode::Read);
     assert_eq!(state.reports.count, 1);
     let report = state.reports.get(0).unwrap();
@@ -74,7 +74,7 @@ fn what_is_repeated_takes_no_more_room() {
         }
         assert!(round < 2 || state.room() <= most, "{} after {most}", state.room());
     }
-    assert_eq!((state.reports.count, state.unwatched), (0, 0));
+    assert_eq!((state.reports.count, state.unchecked), (0, 0));
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn memory_whose_use_is_over_serves_anybody() {
 #[test]
 fn pinned_memory_waits_for_what_it_knows() {
     let mut state = state();
-    for (is_told, expected) in [(true, 0), (false, 1)] {
+    for (is_recorded, expected) in [(true, 0), (false, 1)] {
         state.allocated(0, (BASE, 64), None, 0).unwrap();
         state.plain(1, BASE, 64, Mode::Read);
-        if is_told {
+        if is_recorded {
             state.used_on(BASE + 3, 1).unwrap();
         }
         state.freed(BASE).unwrap();
@@ -208,7 +208,7 @@ fn what_has_no_address_or_too_many_is_left_out() {
         state.plain(2, ptr, bytes, Mode::Write);
     }
     state.rows(1, BASE, (8, u64::MAX, u64::MAX), Mode::Write);
-    assert_eq!((state.reports.count, state.unwatched), (0, 5));
+    assert_eq!((state.reports.count, state.unchecked), (0, 5));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_row_like_the_one_before_it_may_race_where_that_does_not() {
 #[test]
 fn memory_of_a_legacy_stream_that_did_nothing_waits_for_the_blocking_ones() {
     let mut state = state();
-    let of = |key, kind| Who { kind, ..stream(key) };
+    let of = |key, kind| StreamInfo { kind, ..stream(key) };
     let (legacy, blocking) = (of(1, Kind::Legacy), of(2, Kind::Blocking));
     state.allocated(0, (BASE, 64), Some(legacy), 0).unwrap();
     state.operation(0, blocking, named(), &[Touch::write(BASE, 64)]).unwrap();

@@ -1,7 +1,7 @@
 //! What is ordered, by a graph of all actions, and which bytes each operation touches, one by one. A
 //! race is two operations between which there is no path.
 
-use super::super::world::{Kind, Who};
+use super::super::domain::{Kind, StreamInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that come before a node.
@@ -11,11 +11,11 @@ type Before = BTreeSet<usize>;
 pub(super) struct Operation {
     pub(super) node: usize,
     pub(super) sequence: u64,
-    pub(super) world: u64,
+    pub(super) domain: u64,
     /// true: written.
     pub(super) bytes: BTreeMap<u64, bool>,
     /// For each byte, where it was given out after this: who comes after that comes after this.
-    given: BTreeMap<u64, Vec<usize>>,
+    reallocated: BTreeMap<u64, Vec<usize>>,
     /// Bytes where this was covered when they were freed last; false: it was not.
     freed: BTreeMap<u64, bool>,
     /// Bytes that nobody compares any more.
@@ -25,9 +25,9 @@ pub(super) struct Operation {
 /// A block that is given out.
 struct Block {
     bytes: Vec<u64>,
-    owner: Option<Who>,
-    users: Vec<Who>,
-    world: u64,
+    owner: Option<StreamInfo>,
+    users: Vec<StreamInfo>,
+    domain: u64,
 }
 
 /// Two operations, by their numbers.
@@ -38,7 +38,7 @@ pub(super) struct Model {
     before: Vec<Before>,
     /// The last node of each stream in each world.
     tails: BTreeMap<(u64, u64), usize>,
-    streams: BTreeMap<u64, Who>,
+    streams: BTreeMap<u64, StreamInfo>,
     /// The last thing that the host knows.
     host: Option<usize>,
     events: BTreeMap<(u64, u64), usize>,
@@ -63,58 +63,58 @@ impl Model {
         first == then || self.before[then].contains(&first)
     }
 
-    fn tail(&self, world: u64, who: Who) -> Option<usize> {
-        self.tails.get(&(world, who.key)).copied()
+    fn tail(&self, domain: u64, stream: StreamInfo) -> Option<usize> {
+        self.tails.get(&(domain, stream.key)).copied()
     }
 
-    fn others(&self, who: Who, kind: Kind) -> Vec<usize> {
+    fn others(&self, stream: StreamInfo, kind: Kind) -> Vec<usize> {
         let others = self.streams.values().filter(|other| other.kind == kind);
         others
-            .filter(|other| other.device == who.device)
+            .filter(|other| other.device == stream.device)
             .filter_map(|other| self.tail(0, *other))
             .collect()
     }
 
     /// What the driver orders before the stream's next action.
-    fn implied(&self, world: u64, who: Who) -> Vec<usize> {
-        match who.kind {
-            _ if world != 0 => Vec::new(),
-            Kind::Free => Vec::new(),
-            Kind::Legacy => self.others(who, Kind::Blocking),
-            Kind::Blocking => self.others(who, Kind::Legacy),
+    fn implied(&self, domain: u64, stream: StreamInfo) -> Vec<usize> {
+        match stream.kind {
+            _ if domain != 0 => Vec::new(),
+            Kind::NonBlocking => Vec::new(),
+            Kind::Legacy => self.others(stream, Kind::Blocking),
+            Kind::Blocking => self.others(stream, Kind::Legacy),
         }
     }
 
     /// An action on a stream, after some nodes besides.
-    fn act(&mut self, world: u64, who: Who, after: Vec<usize>) -> usize {
-        self.streams.insert(who.key, who);
+    fn act(&mut self, domain: u64, stream: StreamInfo, after: Vec<usize>) -> usize {
+        self.streams.insert(stream.key, stream);
         let mut all = after;
-        all.extend(self.tail(world, who));
-        all.extend(self.implied(world, who));
-        if world == 0 {
+        all.extend(self.tail(domain, stream));
+        all.extend(self.implied(domain, stream));
+        if domain == 0 {
             all.extend(self.host);
         }
         let node = self.node(all);
-        self.tails.insert((world, who.key), node);
+        self.tails.insert((domain, stream.key), node);
         node
     }
 
     /// An operation; gives the earlier ones with which it races.
     pub(super) fn operation(
         &mut self,
-        world: u64,
-        who: Who,
+        domain: u64,
+        stream: StreamInfo,
         bytes: BTreeMap<u64, bool>,
     ) -> BTreeSet<Pair> {
         self.sequence += 1;
-        let node = self.act(world, who, Vec::new());
-        self.add(world, node, bytes)
+        let node = self.act(domain, stream, Vec::new());
+        self.add(domain, node, bytes)
     }
 
-    fn add(&mut self, world: u64, node: usize, bytes: BTreeMap<u64, bool>) -> BTreeSet<Pair> {
+    fn add(&mut self, domain: u64, node: usize, bytes: BTreeMap<u64, bool>) -> BTreeSet<Pair> {
         let sequence = self.sequence;
         let mut races = BTreeSet::new();
-        for earlier in self.operations.iter().filter(|earlier| earlier.world == world) {
+        for earlier in self.operations.iter().filter(|earlier| earlier.domain == domain) {
             let meets = bytes.iter().any(|(byte, is_write)| {
                 let theirs = earlier.bytes.get(byte);
                 theirs.is_some_and(|writes| *writes || *is_write)
@@ -125,59 +125,68 @@ impl Model {
                 races.insert((sequence, earlier.sequence));
             }
         }
-        let (given, freed, forgotten) = Default::default();
-        self.operations.push(Operation { node, sequence, world, bytes, given, freed, forgotten });
+        let (reallocated, freed, forgotten) = Default::default();
+        self.operations.push(Operation {
+            node,
+            sequence,
+            domain,
+            bytes,
+            reallocated,
+            freed,
+            forgotten,
+        });
         races
     }
 
     fn is_before(&self, earlier: &Operation, byte: u64, node: usize) -> bool {
-        let given = earlier.given.get(&byte).into_iter().flatten();
-        self.reaches(earlier.node, node) || given.copied().any(|given| self.reaches(given, node))
+        let reallocated = earlier.reallocated.get(&byte).into_iter().flatten();
+        self.reaches(earlier.node, node)
+            || reallocated.copied().any(|reallocated| self.reaches(reallocated, node))
     }
 
     pub(super) fn collective(
         &mut self,
-        members: Vec<(Who, BTreeMap<u64, bool>)>,
+        members: Vec<(StreamInfo, BTreeMap<u64, bool>)>,
     ) -> BTreeSet<Pair> {
         self.sequence += 1;
         let starts: Vec<usize> =
-            members.iter().map(|(who, _)| self.act(0, *who, Vec::new())).collect();
+            members.iter().map(|(stream, _)| self.act(0, *stream, Vec::new())).collect();
         let all = self.node(starts);
         let mut races = BTreeSet::new();
-        for (who, bytes) in members {
-            self.tails.insert((0, who.key), all);
+        for (stream, bytes) in members {
+            self.tails.insert((0, stream.key), all);
             races.extend(self.add(0, all, bytes));
         }
         races
     }
 
-    pub(super) fn record(&mut self, world: u64, event: u64, who: Who) {
-        let node = self.act(world, who, Vec::new());
-        self.events.insert((world, event), node);
-        if world != 0 {
+    pub(super) fn record(&mut self, domain: u64, event: u64, stream: StreamInfo) {
+        let node = self.act(domain, stream, Vec::new());
+        self.events.insert((domain, event), node);
+        if domain != 0 {
             self.events.remove(&(0, event));
         }
     }
 
-    pub(super) fn wait(&mut self, world: u64, event: u64, who: Who) {
-        let after = self.events.get(&(world, event)).copied();
-        self.act(world, who, after.into_iter().collect());
+    pub(super) fn wait(&mut self, domain: u64, event: u64, stream: StreamInfo) {
+        let after = self.events.get(&(domain, event)).copied();
+        self.act(domain, stream, after.into_iter().collect());
     }
 
-    pub(super) fn stream_waits(&mut self, world: u64, who: Who, other: Who) {
-        let node = self.act(world, other, Vec::new());
-        self.act(world, who, vec![node]);
+    pub(super) fn stream_waits(&mut self, domain: u64, stream: StreamInfo, other: StreamInfo) {
+        let node = self.act(domain, other, Vec::new());
+        self.act(domain, stream, vec![node]);
     }
 
-    pub(super) fn waits_for_everything(&mut self, who: Who) {
+    pub(super) fn waits_for_everything(&mut self, stream: StreamInfo) {
         let all = self.point_of_all(None);
-        self.act(0, who, vec![all]);
+        self.act(0, stream, vec![all]);
     }
 
-    pub(super) fn point_of_stream(&mut self, who: Who) -> usize {
-        let mut all: Vec<usize> = self.tail(0, who).into_iter().collect();
-        if who.kind == Kind::Legacy {
-            all.extend(self.implied(0, who));
+    pub(super) fn point_of_stream(&mut self, stream: StreamInfo) -> usize {
+        let mut all: Vec<usize> = self.tail(0, stream).into_iter().collect();
+        if stream.kind == Kind::Legacy {
+            all.extend(self.implied(0, stream));
         }
         self.node(all)
     }
@@ -187,10 +196,11 @@ impl Model {
     }
 
     pub(super) fn point_of_all(&mut self, device: Option<i32>) -> usize {
-        let streams: Vec<Who> = self.streams.values().copied().collect();
-        let streams =
-            streams.into_iter().filter(|who| device.is_none_or(|device| device == who.device));
-        let all: Vec<usize> = streams.filter_map(|who| self.tail(0, who)).collect();
+        let streams: Vec<StreamInfo> = self.streams.values().copied().collect();
+        let streams = streams
+            .into_iter()
+            .filter(|stream| device.is_none_or(|device| device == stream.device));
+        let all: Vec<usize> = streams.filter_map(|stream| self.tail(0, stream)).collect();
         self.node(all)
     }
 
@@ -198,49 +208,50 @@ impl Model {
         self.host = Some(self.node(self.host.into_iter().chain([point])));
     }
 
-    pub(super) fn allocated(&mut self, world: u64, bytes: Vec<u64>, owner: Option<Who>) {
+    pub(super) fn allocated(&mut self, domain: u64, bytes: Vec<u64>, owner: Option<StreamInfo>) {
         let start = bytes[0];
         let node = match owner {
             // No action of the driver's: only a point of the stream's.
-            Some(who) => {
-                self.streams.insert(who.key, who);
-                let tail = self.tail(world, who);
-                let node = self.node(tail.into_iter().chain(self.host.filter(|_| world == 0)));
-                self.tails.insert((world, who.key), node);
+            Some(stream) => {
+                self.streams.insert(stream.key, stream);
+                let tail = self.tail(domain, stream);
+                let node = self.node(tail.into_iter().chain(self.host.filter(|_| domain == 0)));
+                self.tails.insert((domain, stream.key), node);
                 Some(node)
             }
             None => None,
         };
-        for operation in self.operations.iter_mut().filter(|earlier| earlier.world == world) {
+        for operation in self.operations.iter_mut().filter(|earlier| earlier.domain == domain) {
             for byte in &bytes {
                 match (operation.freed.remove(byte), node) {
                     (Some(true), Some(node)) => {
-                        operation.given.entry(*byte).or_default().push(node);
+                        operation.reallocated.entry(*byte).or_default().push(node);
                     }
                     (Some(false), _) => (),
                     _ => drop(operation.forgotten.insert(*byte)),
                 }
             }
         }
-        self.blocks.insert(start, Block { bytes, owner, users: Vec::new(), world });
+        self.blocks.insert(start, Block { bytes, owner, users: Vec::new(), domain });
     }
 
-    pub(super) fn used(&mut self, start: u64, who: Who) {
+    pub(super) fn used(&mut self, start: u64, stream: StreamInfo) {
         if let Some(block) = self.blocks.get_mut(&start) {
-            block.users.push(who);
+            block.users.push(stream);
         }
     }
 
     pub(super) fn freed(&mut self, start: u64) {
         let Some(block) = self.blocks.remove(&start) else { return };
         let holders = block.owner.iter().chain(&block.users);
-        let points: Vec<usize> = holders.filter_map(|who| self.tail(block.world, *who)).collect();
+        let points: Vec<usize> =
+            holders.filter_map(|stream| self.tail(block.domain, *stream)).collect();
         let reach = |node: usize| points.iter().any(|point| self.reaches(node, *point));
         let mut covers = Vec::new();
         for (index, operation) in self.operations.iter().enumerate() {
-            for byte in block.bytes.iter().filter(|_| operation.world == block.world) {
-                let given = operation.given.get(byte).into_iter().flatten();
-                let is_covered = reach(operation.node) || given.copied().any(reach);
+            for byte in block.bytes.iter().filter(|_| operation.domain == block.domain) {
+                let reallocated = operation.reallocated.get(byte).into_iter().flatten();
+                let is_covered = reach(operation.node) || reallocated.copied().any(reach);
                 covers.push((index, *byte, is_covered));
             }
         }
@@ -250,28 +261,28 @@ impl Model {
     }
 
     /// What a capture did, all together; it is over.
-    pub(super) fn end(&mut self, world: u64) -> BTreeMap<u64, bool> {
+    pub(super) fn end(&mut self, domain: u64) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
-        for operation in self.operations.iter().filter(|operation| operation.world == world) {
+        for operation in self.operations.iter().filter(|operation| operation.domain == domain) {
             for (byte, is_write) in &operation.bytes {
                 *all.entry(*byte).or_default() |= is_write;
             }
         }
-        self.operations.retain(|operation| operation.world != world);
-        self.tails.retain(|(of, _), _| *of != world);
-        self.events.retain(|(of, _), _| *of != world);
+        self.operations.retain(|operation| operation.domain != domain);
+        self.tails.retain(|(of, _), _| *of != domain);
+        self.events.retain(|(of, _), _| *of != domain);
         all
     }
 
     pub(super) fn launched(
         &mut self,
-        who: Who,
+        stream: StreamInfo,
         executable: u64,
         bytes: BTreeMap<u64, bool>,
     ) -> BTreeSet<Pair> {
         self.sequence += 1;
         let after = self.launches.get(&executable).copied();
-        let node = self.act(0, who, after.into_iter().collect());
+        let node = self.act(0, stream, after.into_iter().collect());
         self.launches.insert(executable, node);
         self.add(0, node, bytes)
     }

@@ -1,10 +1,10 @@
 //! Random programs, told to the sanitizer and to the model.
 
 use super::super::clock::Stamp;
+use super::super::domain::{Kind, StreamInfo};
 use super::super::recording::Recorded;
 use super::super::state::{Named, State};
 use super::super::text::Label;
-use super::super::world::{Kind, Who};
 use super::super::{Bytes, Mode, Touch};
 use super::model::{Model, Pair};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ struct Run {
     random: Random,
     state: State,
     model: Model,
-    streams: Vec<Who>,
+    streams: Vec<StreamInfo>,
     /// Where a block begins, and its bytes.
     live: [Option<(u64, u64)>; BLOCKS as usize],
     /// In a capture, on these of the streams.
@@ -59,19 +59,19 @@ impl Run {
         let mut streams = Vec::new();
         for device in 0..devices {
             for (index, kind) in
-                [Kind::Free, Kind::Legacy, Kind::Blocking, Kind::Free, Kind::Blocking]
+                [Kind::NonBlocking, Kind::Legacy, Kind::Blocking, Kind::NonBlocking, Kind::Blocking]
                     .into_iter()
                     .enumerate()
                     .take(2 + random.below(4) as usize)
             {
                 let key = device as u64 * 100 + index as u64 + 1;
-                streams.push(Who { key, id: key as i64, device, kind });
+                streams.push(StreamInfo { key, id: key as i64, device, kind });
             }
         }
         let mut state = State::new();
         state.is_on = true;
         state.main.recycle_at = [0, 3, 64][random.below(3) as usize];
-        state.most_runs = [0, 3, 256][random.below(3) as usize];
+        state.max_runs = [0, 3, 256][random.below(3) as usize];
         Run {
             random,
             state,
@@ -90,7 +90,7 @@ impl Run {
     }
 
     /// A stream on which something can be queued now, in the world of now.
-    fn stream(&mut self) -> Who {
+    fn stream(&mut self) -> StreamInfo {
         if self.capture != 0 {
             let place = self.random.below(self.joined.len() as u64) as usize;
             return self.streams[self.joined[place]];
@@ -129,55 +129,58 @@ impl Run {
     }
 
     fn named(&self) -> Named {
-        Named { label: Label::Own("test"), frames: 0 }
+        Named { label: Label::Library("test"), frames: 0 }
     }
 
     /// One action.
     fn step(&mut self) {
-        let who = self.stream();
+        let stream = self.stream();
         let (capture, named) = (self.capture, self.named());
         let choice = self.random.below(if capture == 0 { 24 } else { 12 });
         let event = self.random.below(3);
         if std::env::var_os("TCUDA_MODEL_VERBOSE").is_some() {
-            println!("{choice} stream {} {:?} event {event} capture {capture}", who.key, who.kind);
+            println!(
+                "{choice} stream {} {:?} event {event} capture {capture}",
+                stream.key, stream.kind
+            );
         }
         let (state, model) = (&mut self.state, &mut self.model);
         let races = match choice {
             0..=5 => {
                 let some = self.some();
-                self.state.operation(capture, who, named, &some.touches).unwrap();
-                self.model.operation(capture, who, some.bytes)
+                self.state.operation(capture, stream, named, &some.touches).unwrap();
+                self.model.operation(capture, stream, some.bytes)
             }
             6 | 7 => {
-                state.event_recorded(capture, event, who).unwrap();
-                model.record(capture, event, who);
+                state.event_recorded(capture, event, stream).unwrap();
+                model.record(capture, event, stream);
                 BTreeSet::new()
             }
             8 | 9 => {
-                state.event_waited(capture, event, who).unwrap();
-                model.wait(capture, event, who);
+                state.event_waited(capture, event, stream).unwrap();
+                model.wait(capture, event, stream);
                 BTreeSet::new()
             }
             10 => {
                 let other = self.stream();
-                if other == who {
+                if other == stream {
                     return;
                 }
-                self.state.stream_waits(capture, who, other).unwrap();
-                self.model.stream_waits(capture, who, other);
+                self.state.stream_waits(capture, stream, other).unwrap();
+                self.model.stream_waits(capture, stream, other);
                 BTreeSet::new()
             }
             11 if capture != 0 => return self.captured(),
             11 => return self.begin(),
-            12..=14 => return self.wait_of_host(who, event),
+            12..=14 => return self.wait_of_host(stream, event),
             15..=19 => return self.block(),
             20 => return self.collective(),
             21 => {
-                state.waits_for_everything(0, who).unwrap();
-                model.waits_for_everything(who);
+                state.waits_for_everything(0, stream).unwrap();
+                model.waits_for_everything(stream);
                 BTreeSet::new()
             }
-            _ => return self.launch(who),
+            _ => return self.launch(stream),
         };
         self.compare(&races);
     }
@@ -200,12 +203,12 @@ impl Run {
         self.has_raced |= !races.is_empty();
     }
 
-    fn wait_of_host(&mut self, who: Who, event: u64) {
+    fn wait_of_host(&mut self, stream: StreamInfo, event: u64) {
         let (state, model) = (&mut self.state, &mut self.model);
         let point = match self.random.below(5) {
             0 => {
-                let stamp = state.point_of_stream(who).unwrap();
-                stamp.map(|stamp| (stamp, model.point_of_stream(who)))
+                let stamp = state.point_of_stream(stream).unwrap();
+                stamp.map(|stamp| (stamp, model.point_of_stream(stream)))
             }
             1 => {
                 let stamp = state.point_of_event(event);
@@ -214,7 +217,7 @@ impl Run {
                 stamp.zip(node)
             }
             2 => {
-                let device = Some(who.device);
+                let device = Some(stream.device);
                 Some((state.point_of_all(device).unwrap(), model.point_of_all(device)))
             }
             _ => None,
@@ -249,10 +252,10 @@ impl Run {
             return;
         };
         if self.random.below(2) == 0 {
-            let who = self.stream();
-            self.state.used_on(start + self.random.below(bytes), who.key).unwrap();
-            if owner != Some(who) {
-                self.model.used(start, who);
+            let stream = self.stream();
+            self.state.used_on(start + self.random.below(bytes), stream.key).unwrap();
+            if owner != Some(stream) {
+                self.model.used(start, stream);
             }
         } else {
             self.state.freed(start).unwrap();
@@ -262,22 +265,23 @@ impl Run {
     }
 
     fn collective(&mut self) {
-        let mut members: Vec<(Who, Some_)> = Vec::new();
-        for who in self.streams.clone() {
-            if self.random.below(2) == 0 && who.kind == Kind::Free {
+        let mut members: Vec<(StreamInfo, Some_)> = Vec::new();
+        for stream in self.streams.clone() {
+            if self.random.below(2) == 0 && stream.kind == Kind::NonBlocking {
                 let some = self.some();
-                members.push((who, some));
+                members.push((stream, some));
             }
         }
-        let list: Vec<_> = members.iter().map(|(who, some)| (0, *who, &some.touches[..])).collect();
+        let list: Vec<_> =
+            members.iter().map(|(stream, some)| (0, *stream, &some.touches[..])).collect();
         self.state.collective(self.named(), &list).unwrap();
-        let members = members.into_iter().map(|(who, some)| (who, some.bytes)).collect();
+        let members = members.into_iter().map(|(stream, some)| (stream, some.bytes)).collect();
         let races = self.model.collective(members);
         self.compare(&races);
     }
 
     fn begin(&mut self) {
-        let free = self.streams.iter().position(|who| who.kind != Kind::Legacy);
+        let free = self.streams.iter().position(|stream| stream.kind != Kind::Legacy);
         let Some(origin) = free.filter(|_| self.captures < 3) else { return };
         self.captures += 1;
         self.capture = self.captures;
@@ -292,9 +296,9 @@ impl Run {
         if self.random.below(3) > 0 {
             if is_new {
                 self.joined.push(other);
-                let who = self.streams[other];
-                self.state.stream_waits(capture, who, origin).unwrap();
-                self.model.stream_waits(capture, who, origin);
+                let stream = self.streams[other];
+                self.state.stream_waits(capture, stream, origin).unwrap();
+                self.model.stream_waits(capture, stream, origin);
             }
             return;
         }
@@ -307,7 +311,7 @@ impl Run {
         self.capture = 0;
     }
 
-    fn launch(&mut self, who: Who) {
+    fn launch(&mut self, stream: StreamInfo) {
         if self.recorded.is_empty() {
             return;
         }
@@ -321,8 +325,8 @@ impl Run {
         if !bytes.keys().all(is_there) {
             return;
         }
-        self.state.launched(0, who, index as u64, 0, Some(recorded)).unwrap();
-        let races = self.model.launched(who, index as u64, bytes.clone());
+        self.state.launched(0, stream, index as u64, 0, Some(recorded)).unwrap();
+        let races = self.model.launched(stream, index as u64, bytes.clone());
         self.compare(&races);
     }
 }

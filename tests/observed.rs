@@ -180,7 +180,7 @@ fn every_function_tells_or_has_nothing_to_tell() {
         let is_listed = listed.contains(name);
         assert!(
             is_listed || shown.contains(name.as_str()),
-            "{name} has no row in c_tests/sanitizer_*.c, and tests/told.rs does not say why: what \
+            "{name} has no row in c_tests/sanitizer_*.c, and tests/observed.rs does not say why: what \
              does it tell the sanitizer (src/sanitizer/mod.rs)?"
         );
         assert!(!is_listed || !shown.contains(name.as_str()), "{name} is listed, and has a row");

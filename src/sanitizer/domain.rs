@@ -1,7 +1,7 @@
 //! Streams, and what is ordered before what: of the device's work, or of one capture, which is a
 //! world of its own.
 
-use super::clock::{Clock, NO_MEMORY, NOBODY, Stamp, Table, push};
+use super::clock::{Clock, NO_MEMORY, NO_SLOT, Stamp, Table, push};
 use super::ranges::Ranges;
 use crate::base::error::Result;
 
@@ -13,12 +13,12 @@ pub(super) enum Kind {
     /// Each comes after what the other held.
     Blocking,
     /// Not at all.
-    Free,
+    NonBlocking,
 }
 
 /// A stream, as others know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Who {
+pub(super) struct StreamInfo {
     /// Its own for as long as the library lives.
     pub(super) key: u64,
     pub(super) id: i64,
@@ -30,13 +30,13 @@ pub(super) struct Who {
 const FEW: usize = 64;
 
 /// A stream's place in a world.
-struct Known {
-    who: Who,
+struct DomainStream {
+    stream: StreamInfo,
     clock: Clock,
     /// When it did something last, or heard something new.
     time: u64,
     /// What it has heard of the host.
-    news: u64,
+    version: u64,
 }
 
 /// The streams of a device that are ordered by the legacy one.
@@ -49,18 +49,18 @@ struct Ordered {
 /// What the host knows to be over; each stream hears of it before it does something.
 pub(super) struct Host {
     pub(super) clock: Clock,
-    news: u64,
+    version: u64,
 }
 
 impl Host {
     pub(super) const fn new() -> Host {
-        Host { clock: Clock::new(), news: 0 }
+        Host { clock: Clock::new(), version: 0 }
     }
 
     /// The host hears that a point is over.
     pub(super) fn join(&mut self, stamp: &Stamp) -> Result<()> {
         if self.clock.join(stamp)? {
-            self.news += 1;
+            self.version += 1;
         }
         Ok(())
     }
@@ -79,10 +79,10 @@ fn recent(key: u64) -> usize {
 }
 
 /// A world.
-pub(super) struct World {
+pub(super) struct Domain {
     /// The capture's; 0: it is no capture.
     pub(super) number: u64,
-    streams: Vec<Known>,
+    streams: Vec<DomainStream>,
     slots: Table<u32>,
     /// Numbers that serve the next streams.
     free: Vec<u32>,
@@ -99,15 +99,15 @@ pub(super) struct World {
     pub(super) recorded: Vec<u64>,
 }
 
-impl World {
-    pub(super) const fn new(number: u64) -> World {
-        World {
+impl Domain {
+    pub(super) const fn new(number: u64) -> Domain {
+        Domain {
             number,
             streams: Vec::new(),
             slots: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             free: Vec::new(),
             recycle_at: FEW,
-            recent: [(0, NOBODY); RECENT],
+            recent: [(0, NO_SLOT); RECENT],
             ordered: Vec::new(),
             events: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             ranges: Ranges::new(),
@@ -118,19 +118,19 @@ impl World {
 
     /// The stream's number here, given now if it has none.
     #[inline]
-    pub(super) fn slot(&mut self, who: &Who) -> Result<u32> {
-        let (key, slot) = self.recent[recent(who.key)];
-        if key == who.key && slot != NOBODY {
+    pub(super) fn slot(&mut self, stream: &StreamInfo) -> Result<u32> {
+        let (key, slot) = self.recent[recent(stream.key)];
+        if key == stream.key && slot != NO_SLOT {
             return Ok(slot);
         }
-        let slot = self.find_slot(who)?;
-        self.recent[recent(who.key)] = (who.key, slot);
+        let slot = self.find_slot(stream)?;
+        self.recent[recent(stream.key)] = (stream.key, slot);
         Ok(slot)
     }
 
     #[inline(never)]
-    fn find_slot(&mut self, who: &Who) -> Result<u32> {
-        if let Some(slot) = self.slots.get(&who.key) {
+    fn find_slot(&mut self, stream: &StreamInfo) -> Result<u32> {
+        if let Some(slot) = self.slots.get(&stream.key) {
             return Ok(*slot);
         }
         let slot = self.free.last().copied().unwrap_or(self.streams.len() as u32);
@@ -138,20 +138,20 @@ impl World {
         self.streams.try_reserve(1).map_err(|_| NO_MEMORY)?;
         self.slots.try_reserve(1).map_err(|_| NO_MEMORY)?;
         // Streams that are captured have nothing to do with the legacy one.
-        if self.number == 0 && who.kind != Kind::Free {
-            let ordered = self.ordered.iter().position(|ordered| ordered.device == who.device);
+        if self.number == 0 && stream.kind != Kind::NonBlocking {
+            let ordered = self.ordered.iter().position(|ordered| ordered.device == stream.device);
             let place = ordered.unwrap_or(self.ordered.len());
             if ordered.is_none() {
-                let (device, legacy, blocking) = (who.device, None, Vec::new());
+                let (device, legacy, blocking) = (stream.device, None, Vec::new());
                 push(&mut self.ordered, Ordered { device, legacy, blocking })?;
             }
-            match who.kind {
+            match stream.kind {
                 Kind::Legacy => self.ordered[place].legacy = Some(slot),
                 _ => push(&mut self.ordered[place].blocking, slot)?,
             }
         }
-        self.slots.insert(who.key, slot);
-        let known = Known { who: *who, clock: Clock::new(), time: 0, news: 0 };
+        self.slots.insert(stream.key, slot);
+        let known = DomainStream { stream: *stream, clock: Clock::new(), time: 0, version: 0 };
         match self.free.pop() {
             Some(_) => self.streams[slot as usize] = known,
             None => self.streams.push(known),
@@ -176,8 +176,8 @@ impl World {
         self.free.try_reserve(self.streams.len()).map_err(|_| NO_MEMORY)?;
         for (slot, known) in self.streams.iter_mut().enumerate() {
             let slot = slot as u32;
-            if known.who.kind != Kind::Legacy && host.knows(slot, known.time) {
-                self.slots.remove(&known.who.key);
+            if known.stream.kind != Kind::Legacy && host.knows(slot, known.time) {
+                self.slots.remove(&known.stream.key);
                 known.clock = Clock::new();
                 self.free.push(slot);
             }
@@ -186,7 +186,7 @@ impl World {
         for ordered in &mut self.ordered {
             ordered.blocking.retain(|slot| free.binary_search(slot).is_err());
         }
-        self.recent = [(0, NOBODY); RECENT];
+        self.recent = [(0, NO_SLOT); RECENT];
         self.recycle_at = self.recycle_at.max(2 * (self.streams.len() - self.free.len()));
         Ok(())
     }
@@ -201,15 +201,15 @@ impl World {
     #[inline]
     pub(super) fn known(&self, key: u64) -> Option<u32> {
         let (known, slot) = self.recent[recent(key)];
-        if known == key && slot != NOBODY {
+        if known == key && slot != NO_SLOT {
             return Some(slot);
         }
         self.slots.get(&key).copied()
     }
 
     /// The stream of a number.
-    pub(super) fn who(&self, slot: u32) -> Who {
-        self.streams[slot as usize].who
+    pub(super) fn stream(&self, slot: u32) -> StreamInfo {
+        self.streams[slot as usize].stream
     }
 
     /// Does a stream come after a time of another?
@@ -261,10 +261,10 @@ impl World {
 
     /// The stream hears what the host knows.
     #[inline]
-    pub(super) fn hear(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
-        if self.number == 0 && self.streams[slot as usize].news != host.news {
+    pub(super) fn join_host(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
+        if self.number == 0 && self.streams[slot as usize].version != host.version {
             self.join(slot, &host.clock.stamp(), now)?;
-            self.streams[slot as usize].news = host.news;
+            self.streams[slot as usize].version = host.version;
         }
         Ok(())
     }
@@ -272,13 +272,13 @@ impl World {
     /// The stream is about to do something: it comes after the streams that the driver orders before
     /// it.
     pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
-        let who = &self.streams[slot as usize].who;
-        if self.number != 0 || who.kind == Kind::Free {
+        let stream = &self.streams[slot as usize].stream;
+        if self.number != 0 || stream.kind == Kind::NonBlocking {
             return Ok(());
         }
-        let who = *who;
+        let stream = *stream;
         for index in 0.. {
-            match self.before(&who, index) {
+            match self.before(&stream, index) {
                 Some(other) => self.follow(slot, other, now)?,
                 None => break,
             }
@@ -287,21 +287,21 @@ impl World {
     }
 
     /// The streams that the driver orders before the next work of a stream.
-    fn before(&self, who: &Who, index: usize) -> Option<u32> {
-        let ordered = self.ordered.iter().find(|ordered| ordered.device == who.device)?;
-        match who.kind {
+    fn before(&self, stream: &StreamInfo, index: usize) -> Option<u32> {
+        let ordered = self.ordered.iter().find(|ordered| ordered.device == stream.device)?;
+        match stream.kind {
             Kind::Legacy => ordered.blocking.get(index).copied(),
             Kind::Blocking => ordered.legacy.filter(|_| index == 0),
-            Kind::Free => None,
+            Kind::NonBlocking => None,
         }
     }
 
     /// The streams besides whose work a wait for a stream waits for: of the legacy one those that its
     /// next work would come after.
     pub(super) fn implied_by(&self, slot: u32, index: usize) -> Option<u32> {
-        let who = &self.streams[slot as usize].who;
-        let is_legacy = self.number == 0 && who.kind == Kind::Legacy;
-        if is_legacy { self.before(who, index) } else { None }
+        let stream = &self.streams[slot as usize].stream;
+        let is_legacy = self.number == 0 && stream.kind == Kind::Legacy;
+        if is_legacy { self.before(stream, index) } else { None }
     }
 
     /// The stream does something: when that is.
@@ -332,7 +332,7 @@ impl World {
     pub(super) fn point_of_all(&self, device: Option<i32>) -> Result<Stamp> {
         let mut clock = Clock::new();
         for (slot, known) in self.streams.iter().enumerate() {
-            if device.is_none_or(|device| device == known.who.device) {
+            if device.is_none_or(|device| device == known.stream.device) {
                 clock.join(&self.stamp(slot as u32))?;
             }
         }
@@ -341,6 +341,6 @@ impl World {
 }
 
 #[inline]
-fn knows(streams: &[Known], slot: u32, other: u32, time: u64) -> bool {
+fn knows(streams: &[DomainStream], slot: u32, other: u32, time: u64) -> bool {
     slot == other || time <= streams[slot as usize].clock.get(other)
 }
