@@ -233,7 +233,7 @@ fn pack<'a>(
     let bytes = (src.numel * src.dtype.element_bits()).div_ceil(8);
     let scratch = Scratch::on(team, root, bytes)?;
     let mut packed = try_box((scratch, Tensor::none()), "the outputs of a broadcast")?;
-    src.side_by_side(packed.0.address, &mut packed.1)?;
+    src.set_contiguous(packed.0.address, &mut packed.1)?;
     let mut packing = Moves::default();
     packing.add((home, src), (home, &packed.1))?;
     packing.run(team)?;

@@ -371,7 +371,7 @@ fn add_moves(
         None => Home::of(team.runtime(), &tensor)?,
     };
     for (to, address) in places {
-        tensor.side_by_side(address, &mut copy)?;
+        tensor.set_contiguous(address, &mut copy)?;
         moves.add((home, &tensor), (to, &copy))?;
     }
     Ok(())

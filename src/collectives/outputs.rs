@@ -7,7 +7,7 @@ use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::runtime::Runtime;
-use crate::tensor::bundle::{Bundle, Given, Site};
+use crate::tensor::bundle::{Bundle, MemberView, Site};
 use crate::tensor::order::strides_of_copy;
 use crate::tensor::owned::{self, Block};
 use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor};
@@ -217,7 +217,7 @@ impl Outs<'_> {
     }
 
     /// They are the host's from now on, which gets them through `body`, one by one.
-    pub fn hand_over(mut self, body: impl FnMut(Given)) {
+    pub fn hand_over(mut self, body: impl FnMut(MemberView)) {
         if let Some(start) = self.start.take() {
             owned::for_each_of_bundle(start, body);
         }

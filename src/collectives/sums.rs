@@ -281,7 +281,7 @@ fn add_column(
 ) -> Result<()> {
     let (home, first) = &column.tensors[column.root];
     let mut out = Tensor::none();
-    first.side_by_side(address, &mut out)?;
+    first.set_contiguous(address, &mut out)?;
     if let Some(told) = told {
         column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
         told.written(target.home(), &out);

@@ -14,7 +14,7 @@ use crate::base::waiting;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
-use crate::graph::static_buffers::Static;
+use crate::graph::static_buffers::StaticTensor;
 use crate::ops::callback;
 use crate::runtime;
 use crate::tensor::{Place, Tensor};
@@ -116,8 +116,8 @@ unsafe impl Sync for HostFunction {}
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a callable");
 
 /// A static tensor as the host sees it.
-fn shown(tensor: &Static) -> tcuda_tensor {
-    lent(tensor.tensor(), tensor.lent(), tensor.tensor().address - tensor.tensor().data)
+fn shown(tensor: &StaticTensor) -> tcuda_tensor {
+    lent(tensor.tensor(), tensor.size_pointers(), tensor.tensor().address - tensor.tensor().data)
 }
 
 /// Reads what a function has put out, into a list with room for that. Out of line: what it needs of the
@@ -135,7 +135,7 @@ impl Function for HostFunction {
     fn run(
         &self,
         pass: Pass,
-        inputs: &[Static],
+        inputs: &[StaticTensor],
         stream: &Stream,
         num_outputs: usize,
     ) -> Result<Vec<Option<Tensor>>> {
@@ -168,7 +168,7 @@ impl Function for HostFunction {
         self.backward.is_some()
     }
 
-    fn is_taken(&self) {
+    fn commit(&self) {
         self.registered.store(true, Ordering::Relaxed);
     }
 }

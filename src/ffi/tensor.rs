@@ -4,8 +4,8 @@ use super::boundary::{boundary, boundary_of_quick, out};
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::base::thread::{self, try_box};
-use crate::tensor::bundle::Given;
-use crate::tensor::owned::{self, Lent, Loan, Moved, Share, Sizes};
+use crate::tensor::bundle::MemberView;
+use crate::tensor::owned::{self, CapsuleMemory, ForeignTensor, Moved, SizePointers, Sizes};
 use crate::tensor::{self, Dtype, Head, Parts, Place, Tensor};
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -227,7 +227,7 @@ pub(super) fn is_read_only(raw: &tcuda_tensor) -> bool {
 }
 
 /// The host's form of a tensor that was filled in with others.
-pub(super) fn given(given: &Given) -> tcuda_tensor {
+pub(super) fn given(given: &MemberView) -> tcuda_tensor {
     let (device_type, device_id) = given.site.place.numbers();
     let Dtype { code, bits, lanes } = given.site.dtype;
     tcuda_tensor {
@@ -242,7 +242,7 @@ pub(super) fn given(given: &Given) -> tcuda_tensor {
 }
 
 /// The host's form of a view whose sizes have a place of their own.
-pub(super) fn lent(view: &Tensor, lent: Lent, byte_offset: u64) -> tcuda_tensor {
+pub(super) fn lent(view: &Tensor, lent: SizePointers, byte_offset: u64) -> tcuda_tensor {
     let (device_type, device_id) = view.place.numbers();
     let Dtype { code, bits, lanes } = view.dtype;
     tcuda_tensor {
@@ -339,8 +339,8 @@ pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
                 Option<unsafe extern "C" fn(*mut c_void)>,
             >(capsule.deleter)
         };
-        let loan = Loan { object: managed.cast(), deleter };
-        let kept = owned::adopt(&view, loan, capsule.flags & READ_ONLY != 0)?;
+        let foreign = ForeignTensor { object: managed.cast(), deleter };
+        let kept = owned::adopt(&view, foreign, capsule.flags & READ_ONLY != 0)?;
         tensor.set(lent(&view, kept, capsule.tensor.byte_offset));
         Ok(())
     })
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
 struct Capsule {
     managed: DLManagedTensorVersioned,
     sizes: Sizes,
-    share: Option<Share>,
+    share: Option<CapsuleMemory>,
 }
 
 /// Its deleter: any thread, any time.
@@ -380,7 +380,7 @@ fn capsule_of(view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
         manager: std::ptr::null_mut(),
         deleter: Some(delete_capsule),
         flags: if read_only { READ_ONLY } else { 0 },
-        tensor: lent(&view.without_offset(), Lent { shape, strides }, 0),
+        tensor: lent(&view.without_offset(), SizePointers { shape, strides }, 0),
     };
     try_box(Capsule { managed, sizes, share: None }, "a capsule")
 }
@@ -428,16 +428,18 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
         let view = view_of(&raw)?;
         let mut capsule = capsule_of(&view, owned::is_read_only(shape, &view))?;
         let share = match is_ours {
-            true => match owned::take_out(shape, data)? {
+            true => match owned::move_out(shape, data)? {
                 Moved::Ours(share) => share,
-                Moved::Loan(loan) if !is_as_it_came(loan.object, &view) => Share::Loan(loan),
-                Moved::Loan(loan) => {
-                    managed.set(loan.object.cast());
+                Moved::Foreign(foreign) if !is_as_it_came(foreign.object, &view) => {
+                    CapsuleMemory::Foreign(foreign)
+                }
+                Moved::Foreign(foreign) => {
+                    managed.set(foreign.object.cast());
                     out(tensor, "tensor")?.set(EMPTY);
                     return Ok(());
                 }
             },
-            false => Share::Block(owned::block_of(call.runtime()?, &view)?),
+            false => CapsuleMemory::Block(owned::block_of(call.runtime()?, &view)?),
         };
         capsule.share = Some(share);
         managed.set(Box::into_raw(capsule).cast());

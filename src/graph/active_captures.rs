@@ -1,8 +1,9 @@
-//! Captures of ours that are under way: what is allocated on their streams, by whatever thread, comes
-//! from their pools, and the pinned memory that they use stays as long as their graphs.
+//! Active captures: stream captures that the library has begun and not ended. Any thread's
+//! allocations on their streams come from their pools. The pinned memory that they use is kept as
+//! long as their graphs.
 //!
-//! A capture is listed before the driver begins it, so that there is no moment at which a stream is
-//! captured and its memory comes from elsewhere.
+//! A capture is listed before the driver begins it. So a captured stream never takes memory from
+//! another pool.
 
 use super::capture::discard;
 use super::functions::Functions;
@@ -14,7 +15,7 @@ use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::stream::{Stream, is_capturing};
-use crate::graph::reclamation::Leaving;
+use crate::graph::reclamation::GraphResources;
 use crate::memory::arena::Arena;
 use crate::memory::pools::pool::{Pool, PoolId};
 use crate::memory::stats::ledger::Class;
@@ -24,84 +25,86 @@ use crate::sanitizer::Recording;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Stands for the number of a capture where the driver is too old to tell: there is one at a time.
-pub const SOME_CAPTURE: u64 = u64::MAX;
+/// The ID of a capture whose driver is too old to report one: such a driver has one capture at a
+/// time.
+pub const UNKNOWN_CAPTURE_ID: u64 = u64::MAX;
 
 /// Arenas that a capture remembers.
-const REMEMBERED: usize = 4;
+const MAX_REMEMBERED: usize = 4;
 
-/// Numbers routes and captures in the order in which they began: the last one counts.
+/// The next number for a route or a capture. Where several apply, the highest number takes effect.
 pub fn next_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// What a capture remembers: the stream, and the arena that serves it.
+/// A stream and the arena that serves it.
 #[derive(Clone, Copy)]
-struct Served {
-    /// By which it is remembered.
+struct RememberedArena {
+    /// Identifies the stream: its `served`.
     stream: u64,
     arena: *const Arena,
 }
 
-/// A capture that is under way, or about to begin.
-struct Underway {
+/// A capture that has begun or is about to begin.
+struct ActiveCapture {
     number: u64,
-    /// On which it began: for a thread's own default stream that very stream.
+    /// The stream on which it began; for the per-thread default stream, that of the thread.
     stream: HeldStream,
     /// The thread that began it.
     thread: u64,
-    /// The driver's number; 0: not known yet.
+    /// The driver's ID of the capture; 0: not known yet.
     id: u64,
     pool: Option<Pool>,
-    served: [Option<Served>; REMEMBERED],
-    /// The next to be forgotten.
+    served: [Option<RememberedArena>; MAX_REMEMBERED],
+    /// Index in `served` that is overwritten next.
     next: usize,
     uses: Uses,
 }
 
-/// What a capture used that must stay as long as its graph.
+/// What a capture used, and its graph must keep.
 #[derive(Default)]
 pub struct Uses {
-    /// What the sanitizer was told.
+    /// What the sanitizer recorded.
     pub(super) recording: Option<Recording>,
-    /// Pools besides its own.
+    /// Pools other than its own.
     pub pools: Vec<Pool>,
-    /// Blocks of pinned memory, by address, each once.
+    /// Addresses of blocks of pinned memory, sorted and unique.
     pub pinned: Vec<usize>,
-    /// Host functions.
+    /// Its host functions.
     pub(super) functions: Functions,
 }
 
 // SAFETY: arenas are shared by all threads.
-unsafe impl Send for Underway {}
+unsafe impl Send for ActiveCapture {}
 
-impl Drop for Underway {
+impl Drop for ActiveCapture {
     fn drop(&mut self) {
         flags::end(Watcher::Route);
     }
 }
 
-/// Where memory for a stream that is captured comes from.
+/// The source of memory for a captured stream.
 pub struct Source {
-    /// Which capture it is.
+    /// Number of the capture.
     pub number: u64,
-    /// Its pool.
+    /// Pool of the capture.
     pub pool: Pool,
-    /// The stream, as what has memory is known: of a thread's own default stream that one.
+    /// The stream that owns the memory. For the per-thread default stream, that of the thread that
+    /// began the capture.
     pub stream: *const Stream,
-    /// The arena that the capture remembers for it.
+    /// The arena that the capture remembers for the stream.
     pub arena: Option<*const Arena>,
 }
 
-/// The captures of ours.
+/// The active captures, and what could not be released when a capture or graph ended.
 pub struct Captures {
-    list: Mutex<Vec<Underway>>,
-    /// What graphs held that could not be given back yet.
-    lingering: Mutex<Vec<Leaving>>,
-    /// Streams whose captures the driver refused to end.
+    list: Mutex<Vec<ActiveCapture>>,
+    /// Resources of graphs that could not be released yet.
+    deferred: Mutex<Vec<GraphResources>>,
+    /// Streams whose captures the driver failed to end.
     unended: Mutex<Vec<HeldStream>>,
-    /// How many, readable without the lock.
+    /// Number of active captures, readable without the lock.
     count: AtomicUsize,
 }
 
@@ -109,13 +112,14 @@ impl Captures {
     pub(crate) fn new() -> Captures {
         Captures {
             list: Mutex::new(Rank::LEAF, Vec::new()),
-            lingering: Mutex::new(Rank::LEAF, Vec::new()),
+            deferred: Mutex::new(Rank::LEAF, Vec::new()),
             unended: Mutex::new(Rank::LEAF, Vec::new()),
             count: AtomicUsize::new(0),
         }
     }
 
-    /// Ends a capture of which nobody wants anything; what the driver refuses is tried again later.
+    /// Ends a capture and drops its graph. If the driver fails, [`Captures::retry_deferred`] tries
+    /// again.
     pub(super) fn discard(&self, driver: &Driver, stream: &Stream) {
         if discard(driver, stream) {
             return;
@@ -126,38 +130,38 @@ impl Captures {
         }
     }
 
-    /// Tries once more what could not be done when a capture ended or a graph went.
-    pub fn tidy(&self, runtime: &Runtime) {
+    /// Retries what failed when a capture or a graph ended.
+    pub fn retry_deferred(&self, runtime: &Runtime) {
         let unended = std::mem::take(&mut *self.unended.lock());
         for stream in unended {
             let _context = stream.enter(runtime);
             self.discard(runtime.driver(), &stream);
         }
-        let lingering = std::mem::take(&mut *self.lingering.lock());
-        for leaving in lingering {
-            leaving.settle(runtime);
+        let deferred = std::mem::take(&mut *self.deferred.lock());
+        for resources in deferred {
+            resources.release(runtime);
         }
     }
 
-    /// Puts by what cannot be given back yet.
-    pub(super) fn linger(&self, leaving: Leaving) {
-        let mut lingering = self.lingering.lock();
-        if lingering.try_reserve(1).is_ok() {
-            return lingering.push(leaving);
+    /// Keeps resources that cannot be released yet.
+    pub(super) fn defer_release(&self, resources: GraphResources) {
+        let mut deferred = self.deferred.lock();
+        if deferred.try_reserve(1).is_ok() {
+            return deferred.push(resources);
         }
-        // Where there is no host memory it stays for ever.
-        drop(lingering);
-        std::mem::forget(leaving);
+        // Without host memory for the list they are never released.
+        drop(deferred);
+        std::mem::forget(resources);
     }
 
-    /// Is there any?
+    /// Is a capture active?
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) != 0
     }
 
-    /// Lists a capture that is about to begin; without a pool its memory comes from where it would
-    /// have come from. Gives its number.
+    /// Lists a capture that is about to begin, and returns its number. Without a pool its
+    /// allocations come from the usual place.
     pub(super) fn begin(&self, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
         let mut list = self.list.lock();
         list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a capture"))?;
@@ -166,13 +170,13 @@ impl Captures {
         if list.is_empty() {
             forget_refused();
         }
-        list.push(Underway {
+        list.push(ActiveCapture {
             number,
             stream: HeldStream::new(stream),
             thread: thread::number(),
             id: 0,
             pool,
-            served: [None; REMEMBERED],
+            served: [None; MAX_REMEMBERED],
             next: 0,
             uses: Uses::default(),
         });
@@ -180,14 +184,14 @@ impl Captures {
         Ok(number)
     }
 
-    /// The driver has begun it.
-    pub(super) fn begun(&self, number: u64, id: u64) {
+    /// Stores the driver's ID of a capture that has begun.
+    pub(super) fn set_driver_id(&self, number: u64, id: u64) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
             capture.id = id;
         }
     }
 
-    /// Strikes it off the list; gives what it used.
+    /// Removes a capture from the list, and returns what it used.
     pub(super) fn end(&self, number: u64) -> Uses {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
@@ -197,18 +201,18 @@ impl Captures {
         ended.map(|mut ended| std::mem::take(&mut ended.uses)).unwrap_or_default()
     }
 
-    /// Runs `body` on the capture of a stream, if it is one of ours.
+    /// Runs `body` on the active capture that a stream belongs to, if there is one.
     fn with<R>(
         &self,
         runtime: &Runtime,
         stream: &Stream,
-        body: impl Fn(&mut Underway) -> R,
+        body: impl Fn(&mut ActiveCapture) -> R,
     ) -> Result<Option<R>> {
         if !self.any() {
             return Ok(None);
         }
         let own = thread::number();
-        let began_on = |capture: &Underway| {
+        let began_on = |capture: &ActiveCapture| {
             let first = &*capture.stream;
             let is_own = stream.is_per_thread()
                 && first.is_per_thread()
@@ -219,13 +223,14 @@ impl Captures {
         if let Some(capture) = find(&mut self.list.lock(), began_on) {
             return Ok(Some(body(capture)));
         }
-        // A stream that came into a capture later; the question is asked with no lock held.
+        // The stream may have joined a capture later. The driver is queried with no lock held.
         let _context = stream.enter(runtime)?;
         let Some(id) = capture_of(runtime, stream.native())? else { return Ok(None) };
         Ok(find(&mut self.list.lock(), |capture| capture.id == id).map(body))
     }
 
-    /// Where memory for a stream comes from while it is captured; of a class, and in segments or not.
+    /// The source of memory for a captured stream, for arenas of this class and kind (in segments
+    /// or not).
     pub fn source(
         &self,
         runtime: &Runtime,
@@ -240,7 +245,7 @@ impl Captures {
                 if served.stream != remembered {
                     return None;
                 }
-                // SAFETY: an arena of a pool that lives, which has not left its stream, stays.
+                // SAFETY: the pool lives, and an arena that has not left its stream stays.
                 let arena = unsafe { &*served.arena };
                 let is_it = arena.kind() == kind && arena.pool() == pool.id();
                 is_it.then_some(served.arena)
@@ -250,16 +255,16 @@ impl Captures {
         Ok(found.flatten())
     }
 
-    /// Has a capture remember an arena of its pool.
+    /// Remembers an arena of a capture's pool.
     pub fn remember(&self, number: u64, stream: &Stream, arena: &Arena) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
             let stream = stream.served.load(Ordering::Acquire);
-            capture.served[capture.next] = Some(Served { stream, arena });
-            capture.next = (capture.next + 1) % REMEMBERED;
+            capture.served[capture.next] = Some(RememberedArena { stream, arena });
+            capture.next = (capture.next + 1) % MAX_REMEMBERED;
         }
     }
 
-    /// A captured stream gets memory of another pool, which stays as long as the graph.
+    /// Keeps a pool as long as the graph, because a captured stream got memory of it.
     pub fn retain(&self, number: u64, pool: Pool) -> Result<()> {
         let mut list = self.list.lock();
         let Some(capture) = find(&mut list, |capture| capture.number == number) else {
@@ -269,25 +274,25 @@ impl Captures {
         if pools.iter().any(|known| known.id() == pool.id()) {
             return Ok(());
         }
-        // And room for the graph's own.
+        // And space for the graph's own pool.
         pools.try_reserve(2).map_err(|_| Error::OutOfHostMemory("the pools of a graph"))?;
         pools.push(pool);
         Ok(())
     }
 
-    /// Does a capture use the memory of a pool?
+    /// Does an active capture use memory of this pool?
     pub fn uses_pool(&self, pool: PoolId) -> bool {
         self.list.lock().iter().any(|capture| {
             capture.pool.iter().chain(&capture.uses.pools).any(|known| known.id() == pool)
         })
     }
 
-    /// Is a stream's capture one of ours? Its number.
+    /// The number of the active capture that a stream belongs to.
     pub fn number_of(&self, runtime: &Runtime, stream: &Stream) -> Result<Option<u64>> {
         self.with(runtime, stream, |capture| capture.number)
     }
 
-    /// A capture uses a block of pinned memory; true: for the first time.
+    /// Records that a capture uses a block of pinned memory. True on the first use.
     pub fn use_pinned(&self, number: u64, address: usize) -> Result<bool> {
         let mut list = self.list.lock();
         let Some(capture) = find(&mut list, |capture| capture.number == number) else {
@@ -302,7 +307,7 @@ impl Captures {
         Ok(true)
     }
 
-    /// A capture records a host function.
+    /// Records that a capture has a host function.
     pub(super) fn take_function(&self, number: u64, function: usize) -> Result<()> {
         match find(&mut self.list.lock(), |capture| capture.number == number) {
             Some(capture) => capture.uses.functions.push(function),
@@ -310,7 +315,7 @@ impl Captures {
         }
     }
 
-    /// It has not recorded it.
+    /// Removes a host function that the driver did not record.
     pub(super) fn drop_function(&self, number: u64, function: usize) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
             capture.uses.functions.forget(function);
@@ -318,12 +323,15 @@ impl Captures {
     }
 }
 
-fn find(list: &mut [Underway], is_it: impl Fn(&Underway) -> bool) -> Option<&mut Underway> {
+fn find(
+    list: &mut [ActiveCapture],
+    is_it: impl Fn(&ActiveCapture) -> bool,
+) -> Option<&mut ActiveCapture> {
     list.iter_mut().find(|capture| is_it(capture))
 }
 
-/// The number of the capture that a stream belongs to. The question harms no capture; a context of the
-/// stream's device is current.
+/// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
+/// capture. A context of the stream's device must be current.
 pub(crate) fn capture_of(runtime: &Runtime, native: CUstream) -> Result<Option<u64>> {
     if !is_capturing(runtime.driver(), native)? {
         return Ok(None);
@@ -332,7 +340,7 @@ pub(crate) fn capture_of(runtime: &Runtime, native: CUstream) -> Result<Option<u
     let none = std::ptr::null_mut::<c_void>();
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
     // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
-    let asked = unsafe {
+    let queried = unsafe {
         runtime.driver().cuStreamGetCaptureInfo(
             native,
             out,
@@ -342,11 +350,11 @@ pub(crate) fn capture_of(runtime: &Runtime, native: CUstream) -> Result<Option<u
             none.cast(),
         )
     };
-    match asked {
+    match queried {
         Ok(()) if status != 0 => Ok(Some(id)),
-        // The default stream beside the capture of a stream that it would wait for.
+        // The legacy default stream, while a stream that it synchronises with is captured.
         Ok(()) => Ok(None),
-        Err(error) if error.code == CudaError::MISSING => Ok(Some(SOME_CAPTURE)),
+        Err(error) if error.code == CudaError::MISSING => Ok(Some(UNKNOWN_CAPTURE_ID)),
         Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -1,5 +1,6 @@
-//! Functions of a host that were captured: forward, and perhaps backward, with tensors that stay where
-//! they are. Calling one copies what is new into them and replays. (torch.cuda.make_graphed_callables)
+//! Graphed callables: a host's forward function, and optionally its backward function, captured as
+//! graphs with tensors at fixed addresses. A call copies its arguments into these tensors and
+//! replays the graph. (`torch.cuda.make_graphed_callables`)
 
 use super::Graph;
 use crate::base::error::{Error, Result};
@@ -8,7 +9,7 @@ use crate::base::rank::Rank;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::stream::Stream;
-use crate::graph::static_buffers::{Blocks, Static};
+use crate::graph::static_buffers::{Blocks, StaticTensor};
 use crate::memory;
 use crate::memory::backend::Server;
 use crate::memory::pools::pool::Pool;
@@ -17,17 +18,17 @@ use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::tensor::Tensor;
 
-/// Which of its functions.
+/// Selects the forward or the backward function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
-    /// Outputs of inputs.
+    /// Computes outputs from inputs.
     Forward,
-    /// Gradients of the inputs of those of the outputs.
+    /// Computes gradients of inputs from gradients of outputs.
     Backward,
 }
 
 impl Pass {
-    /// What the host calls.
+    /// The public function that runs this pass.
     fn operation(self) -> &'static str {
         match self {
             Pass::Forward => "tcuda_graphed_callable_call",
@@ -36,98 +37,99 @@ impl Pass {
     }
 }
 
-/// A host's functions.
+/// The host's functions of one callable.
 pub trait Function: Send + Sync {
-    /// Queues the work of a pass on a stream; gives the tensors that it made, of which a backward pass
-    /// may leave some out.
+    /// Queues a pass on a stream. Returns the tensors that it made; a backward pass may leave some
+    /// out.
     fn run(
         &self,
         pass: Pass,
-        inputs: &[Static],
+        inputs: &[StaticTensor],
         stream: &Stream,
         num_outputs: usize,
     ) -> Result<Vec<Option<Tensor>>>;
-    /// Is there a backward pass?
+    /// Is there a backward function?
     fn has_backward(&self) -> bool;
-    /// Nothing can fail any more: it is the library's until it is dropped.
-    fn is_taken(&self);
+    /// Transfers ownership to the library. The caller has no step left that can fail.
+    fn commit(&self);
 }
 
-/// What is to be captured.
+/// One callable to be captured.
 pub struct Plan {
     /// The host's functions.
     pub function: Box<dyn Function>,
-    /// What the inputs are like, and what they hold at first.
+    /// Samples of the inputs: their shapes and initial contents.
     pub samples: Vec<Tensor>,
-    /// Outputs of the forward pass.
+    /// Number of outputs of the forward pass.
     pub num_outputs: usize,
 }
 
-/// How.
+/// Options of [`make`].
 pub struct Options {
-    /// Where the memory comes from; none: a new pool.
+    /// Pool for the graphs; `None`: a new pool.
     pub pool: Option<Pool>,
-    /// How often everything runs before it is captured.
+    /// Number of warm-up runs before the capture.
     pub warmups: u32,
-    /// Of the captures.
+    /// Capture mode.
     pub mode: i32,
 }
 
-/// Where the tensors are, and what must go.
+/// Tensors of a callable, and the memory to free when it is closed.
 #[derive(Default)]
 struct Tensors {
-    inputs: Vec<Static>,
-    outputs: Vec<Static>,
-    grad_outputs: Vec<Static>,
-    grad_inputs: Vec<Option<Static>>,
-    /// Memory of ours that holds them.
+    inputs: Vec<StaticTensor>,
+    outputs: Vec<StaticTensor>,
+    grad_outputs: Vec<StaticTensor>,
+    grad_inputs: Vec<Option<StaticTensor>>,
+    /// Blocks of the library in which the tensors are.
     blocks: Blocks,
-    /// Where it was called.
+    /// Streams on which it was called.
     streams: Vec<HeldStream>,
 }
 
-/// What was captured.
+/// A callable that was captured.
 pub struct Captured {
     device: i32,
     forward: Graph,
     backward: Option<Graph>,
     tensors: Tensors,
-    /// Last, so that the host's data go after what used them.
+    /// The last field: the host's data is destroyed after everything that uses it.
     function: Box<dyn Function>,
 }
 
-/// A captured function; none before it is captured, and when it is closed.
+/// A graphed callable; `None` before its capture and after it is closed.
 pub struct Callable(Mutex<Option<Captured>>);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a graphed callable");
 
-/// What the host calls.
+/// The public function that makes callables.
 const MAKE: &str = "tcuda_graphed_callable_create";
 
-/// While it is made: nobody else sees it, and the host's functions run with no lock held.
-struct Making {
+/// A callable that is being captured. Only one thread can reach it, and the host's functions run
+/// with no lock held.
+struct PendingCallable {
     plan: Plan,
     forward: Graph,
     backward: Option<Graph>,
     tensors: Tensors,
 }
 
-impl Making {
-    fn new(plan: Plan) -> Making {
+impl PendingCallable {
+    fn new(plan: Plan) -> PendingCallable {
         let backward = plan.function.has_backward().then(|| Graph::new(false));
-        Making { plan, forward: Graph::new(false), backward, tensors: Tensors::default() }
+        PendingCallable { plan, forward: Graph::new(false), backward, tensors: Tensors::default() }
     }
 
-    /// Places for the inputs, with what the samples hold.
+    /// Allocates the inputs, and copies the samples into them.
     #[inline(never)]
     fn prepare(&mut self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
         let Tensors { inputs, blocks, .. } = &mut self.tensors;
         inputs.try_reserve_exact(self.plan.samples.len()).map_err(|_| NO_ROOM)?;
         for sample in &self.plan.samples {
             blocks.prepare(1)?;
-            let (input, block) = Static::like(runtime, device, stream, sample)?;
+            let (input, block) = StaticTensor::like(runtime, device, stream, sample)?;
             blocks.push(block);
-            // The host may free it while it is read, where this fails and nobody can wait for that.
+            // The host may free the sample during the copy, if this fails before a wait.
             if sample.numel > 0
                 && let Ok(Some((start, _))) = memory::extent(sample.address)
             {
@@ -139,7 +141,12 @@ impl Making {
         Ok(())
     }
 
-    fn run(&self, pass: Pass, inputs: &[Static], stream: &Stream) -> Result<Vec<Option<Tensor>>> {
+    fn run(
+        &self,
+        pass: Pass,
+        inputs: &[StaticTensor],
+        stream: &Stream,
+    ) -> Result<Vec<Option<Tensor>>> {
         let num_outputs = match pass {
             Pass::Forward => self.plan.num_outputs,
             Pass::Backward => self.plan.samples.len(),
@@ -147,7 +154,7 @@ impl Making {
         self.plan.function.run(pass, inputs, stream, num_outputs)
     }
 
-    /// Runs it once; nothing of that stays.
+    /// Runs the passes once, and frees what they made.
     #[inline(never)]
     fn warm_up(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
         let mut used = Blocks::default();
@@ -191,7 +198,7 @@ impl Making {
         let Tensors { outputs, .. } = &mut self.tensors;
         outputs.try_reserve_exact(made.len()).map_err(|_| NO_ROOM)?;
         for tensor in made.iter().flatten() {
-            outputs.push(Static::of(tensor)?);
+            outputs.push(StaticTensor::of(tensor)?);
         }
         Ok(())
     }
@@ -205,7 +212,7 @@ impl Making {
         (pool, mode): (Option<Pool>, i32),
     ) -> Result<()> {
         let Some(graph) = &self.backward else { return Ok(()) };
-        let outputs = self.tensors.outputs.iter().map(Static::tensor);
+        let outputs = self.tensors.outputs.iter().map(StaticTensor::tensor);
         let gradients = gradients_of(runtime, device, stream, outputs, &mut self.tensors.blocks)?;
         self.tensors.blocks.prepare(self.plan.samples.len())?;
         graph.capture_begin(runtime, stream, pool, mode)?;
@@ -215,12 +222,12 @@ impl Making {
         *grad_outputs = gradients;
         grad_inputs.try_reserve_exact(made.len()).map_err(|_| NO_ROOM)?;
         for tensor in &made {
-            grad_inputs.push(tensor.as_ref().map(Static::of).transpose()?);
+            grad_inputs.push(tensor.as_ref().map(StaticTensor::of).transpose()?);
         }
         Ok(())
     }
 
-    /// Undoes all of it.
+    /// Frees the memory and resets the graphs.
     fn undo(mut self, runtime: &Runtime) {
         self.tensors.blocks.free(runtime, &[]);
         self.forward.reset(runtime);
@@ -230,7 +237,7 @@ impl Making {
     }
 }
 
-/// Places for the gradients of outputs, which hold zeros.
+/// Allocates gradients of these outputs, filled with zeros.
 #[inline(never)]
 fn gradients_of<'a>(
     runtime: &Runtime,
@@ -238,12 +245,12 @@ fn gradients_of<'a>(
     stream: &Stream,
     outputs: impl Iterator<Item = &'a Tensor>,
     blocks: &mut Blocks,
-) -> Result<Vec<Static>> {
+) -> Result<Vec<StaticTensor>> {
     let mut gradients = Vec::new();
     for output in outputs {
         blocks.prepare(1)?;
         gradients.try_reserve(1).map_err(|_| NO_ROOM)?;
-        let (gradient, block) = Static::like(runtime, device, stream, output)?;
+        let (gradient, block) = StaticTensor::like(runtime, device, stream, output)?;
         blocks.push(block);
         gradient.clear(runtime, stream, MAKE)?;
         gradients.push(gradient);
@@ -251,10 +258,10 @@ fn gradients_of<'a>(
     Ok(gradients)
 }
 
-/// The tensors of a pass, `None` for those that it left out.
+/// The tensors that a pass made; `None`: left out.
 type Made = Vec<Option<Tensor>>;
 
-/// Ends a capture, if what was captured came to its end: its memory goes with the callable.
+/// Ends the capture of a pass and takes over its memory. Aborts the capture if the pass failed.
 fn end(runtime: &Runtime, graph: &Graph, blocks: &mut Blocks, made: Result<Made>) -> Result<Made> {
     match made {
         Ok(made) => {
@@ -268,7 +275,7 @@ fn end(runtime: &Runtime, graph: &Graph, blocks: &mut Blocks, made: Result<Made>
     }
 }
 
-/// Warms up and captures functions, which are called in this order; on failure nothing is left of it.
+/// Warms up and captures callables, in this order. On failure it undoes everything.
 pub fn make(
     runtime: &Runtime,
     device: i32,
@@ -277,21 +284,21 @@ pub fn make(
 ) -> Result<Vec<Captured>> {
     callback::refuse()?;
     let device = runtime.device(device)?;
-    let mut making = Vec::new();
-    making.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
+    let mut pending = Vec::new();
+    pending.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
     let mut captured = Vec::new();
     captured.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
-    making.extend(plans.into_iter().map(Making::new));
+    pending.extend(plans.into_iter().map(PendingCallable::new));
     let stream = device.streams.for_captures(device)?;
-    if let Err(error) = capture_all(runtime, device, stream, &mut making, options) {
-        // What was queued reads memory of the host's.
+    if let Err(error) = capture_all(runtime, device, stream, &mut pending, options) {
+        // Queued copies may still read host memory.
         let _ = stream.wait_for_host(runtime);
-        making.into_iter().for_each(|making| making.undo(runtime));
+        pending.into_iter().for_each(|pending| pending.undo(runtime));
         return Err(error);
     }
     let device = device.ordinal();
-    captured.extend(making.into_iter().map(|making| {
-        let Making { plan, forward, backward, tensors } = making;
+    captured.extend(pending.into_iter().map(|pending| {
+        let PendingCallable { plan, forward, backward, tensors } = pending;
         Captured { device, forward, backward, tensors, function: plan.function }
     }));
     Ok(captured)
@@ -301,7 +308,7 @@ fn capture_all(
     runtime: &Runtime,
     device: &Device,
     stream: &Stream,
-    making: &mut [Making],
+    pending: &mut [PendingCallable],
     options: Options,
 ) -> Result<()> {
     let Options { pool, warmups, mode } = options;
@@ -313,24 +320,24 @@ fn capture_all(
     let of_pool = || (pool.as_ref().map(Pool::share), mode);
     device.synchronize_for_host()?;
     let _current = Current::begin(runtime, stream)?;
-    for one in &mut *making {
+    for one in &mut *pending {
         one.prepare(runtime, device, stream)?;
         for _ in 0..warmups {
             one.warm_up(runtime, device, stream)?;
         }
     }
     stream.wait_for_host(runtime)?;
-    for one in &mut *making {
+    for one in &mut *pending {
         one.capture_forward(runtime, stream, of_pool())?;
     }
-    for one in making.iter_mut().rev() {
+    for one in pending.iter_mut().rev() {
         one.capture_backward(runtime, device, stream, of_pool())?;
     }
-    // What was put into their tensors is there, whatever stream they are called on.
+    // The contents of the tensors are complete for a call on any stream.
     stream.wait_for_host(runtime)
 }
 
-/// A stream and its device are current for this thread, until it is dropped.
+/// Makes a stream and its device current on this thread, until it is dropped.
 struct Current<'a> {
     runtime: &'a Runtime,
     displaced: *const Stream,
@@ -350,7 +357,7 @@ impl Current<'_> {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        // SAFETY: found by this call, which is not over.
+        // SAFETY: this call found the stream and has not returned, so that the stream lives.
         let displaced = unsafe { &*self.displaced };
         if let Ok(device) = self.runtime.device(displaced.device()) {
             let _ = device.streams.replace_current(displaced, |_| Ok(()));
@@ -360,18 +367,18 @@ impl Drop for Current<'_> {
 }
 
 impl Callable {
-    /// Nothing yet.
+    /// A callable without a capture.
     pub fn empty() -> Callable {
         Callable(Mutex::new(Rank::CALLABLE, None))
     }
 
-    /// Takes what was captured; nothing can fail any more.
+    /// Installs what was captured. Cannot fail.
     pub fn fill(&self, captured: Captured) {
-        captured.function.is_taken();
+        captured.function.commit();
         *self.0.lock() = Some(captured);
     }
 
-    /// Copies what is new into its tensors, replays, and gives what came out to `give`, in order.
+    /// Copies the arguments into the tensors, replays, and passes each result to `give`, in order.
     pub fn call(
         &self,
         runtime: &Runtime,
@@ -379,11 +386,11 @@ impl Callable {
         arguments: &[Tensor],
         stream: Option<&Stream>,
         num_results: usize,
-        mut give: impl FnMut(usize, Option<&Static>),
+        mut give: impl FnMut(usize, Option<&StaticTensor>),
     ) -> Result<()> {
         callback::refuse()?;
-        // Before the lock, under which no function of the host's is called but those captured.
-        let _told = sanitizer::call();
+        // Before the lock: under it only the captured host functions may run.
+        let _call = sanitizer::call();
         let mut held = self.0.lock();
         let Some(captured) = held.as_mut() else {
             return Err(Error::InvalidState("the callable is being destroyed by another thread"));
@@ -421,7 +428,7 @@ impl Callable {
             });
         }
         for (input, argument) in inputs.iter().zip(arguments) {
-            input.require_alike(argument)?;
+            input.require_same_layout(argument)?;
         }
         graph.require_awake()?;
         for (input, argument) in inputs.iter().zip(arguments) {
@@ -445,7 +452,8 @@ impl Callable {
         Ok(())
     }
 
-    /// Gives its memory and graphs back, in the order of its calls, and the host's functions.
+    /// Frees the memory in the order of the calls, resets the graphs, and drops the host's
+    /// functions.
     pub fn close(&self, runtime: &Runtime) {
         let closed = self.0.lock().take();
         let Some(mut captured) = closed else { return };

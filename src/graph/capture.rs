@@ -1,4 +1,4 @@
-//! Captures: how they begin and end, in PyTorch's order.
+//! How captures begin and end, in the order of PyTorch's steps.
 
 use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
 use crate::base::error::{Error, Result};
@@ -16,12 +16,12 @@ use crate::runtime::Runtime;
 use crate::sanitizer;
 use std::ptr::null_mut;
 
-/// A capture that is under way.
+/// An active capture of a graph.
 pub(super) struct Capture {
     stream: HeldStream,
-    /// The thread that began it, where only that one may end it.
+    /// The thread that began it, if only that thread may end it.
     thread: Option<u64>,
-    /// In the list of those that are under way.
+    /// Number in the list of active captures.
     number: u64,
 }
 
@@ -39,7 +39,7 @@ fn mode_of(number: i32) -> Result<CUstreamCaptureMode> {
     }
 }
 
-/// Ends the capture of a stream; NULL where it gave no graph.
+/// Ends the capture of a stream. NULL if the driver returned no graph.
 fn end_capture(driver: &Driver, stream: &Stream) -> Result<CUgraph> {
     let mut graph = null_mut();
     // SAFETY: the stream is alive, and `graph` is writable.
@@ -48,7 +48,7 @@ fn end_capture(driver: &Driver, stream: &Stream) -> Result<CUgraph> {
 }
 
 impl Graph {
-    /// Begins to record the work of a stream; without a pool its memory comes from a new one.
+    /// Begins to capture a stream. Without a pool, its allocations come from a new pool.
     pub fn capture_begin(
         &self,
         runtime: &Runtime,
@@ -118,11 +118,11 @@ impl Graph {
         Ok(())
     }
 
-    /// Ends the recording, and makes it executable unless the template is kept. True: the graph is
-    /// empty. On failure nothing is left of the capture.
+    /// Ends the capture, and instantiates the graph unless the template is kept. True if the graph
+    /// is empty. On failure the graph is reset.
     pub fn capture_end(&self, runtime: &Runtime) -> Result<bool> {
         callback::refuse()?;
-        let (outcome, leaving) = {
+        let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
             let Phase::Capturing(capture) = &state.phase else {
@@ -142,14 +142,15 @@ impl Graph {
                 Err(error) => (error, state.clear()),
             }
         };
-        leaving.settle(runtime);
+        resources.release(runtime);
         Err(outcome)
     }
 
-    /// Ends it without a graph, on whatever thread; nothing if none is under way.
+    /// Ends the capture without a graph, on any thread. Does nothing if the graph is not being
+    /// captured.
     pub fn capture_abort(&self, runtime: &Runtime) -> Result<()> {
         callback::refuse()?;
-        let leaving = {
+        let resources = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
             match state.phase {
@@ -164,13 +165,13 @@ impl Graph {
             state.abandon(Some(runtime));
             state.clear()
         };
-        leaving.settle(runtime);
+        resources.release(runtime);
         Ok(())
     }
 }
 
 impl State {
-    /// Prepares the generators and begins; on failure everything is as before.
+    /// Prepares the generators and begins the capture. On failure it undoes both.
     fn begin_capture(
         &mut self,
         runtime: &Runtime,
@@ -198,7 +199,7 @@ impl State {
                 });
                 match id {
                     Ok(id) => {
-                        runtime.captures.begun(number, id);
+                        runtime.captures.set_driver_id(number, id);
                         for Registered { generator, .. } in &self.generators {
                             generator.capture_begun(id);
                         }
@@ -219,7 +220,7 @@ impl State {
         outcome
     }
 
-    /// Ends a capture, if one is under way, and destroys what it gave.
+    /// Ends an active capture and destroys its template.
     pub(super) fn abandon(&mut self, runtime: Option<&Runtime>) {
         let driver = self.driver;
         if let (Ok(graph), Some(driver)) = (self.stop_capture(runtime), driver) {
@@ -227,8 +228,7 @@ impl State {
         }
     }
 
-    /// Ends the capture in the driver and among those that are under way. Without a runtime, at the end
-    /// of the library, in the driver alone.
+    /// Ends the capture in the driver, and in the list of active captures if there is a runtime.
     fn stop_capture(&mut self, runtime: Option<&Runtime>) -> Result<CUgraph> {
         let Phase::Capturing(capture) = std::mem::replace(&mut self.phase, Phase::Empty) else {
             return Err(Error::InvalidState(NOT_CAPTURED));
@@ -243,7 +243,7 @@ impl State {
         let recording = sanitizer::capture_ended(captured);
         if let Some(runtime) = runtime {
             if ended.is_err() {
-                // A call that did nothing has left the stream captured.
+                // The failed call may have left the stream captured.
                 runtime.captures.discard(driver, stream);
             }
             let uses = runtime.captures.end(capture.number);
@@ -259,7 +259,7 @@ impl State {
         Ok(graph)
     }
 
-    /// Makes what was captured the graph's. True: it is empty.
+    /// Stores the captured template, and instantiates it unless it is kept. True if it is empty.
     fn take_over(&mut self, runtime: &Runtime, graph: CUgraph, keeps: bool) -> Result<bool> {
         self.template = graph as usize;
         let is_empty = num_nodes(runtime.driver(), graph)? == 0;
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-/// Ends a capture of which nobody wants anything; false: the driver refuses.
+/// Ends a capture and destroys its graph. False: the driver failed.
 pub(super) fn discard(driver: &Driver, stream: &Stream) -> bool {
     for _ in 0..2 {
         if let Ok(false) = is_capturing(driver, stream.native()) {

@@ -1,8 +1,8 @@
-//! Host functions in graphs: called at each launch, and freed once, when no graph has them any more and
-//! the launches are over.
+//! Host functions in graphs. Each launch calls them. A function is freed once, when no graph has it
+//! and its launches are complete.
 //!
-//! The driver gets a number and no address: what it calls after an error, or for a host that launches
-//! on its own, finds the function here or nothing.
+//! The driver gets a number instead of an address. After an error, or for a launch by the host
+//! itself, it may call late; then the number finds the function or nothing.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -19,51 +19,53 @@ use std::ptr::without_provenance_mut;
 
 /// A host function of one or more graphs.
 struct Captured {
-    /// Never that of another, also after the library has ended and begun again.
+    /// Unique, also across shutdowns.
     number: usize,
     callback: Callback,
-    /// What is over when it runs, if anybody watches: at the last launch.
-    before: Option<Point>,
-    /// Lists that name it.
+    /// If the sanitizer is on: what is complete when the function runs, at the last launch.
+    sync_point: Option<Point>,
+    /// Number of [`Functions`] lists that name it.
     holders: usize,
-    /// Calls that launches will make.
-    owed: usize,
-    /// Calls that are under way.
+    /// Calls that launches have yet to make.
+    expected_calls: usize,
+    /// Calls that are running.
     running: usize,
-    /// It was given back, and leaves the table with others.
-    is_gone: bool,
+    /// Removed, but its entry is still in the table.
+    is_removed: bool,
 }
 
 impl Captured {
     fn is_over(&self) -> bool {
-        self.holders == 0 && self.owed == 0 && self.running == 0
+        self.holders == 0 && self.expected_calls == 0 && self.running == 0
     }
 }
 
-/// All that are in graphs.
+/// The functions of all graphs.
 struct Table {
     last: usize,
-    /// In the order of their numbers.
+    /// Sorted by number.
     list: Vec<Captured>,
-    /// How many of those are gone: at most half, so that one that goes costs the same however many there are.
-    gone: usize,
+    /// Removed entries in `list`: at most half of it, so that a removal takes amortised constant
+    /// time.
+    num_removed: usize,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Rank::LEAF, Table { last: 0, list: Vec::new(), gone: 0 });
+static TABLE: Mutex<Table> =
+    Mutex::new(Rank::LEAF, Table { last: 0, list: Vec::new(), num_removed: 0 });
 
 impl Table {
     fn index(&self, number: usize) -> Option<usize> {
         let index = self.list.binary_search_by_key(&number, |captured| captured.number).ok()?;
-        (!self.list[index].is_gone).then_some(index)
+        (!self.list[index].is_removed).then_some(index)
     }
 
-    /// Takes one out.
+    /// Marks an entry as removed; compacts the list if more than half is.
     fn remove(&mut self, index: usize) {
-        self.list[index].is_gone = true;
-        self.gone += 1;
-        if 2 * self.gone > self.list.len() {
-            self.list.retain(|captured| !captured.is_gone);
-            self.gone = 0;
+        self.list[index].is_removed = true;
+        self.num_removed += 1;
+        if 2 * self.num_removed > self.list.len() {
+            self.list.retain(|captured| !captured.is_removed);
+            self.num_removed = 0;
         }
     }
 
@@ -72,7 +74,7 @@ impl Table {
         self.list.get_mut(index)
     }
 
-    /// Changes one; gives it back where nothing needs it any more.
+    /// Changes an entry. Removes and returns its callback if nothing needs it any more.
     fn settle(&mut self, number: usize, change: impl FnOnce(&mut Captured)) -> Option<Callback> {
         let index = self.index(number)?;
         let captured = &mut self.list[index];
@@ -86,26 +88,26 @@ impl Table {
     }
 }
 
-/// Functions that a capture, a template or an executable names; they are freed some time after it.
+/// The functions of a capture, a template or an executable. They are freed some time after its end.
 #[derive(Default)]
 pub(super) struct Functions(Vec<usize>);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the host functions of a graph");
 
 impl Functions {
-    /// Names one more, which is held once for it already.
+    /// Adds a function. The caller has counted this list as a holder.
     pub(super) fn push(&mut self, number: usize) -> Result<()> {
         self.0.try_reserve(1).map_err(|_| NO_ROOM)?;
         self.0.push(number);
         Ok(())
     }
 
-    /// Names one less, which is gone.
+    /// Removes a function that was removed from the table.
     pub(super) fn forget(&mut self, number: usize) {
         self.0.retain(|known| *known != number);
     }
 
-    /// The same, held twice.
+    /// A second list that holds the same functions.
     pub(super) fn share(&self) -> Result<Functions> {
         let mut numbers = Vec::new();
         numbers.try_reserve_exact(self.0.len()).map_err(|_| NO_ROOM)?;
@@ -114,29 +116,30 @@ impl Functions {
         Ok(Functions(numbers))
     }
 
-    /// Each will be called once by a launch that is about to be made.
+    /// Counts the calls of a launch that is about to be made.
     #[inline]
-    pub(super) fn owe(&self) {
+    pub(super) fn expect_calls(&self) {
         if !self.0.is_empty() {
-            self.each(|captured| captured.owed += 1);
+            self.each(|captured| captured.expected_calls += 1);
         }
     }
 
-    /// The host knows that what `before` gives is over when one is called.
+    /// Stores what is complete when the functions run: `sync_point` returns it.
     #[cold]
-    pub(super) fn come_after(&self, before: impl Fn() -> Option<Point>) {
+    pub(super) fn set_sync_point(&self, sync_point: impl Fn() -> Option<Point>) {
         for number in &self.0 {
-            // Made with no lock held.
-            let before = before();
+            // Called with no lock held.
+            let sync_point = sync_point();
             if let Some(captured) = TABLE.lock().find(*number) {
-                captured.before = before;
+                captured.sync_point = sync_point;
             }
         }
     }
 
-    /// The driver has refused that launch. If it makes it after all, what is gone by then is not called.
-    pub(super) fn disown(&self) {
-        self.each(|captured| captured.owed = captured.owed.saturating_sub(1));
+    /// Takes back [`Functions::expect_calls`] after a failed launch. If the driver makes the launch
+    /// all the same, a function that is freed by then is not called.
+    pub(super) fn cancel_expected_calls(&self) {
+        self.each(|captured| captured.expected_calls = captured.expected_calls.saturating_sub(1));
     }
 
     fn each(&self, change: impl Fn(&mut Captured)) {
@@ -146,7 +149,7 @@ impl Functions {
 }
 
 impl Drop for Functions {
-    /// The last holder's may free what the host gave: no lock is held then.
+    /// Dropping the last holder may call the host's `destroy`, with no lock held.
     fn drop(&mut self) {
         for number in std::mem::take(&mut self.0) {
             let over = TABLE.lock().settle(number, |captured| {
@@ -157,7 +160,7 @@ impl Drop for Functions {
     }
 }
 
-/// Adds a function to what a capture of ours records; on failure the caller keeps it.
+/// Adds a function to an active capture. On failure the caller keeps it.
 pub(crate) fn capture(
     runtime: &Runtime,
     stream: CUstream,
@@ -170,38 +173,38 @@ pub(crate) fn capture(
         return Err(error);
     }
     let argument = without_provenance_mut(number);
-    // SAFETY: `call` takes a number, of whatever.
+    // SAFETY: `call` takes any number.
     let added = unsafe { runtime.driver().cuLaunchHostFunc(stream, Some(call), argument) };
     match added {
         Err(error) if forget(number) => {
             runtime.captures.drop_function(capture, number);
             Err(error.into())
         }
-        // The capture was given up meanwhile, and the function with it.
+        // The capture was ended meanwhile, and the function with it.
         _ => Ok(()),
     }
 }
 
-/// Lists a function, held by a capture; gives its number.
+/// Adds a function to the table, held once by a capture. Returns its number.
 fn list(callback: Callback) -> Result<usize> {
     let mut table = TABLE.lock();
     table.list.try_reserve(1).map_err(|_| NO_ROOM)?;
     table.last += 1;
     let number = table.last;
-    let before = None;
+    let sync_point = None;
     table.list.push(Captured {
         number,
         callback,
-        before,
+        sync_point,
         holders: 1,
-        owed: 0,
+        expected_calls: 0,
         running: 0,
-        is_gone: false,
+        is_removed: false,
     });
     Ok(number)
 }
 
-/// Takes a function off the list, for a caller who keeps it; false: it is the library's, or freed.
+/// Removes a function that the caller keeps. False: it is running or already freed.
 fn forget(number: usize) -> bool {
     let mut table = TABLE.lock();
     match table.index(number) {
@@ -217,30 +220,30 @@ unsafe extern "C" fn call(number: *mut c_void) {
     let number = number.addr();
     let found = TABLE.lock().find(number).map(|captured| {
         captured.running += 1;
-        (captured.callback.function, captured.callback.user_data, captured.before.clone())
+        (captured.callback.function, captured.callback.user_data, captured.sync_point.clone())
     });
-    let Some((function, user_data, before)) = found else { return };
+    let Some((function, user_data, sync_point)) = found else { return };
     before_captured_function();
-    sanitizer::reached(before);
+    sanitizer::reached(sync_point);
     progress::told();
     let _in_callback = thread::InCallback::begin();
     let waiting = waiting::begin();
-    // SAFETY: the host's own function with its own data, which stay while it runs.
+    // SAFETY: the host's own function with its own data, both valid while it runs.
     unsafe { function(user_data) };
     drop(waiting);
     let over = TABLE.lock().settle(number, |captured| {
         captured.running = captured.running.saturating_sub(1);
-        captured.owed = captured.owed.saturating_sub(1);
+        captured.expected_calls = captured.expected_calls.saturating_sub(1);
     });
     over.iter().for_each(Callback::finish);
 }
 
-/// Frees what launches owe that will never run: the device is gone or idle.
-pub(crate) fn abandon_all() {
+/// Frees all functions. Pending calls will never run, because the device is idle or lost.
+pub(crate) fn free_all() {
     let mut table = TABLE.lock();
-    table.gone = 0;
+    table.num_removed = 0;
     let left = std::mem::take(&mut table.list);
     drop(table);
-    let there = left.iter().filter(|captured| !captured.is_gone);
+    let there = left.iter().filter(|captured| !captured.is_removed);
     there.for_each(|captured| captured.callback.finish());
 }

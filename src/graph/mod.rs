@@ -1,8 +1,8 @@
-//! Graphs: work that was captured, to be launched again and again.
+//! Graphs: captured work that can be launched repeatedly.
 //!
-//! [`underway`] knows the captures that have begun and sends memory to their pools, [`capture`] begins and
-//! ends them, [`leaving`] gives back what a graph held. A graph has a lock of its own, under which nothing
-//! is taken that an allocation needs, so that replays and allocations go on beside each other.
+//! [`active_captures`] lists captures and routes their allocations to their pools. [`capture`]
+//! begins and ends them. [`reclamation`] releases what a graph held. Each graph has its own lock.
+//! No lock that an allocation needs is taken under it, so that replays do not block allocations.
 
 pub mod active_captures;
 pub mod callable;
@@ -20,7 +20,7 @@ use crate::driver::sys::{
 };
 use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
-use crate::graph::reclamation::{Content, Leaving};
+use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::Relaxed;
 use crate::memory::pools::pool::{MemPool, Pool};
 use crate::ops::callback;
@@ -32,19 +32,19 @@ use capture::Capture;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH and _USE_NODE_PRIORITY, as PyTorch has them.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_USE_NODE_PRIORITY`, as in PyTorch.
 const INSTANTIATE_FLAGS: u64 = 1 | 8;
 
-/// CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE.
+/// `CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE`.
 const VERBOSE: u32 = 1;
 
-/// A generator of random numbers of a graph, and how far a replay moves it.
+/// A generator that a graph uses, and by how much a replay advances it.
 struct Registered {
     generator: Registration,
     increment: u64,
 }
 
-/// Held by who reads or ends the template of a graph that keeps it: another graph may be updated by it.
+/// Held while a template is read or destroyed: an update reads the template of another graph.
 static TEMPLATES: Mutex<()> = Mutex::new(Rank::TEMPLATES, ());
 
 /// What a graph is.
@@ -57,15 +57,15 @@ enum Phase {
 struct State {
     phase: Phase,
     device: i32,
-    /// A CUgraph, kept where the host wants it; 0: none.
+    /// A `CUgraph`, if the host wants to keep it; 0: none.
     template: usize,
-    /// A CUgraphExec; 0: none.
+    /// A `CUgraphExec`; 0: none.
     exec: usize,
     /// The driver that made both.
     driver: Option<&'static Driver>,
     generators: Vec<Registered>,
-    /// What it holds as long as it is not empty.
-    held: Leaving,
+    /// The resources of a graph that is not empty.
+    held: GraphResources,
 }
 
 impl State {
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Adds a generator, once.
+    /// Registers a generator, once.
     fn register(&mut self, runtime: &Runtime, generator: &Generator) -> Result<()> {
         if self.generators.iter().any(|known| known.generator.is_of(generator)) {
             return Ok(());
@@ -106,7 +106,8 @@ impl State {
         Ok(())
     }
 
-    /// An error if what it runs takes random numbers: their words on the device are this graph's own.
+    /// An error if it uses random numbers: their seed and offset on the device belong to this
+    /// graph.
     fn require_no_numbers(&self) -> Result<()> {
         match self.generators.iter().all(|registered| registered.increment == 0) {
             true => Ok(()),
@@ -116,7 +117,7 @@ impl State {
         }
     }
 
-    /// Makes the template executable; what was executable before goes.
+    /// Instantiates the template, and destroys the previous executable.
     fn instantiate(&mut self, driver: &'static Driver, device: &Device) -> Result<()> {
         let _relaxed = Relaxed::enter(driver);
         let _context = device.enter()?;
@@ -128,9 +129,9 @@ impl State {
         Ok(())
     }
 
-    /// Gives everything up; the driver's objects at once, the rest is left to the caller, who holds no
-    /// lock when it goes.
-    fn clear(&mut self) -> Leaving {
+    /// Resets the graph. Destroys the driver's objects, and returns the other resources, which the
+    /// caller releases when it holds no lock.
+    fn clear(&mut self) -> GraphResources {
         self.phase = Phase::Empty;
         let (exec, template) = (std::mem::take(&mut self.exec), std::mem::take(&mut self.template));
         if let Some(driver) = self.driver.take() {
@@ -138,15 +139,15 @@ impl State {
             destroy_exec(driver, exec);
             destroy_graph(driver, template);
         }
-        let mut leaving = std::mem::take(&mut self.held);
-        leaving.generators = std::mem::take(&mut self.generators);
-        leaving
+        let mut resources = std::mem::take(&mut self.held);
+        resources.generators = std::mem::take(&mut self.generators);
+        resources
     }
 }
 
-/// Destroys a CUgraphExec, if there is one; what was refused is tried once more.
+/// Destroys a `CUgraphExec`, if there is one; retries once.
 fn destroy_exec(driver: &Driver, exec: usize) {
-    // SAFETY: ours, and nobody names it any more; launches that are under way go on.
+    // SAFETY: owned, and no longer referenced; running launches are not affected.
     let destroy = || unsafe { driver.cuGraphExecDestroy(exec as CUgraphExec) };
     if exec != 0 {
         sanitizer::executable_gone(exec as u64);
@@ -156,24 +157,24 @@ fn destroy_exec(driver: &Driver, exec: usize) {
     }
 }
 
-/// Destroys a CUgraph, if there is one; what was refused is tried once more.
+/// Destroys a `CUgraph`, if there is one; retries once.
 fn destroy_graph(driver: &Driver, graph: usize) {
-    // SAFETY: ours, and nobody names it any more.
+    // SAFETY: owned, and no longer referenced.
     let destroy = || unsafe { driver.cuGraphDestroy(graph as CUgraph) };
     if graph != 0 && destroy().is_err() {
         let _ = destroy();
     }
 }
 
-/// Nodes of a CUgraph.
+/// Number of nodes of a `CUgraph`.
 fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize> {
     let mut count = 0;
-    // SAFETY: the graph is alive, and `count` is writable; without a list it is all that is written.
+    // SAFETY: the graph is alive; with a NULL list only `count` is written.
     unsafe { driver.cuGraphGetNodes(graph, null_mut::<CUgraphNode>(), &mut count) }?;
     Ok(count)
 }
 
-/// Captured work, ready to be launched.
+/// Captured work that can be launched.
 pub struct Graph {
     keeps: bool,
     state: Mutex<State>,
@@ -183,7 +184,7 @@ const NOT_CAPTURED: &str = "the graph is empty: capture something into it first,
      tcuda_graph_capture_begin and tcuda_graph_capture_end";
 
 impl Graph {
-    /// An empty graph; `keeps`: its template stays after the capture.
+    /// An empty graph. `keeps`: the template stays after the capture.
     pub fn new(keeps: bool) -> Graph {
         let state = State {
             phase: Phase::Empty,
@@ -192,12 +193,12 @@ impl Graph {
             exec: 0,
             driver: None,
             generators: Vec::new(),
-            held: Leaving::default(),
+            held: GraphResources::default(),
         };
         Graph { keeps, state: Mutex::new(Rank::GRAPH, state) }
     }
 
-    /// Has its replays move a generator on as well.
+    /// Registers a generator, so that replays advance it.
     pub fn register(&self, runtime: &Runtime, generator: &Generator) -> Result<()> {
         callback::refuse()?;
         let mut state = self.state.lock();
@@ -209,7 +210,7 @@ impl Graph {
         state.register(runtime, generator)
     }
 
-    /// Makes the template executable, once more if it was.
+    /// Instantiates the template, again if it was.
     pub fn instantiate(&self, runtime: &Runtime) -> Result<()> {
         callback::refuse()?;
         if !self.keeps {
@@ -224,18 +225,18 @@ impl Graph {
             state.instantiate(runtime.driver(), device)?;
             state.held.updated.take()
         };
-        // It may free what the host gave, with no lock held.
+        // Dropping it may call the host's `destroy`, so that no lock is held.
         drop(superseded);
         Ok(())
     }
 
-    /// Queues all its work on a stream; without one on the current stream of its device.
+    /// Queues its work on a stream, by default the current stream of its device.
     #[inline]
     pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
         callback::refuse()?;
         if sanitizer::is_on() {
-            // Before the lock, under which no function of the host's is called.
-            let _told = sanitizer::call();
+            // Before the lock: under it no other host function may be called.
+            let _call = sanitizer::call();
             return self.launch::<true>(runtime, stream);
         }
         self.launch::<false>(runtime, stream)
@@ -268,22 +269,22 @@ impl Graph {
         if state.exec == 0 {
             state.instantiate(driver, device)?;
         }
-        state.held.note(stream.on_this_thread(runtime)?)?;
+        state.held.add_stream(stream.on_this_thread(runtime)?)?;
         for Registered { generator, increment } in &state.generators {
             generator.replay_prologue(runtime, *increment, stream)?;
         }
         let Content { functions, recording } = state.held.content();
         let executable = state.exec as u64;
-        functions.owe();
+        functions.expect_calls();
         if WATCHED {
-            // Before: the launch may call the functions at once.
+            // Before the launch, which may call the functions at once.
             sanitizer::graph_launched(runtime, stream, executable, recording.as_ref());
-            functions.come_after(|| sanitizer::point_of_stream(runtime, stream));
+            functions.set_sync_point(|| sanitizer::point_of_stream(runtime, stream));
         }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
-            functions.disown();
+            functions.cancel_expected_calls();
             if WATCHED {
                 sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
             }
@@ -291,13 +292,13 @@ impl Graph {
         Ok(launched?)
     }
 
-    /// An error where its launch would use memory of a pool that sleeps.
+    /// An error if its launch would use memory of a sleeping pool.
     pub(super) fn require_awake(&self) -> Result<()> {
         self.state.lock().held.require_awake()
     }
 
-    /// Gives its executable the parameters of another graph's template, which has the same shape; on
-    /// failure it is as it was.
+    /// Updates the executable with the template of another graph of the same shape. On failure it
+    /// is unchanged.
     pub fn update(&self, runtime: &Runtime, source: &Graph) -> Result<()> {
         callback::refuse()?;
         let templates = TEMPLATES.lock();
@@ -312,20 +313,21 @@ impl Graph {
             }
             (source.graph(), source.held.share(runtime)?)
         };
-        let (outcome, superfluous) = self.update_by(runtime, template, held);
-        // What was shared for nothing goes with no lock held.
+        let (outcome, unneeded) = self.update_by(runtime, template, held);
+        // Unneeded resources are released with no lock held.
         drop(templates);
-        superfluous.settle(runtime);
+        unneeded.release(runtime);
         outcome
     }
 
-    /// The same by a template that stays meanwhile; gives back what of `held` it does not need.
+    /// Updates by a template that stays valid meanwhile. Returns the resources that it does not
+    /// need.
     fn update_by(
         &self,
         runtime: &Runtime,
         template: CUgraph,
-        held: Leaving,
-    ) -> (Result<()>, Leaving) {
+        held: GraphResources,
+    ) -> (Result<()>, GraphResources) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let is_captured = state.require_captured(NOT_CAPTURED);
@@ -346,24 +348,24 @@ impl Graph {
             unsafe { driver.cuGraphExecUpdate(state.executable(), template, &mut info) }?;
             Ok(())
         });
-        // What it ran until now may still be under way, so that it holds both.
-        let superfluous = if outcome.is_ok() { state.held.join(held) } else { held };
-        (outcome, superfluous)
+        // Earlier launches may still be running, so that it keeps the resources of both.
+        let unneeded = if outcome.is_ok() { state.held.merge(held) } else { held };
+        (outcome, unneeded)
     }
 
-    /// Drops what was captured, or is being captured.
+    /// Resets the graph; aborts its capture if it is active.
     pub fn reset(&self, runtime: &Runtime) {
-        let leaving = {
+        let resources = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
             state.abandon(Some(runtime));
             state.clear()
         };
-        runtime.captures.tidy(runtime);
-        leaving.settle(runtime);
+        runtime.captures.retry_deferred(runtime);
+        resources.release(runtime);
     }
 
-    /// Its pool, as a host sees it.
+    /// Its pool, as a handle for the host.
     pub fn pool(&self) -> Result<MemPool> {
         callback::refuse()?;
         let state = self.state.lock();
@@ -377,7 +379,7 @@ impl Graph {
         }
     }
 
-    /// Prints the template into a file, in DOT.
+    /// Writes the template to a file, in DOT.
     pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
         callback::refuse()?;
         self.state.lock().require_template()?;
@@ -394,7 +396,7 @@ impl Graph {
         })
     }
 
-    /// The driver's handles: the template's and the executable's, NULL where there is none.
+    /// The driver's handles of the template and the executable; NULL: none.
     pub fn native(&self) -> Result<(CUgraph, CUgraphExec)> {
         callback::refuse()?;
         let state = self.state.lock();
@@ -404,23 +406,23 @@ impl Graph {
 }
 
 impl Drop for Graph {
-    /// For what nobody has reset: at the end of the library.
+    /// Releases a graph that was not reset, at the end of the library.
     fn drop(&mut self) {
-        let leaving = {
+        let resources = {
             let mut state = self.state.lock();
             state.abandon(None);
             state.clear()
         };
-        drop(leaving);
+        drop(resources);
     }
 }
 
-/// A new pool, for graphs to share.
+/// A new pool that graphs can share.
 pub fn pool_handle() -> Result<MemPool> {
     Ok(MemPool::of(Pool::new(0, None)?))
 }
 
-/// Is a stream being captured? No context is made to find out.
+/// Is a stream captured? Creates no context.
 pub fn is_capturing(runtime: &Runtime, stream: &Stream) -> Result<bool> {
     if !runtime.device(stream.device())?.has_context() {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! What a graph holds, and how it is given back: the memory of a graph that is gone is unowned before
-//! its last launches are over, on whatever streams those were.
+//! Resources that a graph holds, and how they are released. Its memory must not be reused before
+//! its last launches are complete, on whatever streams they run.
 
 use super::Registered;
 use super::functions::Functions;
@@ -14,38 +14,38 @@ use crate::memory::{self, Relaxed};
 use crate::runtime::Runtime;
 use crate::sanitizer::Recording;
 
-/// What a launch does besides what the driver knows.
+/// What a launch runs besides the driver's work.
 #[derive(Default)]
 pub(super) struct Content {
-    /// Host functions.
+    /// Its host functions.
     pub(super) functions: Functions,
-    /// What the sanitizer was told; none: nobody watched the capture.
+    /// What the sanitizer recorded; `None`: it was off during the capture.
     pub(super) recording: Option<Recording>,
 }
 
-/// What a graph holds: its own pool first.
+/// The resources of a graph. Its own pool is the first.
 #[derive(Default)]
-pub(super) struct Leaving {
+pub(super) struct GraphResources {
     pub(super) pools: Vec<Pool>,
     pinned: Vec<usize>,
     /// What its template runs.
     own: Content,
-    /// What its executable runs since that was updated.
+    /// What its executable runs, if it was updated.
     pub(super) updated: Option<Content>,
-    /// They end with no lock held.
+    /// Dropped with no lock held.
     pub(super) generators: Vec<Registered>,
-    /// Where it was launched.
+    /// Streams on which it was launched.
     streams: Vec<HeldStream>,
 }
 
 const NO_ROOM: Error = Error::OutOfHostMemory("what a graph holds");
 
-impl Leaving {
+impl GraphResources {
     pub(super) fn make_room_for_pools(&mut self, more: usize) -> Result<()> {
         self.pools.try_reserve(more).map_err(|_| NO_ROOM)
     }
 
-    /// An error where a pool sleeps.
+    /// An error if a pool sleeps.
     #[inline]
     pub(super) fn require_awake(&self) -> Result<()> {
         match self.pools.iter().any(Pool::is_asleep) {
@@ -56,22 +56,22 @@ impl Leaving {
         }
     }
 
-    /// What its capture used.
+    /// Takes over what its capture used.
     pub(super) fn take(&mut self, uses: Uses) {
         let Uses { mut pools, pinned, functions, recording } = uses;
         self.pinned = pinned;
         self.own = Content { functions, recording };
         if !pools.is_empty() {
             std::mem::swap(&mut self.pools, &mut pools);
-            // The list of the others was made with room for its own, which comes first.
+            // `retain` reserved space for the graph's own pool, which must be the first.
             self.pools.extend(pools);
             self.pools.rotate_right(1);
         }
     }
 
-    /// It is launched on a stream.
+    /// Records that it is launched on a stream.
     #[inline]
-    pub(super) fn note(&mut self, stream: &Stream) -> Result<()> {
+    pub(super) fn add_stream(&mut self, stream: &Stream) -> Result<()> {
         if !self.streams.iter().any(|known| known.is(stream)) {
             self.streams.try_reserve(1).map_err(|_| NO_ROOM)?;
             self.streams.push(HeldStream::new(stream));
@@ -85,9 +85,9 @@ impl Leaving {
         self.updated.as_ref().unwrap_or(&self.own)
     }
 
-    /// The same, held twice; of what a launch runs the template's.
-    pub(super) fn share(&self, runtime: &Runtime) -> Result<Leaving> {
-        let mut other = Leaving::default();
+    /// A second holder of the same resources; its content is that of the template.
+    pub(super) fn share(&self, runtime: &Runtime) -> Result<GraphResources> {
+        let mut other = GraphResources::default();
         other.make_room_for_pools(self.pools.len())?;
         other.pinned.try_reserve(self.pinned.len()).map_err(|_| NO_ROOM)?;
         let Content { functions, recording } = &self.own;
@@ -98,14 +98,14 @@ impl Leaving {
         Ok(other)
     }
 
-    /// Room for what another holds.
-    pub(super) fn make_room(&mut self, other: &Leaving) -> Result<()> {
+    /// Reserves space for the resources of another.
+    pub(super) fn make_room(&mut self, other: &GraphResources) -> Result<()> {
         self.make_room_for_pools(other.pools.len())?;
         self.pinned.try_reserve(other.pinned.len()).map_err(|_| NO_ROOM)
     }
 
-    /// Holds what another held, for which there is room; gives back what it held already.
-    pub(super) fn join(&mut self, mut other: Leaving) -> Leaving {
+    /// Adds the resources of another, for which there is space. Returns those that it held already.
+    pub(super) fn merge(&mut self, mut other: GraphResources) -> GraphResources {
         let mut index = 0;
         while let Some(pool) = other.pools.get(index) {
             if self.pools.iter().any(|own| own.id() == pool.id()) {
@@ -121,34 +121,34 @@ impl Leaving {
                 false
             }
         });
-        // Launches that are under way keep their functions themselves.
+        // Running launches keep their functions alive themselves.
         other.updated = self.updated.replace(std::mem::take(&mut other.own));
         other
     }
 
-    /// Gives it all back, in the order of the launches. The caller holds no lock.
-    pub(super) fn settle(mut self, runtime: &Runtime) {
-        // They know themselves where they were used.
+    /// Releases all resources, ordered after the launches. The caller holds no lock.
+    pub(super) fn release(mut self, runtime: &Runtime) {
+        // Generators know where they were used.
         drop(std::mem::take(&mut self.generators));
         drop((std::mem::take(&mut self.own), self.updated.take()));
         if self.pools.is_empty() && self.pinned.is_empty() {
             return;
         }
         let _relaxed = Relaxed::enter(runtime.driver());
-        if !self.try_settle(runtime) {
-            runtime.captures.linger(self);
+        if !self.try_release(runtime) {
+            runtime.captures.defer_release(self);
         }
     }
 
-    /// The same; false: it must stay, because a stream on which it was launched is captured now.
-    fn try_settle(&self, runtime: &Runtime) -> bool {
+    /// False: not released, because a stream on which it was launched is captured now.
+    fn try_release(&self, runtime: &Runtime) -> bool {
         let streams = || self.streams.iter().map(|stream| &**stream);
         if streams().any(|stream| stream.is_capturing(runtime).unwrap_or(false)) {
             return false;
         }
         for stream in streams() {
-            // What cannot be waited for in order is waited for here.
-            if self.line_up(runtime, stream).is_err() {
+            // The host waits if the streams cannot be ordered on the device.
+            if self.order_pools_after(runtime, stream).is_err() {
                 let _needed = sync_debug::needed();
                 let _ = memory::wait_for(runtime, stream);
             }
@@ -157,8 +157,8 @@ impl Leaving {
         true
     }
 
-    /// Has the streams whose memory is in the pools come after what was launched.
-    fn line_up(&self, runtime: &Runtime, launched: &Stream) -> Result<()> {
+    /// Orders the streams that own memory of the pools after the launches on `launched`.
+    fn order_pools_after(&self, runtime: &Runtime, launched: &Stream) -> Result<()> {
         let is_needed = |device: &Device| {
             self.pools.iter().any(|pool| device.memory.serves_others(pool.id(), launched))
         };

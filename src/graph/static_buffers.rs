@@ -1,4 +1,4 @@
-//! Tensors of graphed callables: in the same place at each call.
+//! Tensors of graphed callables, at the same addresses in each call.
 
 use crate::base::error::{Error, Result};
 use crate::gpu::device::Device;
@@ -9,29 +9,29 @@ use crate::ops::copy;
 use crate::ops::observed_ops;
 use crate::runtime::Runtime;
 use crate::sanitizer;
-use crate::tensor::owned::{self, Lent, Sizes};
+use crate::tensor::owned::{self, SizePointers, Sizes};
 use crate::tensor::{Place, Tensor};
 
-/// A tensor that stays where it is, with sizes that a host may look at.
-pub struct Static {
+/// A tensor at a fixed address, with sizes that the host may read.
+pub struct StaticTensor {
     tensor: Tensor,
     sizes: Sizes,
 }
 
-impl Static {
-    /// What a host has described.
-    pub(super) fn of(tensor: &Tensor) -> Result<Static> {
-        Ok(Static { tensor: *tensor, sizes: owned::sizes(tensor)? })
+impl StaticTensor {
+    /// A tensor that the host has described.
+    pub(super) fn of(tensor: &Tensor) -> Result<StaticTensor> {
+        Ok(StaticTensor { tensor: *tensor, sizes: owned::sizes(tensor)? })
     }
 
-    /// New memory for a tensor like another, and its address.
+    /// Allocates a tensor like another; returns it with the address of its block.
     pub(super) fn like(
         runtime: &Runtime,
         device: &Device,
         stream: &Stream,
         sample: &Tensor,
-    ) -> Result<(Static, u64)> {
-        let mut made = Static::of(sample)?;
+    ) -> Result<(StaticTensor, u64)> {
+        let mut made = StaticTensor::of(sample)?;
         let (first, end) = sample.range()?;
         let block = device.memory.allocate(runtime, device, stream, end - first)?;
         made.tensor.address = block + (sample.address - first);
@@ -40,19 +40,19 @@ impl Static {
         Ok((made, block))
     }
 
-    /// The view.
+    /// The view of the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// Its sizes, as a host gets them.
-    pub fn lent(&self) -> Lent {
+    /// Pointers to its sizes, for the host.
+    pub fn size_pointers(&self) -> SizePointers {
         let shape = self.sizes.as_ptr().cast_mut();
-        Lent { shape, strides: shape.wrapping_add(self.tensor.shape().len()) }
+        SizePointers { shape, strides: shape.wrapping_add(self.tensor.shape().len()) }
     }
 
-    /// An error if another tensor cannot be copied here byte by byte.
-    pub(super) fn require_alike(&self, other: &Tensor) -> Result<()> {
+    /// An error unless another tensor can be copied into this one byte by byte.
+    pub(super) fn require_same_layout(&self, other: &Tensor) -> Result<()> {
         let own = &self.tensor;
         if own.dtype != other.dtype || own.shape() != other.shape() {
             return Err(Error::Invalid(
@@ -60,12 +60,12 @@ impl Static {
                  callable for each",
             ));
         }
-        let lie_alike = own
+        let strides_match = own
             .shape()
             .iter()
             .zip(own.strides().iter().zip(other.strides()))
             .all(|(size, (own, other))| *size == 1 || own == other);
-        if own.numel > 0 && !lie_alike {
+        if own.numel > 0 && !strides_match {
             return Err(Error::Invalid(
                 "a tensor has other strides than the sample that was captured; pass it in the same \
                  layout",
@@ -74,7 +74,7 @@ impl Static {
         Ok(())
     }
 
-    /// Copies a tensor that is alike, unless it lies here already.
+    /// Copies a tensor of the same layout, unless it is the same memory.
     pub(super) fn take(
         &self,
         runtime: &Runtime,
@@ -92,7 +92,7 @@ impl Static {
         }
     }
 
-    /// Writes zeros.
+    /// Fills it with zeros.
     pub(super) fn clear(
         &self,
         runtime: &Runtime,
@@ -112,17 +112,17 @@ impl Static {
     }
 }
 
-/// Blocks of ours, each once.
+/// Blocks of the library, each once.
 #[derive(Default)]
 pub(super) struct Blocks(Vec<u64>);
 
 impl Blocks {
-    /// Room for more.
+    /// Reserves space for more.
     pub(super) fn prepare(&mut self, more: usize) -> Result<()> {
         self.0.try_reserve(more).map_err(|_| Error::OutOfHostMemory("the tensors of a callable"))
     }
 
-    /// One more, for which there is room.
+    /// Adds a block; there is space.
     pub(super) fn push(&mut self, block: u64) {
         if block != 0 {
             self.0.push(block);
@@ -133,10 +133,10 @@ impl Blocks {
         self.0.contains(&block)
     }
 
-    /// The blocks of tensors that a host has made, but for those that are known; there is room.
+    /// Adds the blocks of tensors that the host made, except those in `known`; there is space.
     pub(super) fn add(&mut self, tensors: &[Option<Tensor>], known: Option<&Blocks>) {
         for tensor in tensors.iter().flatten().filter(|tensor| tensor.numel > 0) {
-            // What is no memory of ours stays the host's.
+            // Memory that the library did not allocate stays the host's.
             let Ok(Some((start, _))) = memory::extent(tensor.address) else { continue };
             if !self.has(start) && known.is_none_or(|known| !known.has(start)) {
                 self.push(start);
@@ -144,7 +144,7 @@ impl Blocks {
         }
     }
 
-    /// Frees them; on these streams they were used as well.
+    /// Frees them, in the order of these streams too.
     pub(super) fn free(&mut self, runtime: &Runtime, streams: &[HeldStream]) {
         for block in self.0.drain(..) {
             for stream in streams {

@@ -415,7 +415,7 @@ impl DeviceMemory {
 /// Gives all unused memory of all devices back to the driver; waits for what may still use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
     callback::refuse()?;
-    runtime.captures.tidy(runtime);
+    runtime.captures.retry_deferred(runtime);
     runtime.ipc.collect(runtime);
     if let Some(allocator) = backend::pluggable() {
         allocator.reset()?;

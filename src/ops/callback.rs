@@ -169,7 +169,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
 
 /// Frees the data of callbacks that will never run: the device is gone or idle.
 pub(crate) fn abandon_all() {
-    functions::abandon_all();
+    functions::free_all();
     let places = WAITING.lock().clear();
     for waiting in places.into_iter().filter_map(|place| place.waiting) {
         waiting.callback.finish();

@@ -1,8 +1,8 @@
-//! What elements are, in DLPack's numbers.
+//! Element types, as DLPack numbers them.
 
 use crate::base::error::{Error, Result};
 
-/// DLPack's codes.
+/// DLPack's type codes.
 #[allow(missing_docs, reason = "DLPack's own names")]
 pub mod code {
     pub const INT: u8 = 0;
@@ -19,24 +19,24 @@ pub mod code {
     pub const FLOAT4_E2M1FN: u8 = 17;
 }
 
-/// DLDataType.
+/// An element type: DLPack's `DLDataType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dtype {
-    /// Which kind of number.
+    /// The kind of number: one of [`code`].
     pub code: u8,
-    /// Bits of one.
+    /// Bits of one number.
     pub bits: u8,
-    /// How many make an element.
+    /// Numbers in an element.
     pub lanes: u16,
 }
 
 impl Dtype {
-    /// One number.
+    /// A type whose elements are one number each.
     pub const fn new(code: u8, bits: u8) -> Dtype {
         Dtype { code, bits, lanes: 1 }
     }
 
-    /// An error where DLPack has no such type.
+    /// An error if DLPack has no such type.
     pub(super) fn check(self) -> Result<()> {
         use code::*;
         let widths: &[u8] = match self.code {
@@ -73,12 +73,12 @@ impl Dtype {
         Ok(())
     }
 
-    /// Bits of an element.
+    /// Bits of an element, all lanes together.
     pub fn element_bits(self) -> u64 {
         u64::from(self.bits) * u64::from(self.lanes)
     }
 
-    /// Bytes of an element, where that is a whole number.
+    /// Bytes of an element, if its bits are a multiple of 8.
     pub fn element_bytes(self) -> Option<u64> {
         let bits = self.element_bits();
         bits.is_multiple_of(8).then_some(bits / 8)
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_dlpack_has_is_accepted() {
+    fn types_of_dlpack_are_accepted() {
         let widths = |code| (0..=255).filter(move |bits| Dtype::new(code, *bits).check().is_ok());
         assert_eq!(widths(code::INT).collect::<Vec<u8>>(), [1, 2, 4, 8, 16, 32, 64]);
         assert_eq!(widths(code::FLOAT).collect::<Vec<u8>>(), [16, 32, 64, 128]);

@@ -1,7 +1,7 @@
-//! Tensors: views of memory that others have, as DLPack describes them.
+//! Tensors: views of memory that the host owns, as DLPack describes them.
 //!
-//! A view is checked when it is made, so that what holds one need not ask again: its sizes, that its
-//! bytes have addresses, and its type. Whose memory it is, the users ask ([`Tensor::require_on`]).
+//! A [`Tensor`] is checked once, when it is made: its sizes, its type, and that all its bytes have
+//! addresses. [`Tensor::require_on`] checks that the memory belongs to the device.
 
 pub mod bundle;
 mod bundles;
@@ -19,24 +19,24 @@ use crate::ops::copy;
 use crate::runtime::Runtime;
 use std::mem::MaybeUninit;
 
-/// The most dimensions of a view: PyTorch's.
+/// The most dimensions of a view, as in PyTorch.
 pub const MAX_DIMS: usize = 64;
 
-/// Where memory is: DLDevice.
+/// The kind of memory, and its device: DLPack's `DLDevice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Plain memory of the host.
+    /// Pageable host memory.
     Cpu,
     /// Memory of a device.
     Cuda(i32),
-    /// Pinned memory of the host.
+    /// Pinned host memory.
     CudaHost,
-    /// Managed memory, and the device that prefers it.
+    /// Managed memory, and its preferred device.
     Managed(i32),
 }
 
 impl Place {
-    /// By DLPack's numbers.
+    /// The place that has these numbers in DLPack.
     pub fn of(kind: i32, ordinal: i32) -> Result<Place> {
         let place = match kind {
             1 => Place::Cpu,
@@ -61,7 +61,7 @@ impl Place {
         Ok(place)
     }
 
-    /// DLPack's numbers.
+    /// The device type and device ID of DLPack.
     pub fn numbers(self) -> (i32, i32) {
         match self {
             Place::Cpu => (1, 0),
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// The device, if it is one's memory.
+    /// The device, unless it is host memory.
     pub fn device(self) -> Option<i32> {
         match self {
             Place::Cuda(device) | Place::Managed(device) => Some(device),
@@ -80,68 +80,68 @@ impl Place {
     }
 }
 
-/// What makes a view, unchecked.
+/// The fields of a view, unchecked.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     /// Start of the memory.
     pub data: u64,
-    /// From there to the first element.
+    /// Bytes from `data` to the first element.
     pub byte_offset: u64,
-    /// Where it is.
+    /// The kind of memory, and its device.
     pub place: Place,
-    /// What its elements are.
+    /// Type of the elements.
     pub dtype: Dtype,
     /// Sizes, the slowest dimension first.
     pub shape: &'a [i64],
-    /// Distances of neighbours in elements; `None`: compact.
+    /// Distance of neighbours in each dimension, in elements; `None`: contiguous.
     pub strides: Option<&'a [i64]>,
 }
 
-/// A view but for its sizes and strides, unchecked.
+/// The fields of a view without sizes and strides, unchecked.
 #[derive(Clone, Copy)]
 pub struct Head {
     /// Start of the memory.
     pub data: u64,
-    /// From there to the first element.
+    /// Bytes from `data` to the first element.
     pub byte_offset: u64,
-    /// Where it is.
+    /// The kind of memory, and its device.
     pub place: Place,
-    /// What its elements are.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// How many sizes there are.
+    /// Number of dimensions.
     pub ndim: usize,
 }
 
-/// A view of memory.
+/// A checked view of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor {
-    /// The element of which all indices are 0.
+    /// Address of the element whose indices are all 0.
     pub address: u64,
-    /// Start of the memory, as its host knows it.
+    /// Start of the memory, as the host passed it.
     pub data: u64,
-    /// Where it is.
+    /// The kind of memory, and its device.
     pub place: Place,
-    /// What its elements are.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// Elements.
+    /// Number of elements.
     pub numel: u64,
     /// Must it not be written?
     pub read_only: bool,
     is_compact: bool,
     ndim: usize,
-    /// The first `ndim` are written, of both.
+    /// The first `ndim` entries of `shape` and `strides` are initialised.
     shape: [MaybeUninit<i64>; MAX_DIMS],
     strides: [MaybeUninit<i64>; MAX_DIMS],
 }
 
-const UNKNOWN: [MaybeUninit<i64>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
+const UNINIT: [MaybeUninit<i64>; MAX_DIMS] = [const { MaybeUninit::uninit() }; MAX_DIMS];
 
 const TOO_LARGE: Error = Error::Invalid(
     "the tensor has more bytes than there are addresses: check its shape, strides and byte_offset",
 );
 
 impl Tensor {
-    /// No elements, no dimensions and nowhere: to be set.
+    /// A view without elements, dimensions and memory, to be set later.
     pub fn none() -> Tensor {
         Tensor {
             address: 0,
@@ -152,19 +152,19 @@ impl Tensor {
             read_only: false,
             is_compact: true,
             ndim: 0,
-            shape: UNKNOWN,
-            strides: UNKNOWN,
+            shape: UNINIT,
+            strides: UNINIT,
         }
     }
 
-    /// A view, checked but for whose memory it is.
+    /// A view of these fields. Does not check that the memory belongs to the device.
     pub fn new(parts: Parts<'_>) -> Result<Tensor> {
         let mut tensor = Tensor::none();
         tensor.assign(parts)?;
         Ok(tensor)
     }
 
-    /// Becomes another view, checked but for whose memory it is; on failure it is none.
+    /// Sets the view to these fields, like [`Tensor::new`]. On failure it has no dimensions.
     pub fn assign(&mut self, parts: Parts<'_>) -> Result<()> {
         let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
         let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };
@@ -172,7 +172,7 @@ impl Tensor {
         self.set(head, |index| shape[index], strides)
     }
 
-    /// The same with sizes and strides that are read one by one.
+    /// Like [`Tensor::assign`], with functions that return each size and stride.
     #[inline]
     pub fn set(
         &mut self,
@@ -201,7 +201,7 @@ impl Tensor {
             to.write(size);
         }
         let numel = if is_empty { 0 } else { numel.ok_or(TOO_LARGE)? as u64 };
-        // The sizes are written, and the strides next.
+        // The sizes are initialised; the strides follow.
         match stride {
             Some(stride) => {
                 for (index, to) in self.strides[..ndim].iter_mut().enumerate() {
@@ -214,9 +214,9 @@ impl Tensor {
         }
         self.ndim = ndim;
         (self.place, self.dtype, self.data, self.numel) = (place, dtype, data, numel);
-        self.is_compact = self.finds_compact();
+        self.is_compact = self.compute_is_compact();
         if numel == 0 {
-            // What nobody reads may be anywhere.
+            // Without elements no address is used, so that any is valid.
             self.address = data.wrapping_add(byte_offset);
             return Ok(());
         }
@@ -228,11 +228,11 @@ impl Tensor {
         Ok(())
     }
 
-    /// Becomes a part of itself, in the same memory: `size` elements along a dimension, from `start` on.
+    /// Narrows the view to `size` elements of dimension `dim`, from index `start`.
     pub fn narrow(&mut self, dim: usize, start: i64, size: i64) -> Result<()> {
         self.shape[dim].write(size);
         self.numel = numel(self.shape())?;
-        self.is_compact = self.finds_compact();
+        self.is_compact = self.compute_is_compact();
         let mut bits = 0;
         if self.numel > 0 {
             let elements = start.saturating_mul(self.strides()[dim]);
@@ -243,23 +243,23 @@ impl Tensor {
                 "a part of the tensor would begin inside a byte; its elements are less than one",
             ));
         }
-        // Inside the tensor, whose range was checked.
+        // No overflow: the address is inside the tensor, whose range was checked.
         self.address = self.address.wrapping_add((bits / 8) as u64);
         Ok(())
     }
 
-    /// `other` becomes one of its shape elsewhere, whose elements lie side by side.
-    pub fn side_by_side(&self, address: u64, other: &mut Tensor) -> Result<()> {
+    /// Sets `other` to a contiguous tensor of this shape and type at `address`.
+    pub fn set_contiguous(&self, address: u64, other: &mut Tensor) -> Result<()> {
         let (dtype, place, shape) = (self.dtype, self.place, self.shape());
         other.assign(Parts { data: address, byte_offset: 0, place, dtype, shape, strides: None })
     }
 
-    /// The same view, of memory that starts at its first element.
+    /// The same view, with `data` at its first element.
     pub fn without_offset(&self) -> Tensor {
         Tensor { data: if self.data == 0 { 0 } else { self.address }, ..*self }
     }
 
-    /// A tensor without dimensions becomes the same with one.
+    /// Turns a tensor without dimensions into one with one dimension of size 1.
     #[inline(never)]
     pub fn require_dimension(&mut self) {
         if self.ndim == 0 {
@@ -271,23 +271,23 @@ impl Tensor {
 
     /// Sizes, the slowest dimension first.
     pub fn shape(&self) -> &[i64] {
-        // SAFETY: as many were written when it was made.
+        // SAFETY: the first `ndim` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.shape.as_ptr().cast(), self.ndim) }
     }
 
-    /// Distances of neighbours, in elements.
+    /// Distance of neighbours in each dimension, in elements.
     pub fn strides(&self) -> &[i64] {
-        // SAFETY: as many were written when it was made.
+        // SAFETY: the first `ndim` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.strides.as_ptr().cast(), self.ndim) }
     }
 
-    /// All bytes of its elements, where these are whole ones.
+    /// Bytes of all elements together, if that is a whole number.
     pub fn whole_bytes(&self) -> Option<u64> {
         let bits = self.numel.checked_mul(self.dtype.element_bits())?;
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// First byte of any element, and one past the last.
+    /// The first byte of any element, and the byte after the last one.
     pub fn range(&self) -> Result<(u64, u64)> {
         if self.numel == 0 {
             return Ok((self.address, self.address));
@@ -300,7 +300,8 @@ impl Tensor {
         }
         let (mut low, mut high) = (0i128, 0i128);
         for (size, stride) in self.shape().iter().zip(self.strides()) {
-            // Below 2^126, and 64 of them: no overflow, since larger ones end the loop.
+            // Each product is below 2^126 and a larger sum ends the loop, so that 64 of them do not
+            // overflow.
             let reach = i128::from(size - 1) * i128::from(*stride);
             if reach < 0 {
                 low += reach
@@ -320,13 +321,13 @@ impl Tensor {
         }
     }
 
-    /// Do its elements lie side by side, the last dimension's first?
+    /// Is it contiguous in row-major order?
     #[inline]
     pub fn is_compact(&self) -> bool {
         self.is_compact
     }
 
-    fn finds_compact(&self) -> bool {
+    fn compute_is_compact(&self) -> bool {
         let mut expected = 1i64;
         for (size, stride) in self.shape().iter().zip(self.strides()).rev() {
             if *size == 1 {
@@ -340,8 +341,8 @@ impl Tensor {
         true
     }
 
-    /// The device whose memory it is; an error if that is none, another than the tensor says, or if the
-    /// tensor leaves the block that it begins in.
+    /// The device that owns the memory. An error if no device owns it, if another device than
+    /// `place` owns it, or if the tensor extends beyond the block that it begins in.
     pub fn require_on(&self, runtime: &Runtime) -> Result<i32> {
         let (device, owner) = match self.place {
             Place::Cuda(device) | Place::Managed(device) if self.numel == 0 => {
@@ -351,7 +352,8 @@ impl Tensor {
                 runtime.device(device)?;
                 (device, copy::device_of(runtime, self.address)?)
             }
-            // Of managed memory that others have the host says whose it is.
+            // The owner of managed memory that the library did not allocate is what the host
+            // declares.
             Place::Managed(device) => {
                 runtime.device(device)?;
                 (device, memory::device_of(self.address).or(Some(device)))
@@ -377,7 +379,7 @@ impl Tensor {
         Ok(device)
     }
 
-    /// An error if it begins in a block of ours and leaves it.
+    /// An error if it begins in a block of the library and extends beyond it.
     fn require_inside(&self) -> Result<()> {
         let (first, end) = self.range()?;
         let Some((start, bytes)) = memory::extent(self.address)? else { return Ok(()) };
@@ -395,7 +397,7 @@ fn too_many(ndim: i64) -> Error {
     Error::OutOfRange { name: "ndim", value: ndim, allowed: "use 0 to 64" }
 }
 
-/// How many dimensions a host says there are.
+/// Checks a number of dimensions that the host passed.
 pub fn ndim(ndim: i32) -> Result<usize> {
     match usize::try_from(ndim) {
         Ok(number) if number <= MAX_DIMS => Ok(number),
@@ -414,7 +416,7 @@ fn numel(shape: &[i64]) -> Result<u64> {
 /// Sizes or strides of a view.
 pub type Sizes = Few<i64, MAX_DIMS>;
 
-/// Strides of elements that lie side by side, the last dimension's first.
+/// Computes the strides of a contiguous tensor, in row-major order.
 pub fn compact(shape: &[i64], strides: &mut [i64]) {
     for_each_compact(shape.len(), |index| shape[index], |index, stride| strides[index] = stride);
 }

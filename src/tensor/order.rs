@@ -1,30 +1,31 @@
-//! In which order the elements of a tensor are counted: PyTorch's, for operations with one operand
-//! (TensorIterator) and for those of bernoulli with a tensor (CUDA_tensor_apply2).
+//! The order in which PyTorch counts the elements of a tensor. [`Tensor::ordered`] is the order of
+//! TensorIterator for one operand. [`Tensor::ordered_with`] is that of `CUDA_tensor_apply2`, which
+//! `bernoulli` with a tensor uses.
 //!
-//! Which random number an element gets depends on its number, so that these are as exact as the numbers.
+//! The number of an element selects its random number. So the order must equal PyTorch's exactly.
 
 use super::{MAX_DIMS, Tensor, compact};
 use crate::base::error::{Error, Result};
 
-/// The most dimensions that are left when what lies side by side is taken together: PyTorch's.
+/// The most dimensions that may remain after dimensions are merged, as in PyTorch.
 pub const MAX_ORDERED: usize = 25;
 
-/// Beyond this PyTorch does not compute with 32 bits.
+/// The bound up to which PyTorch computes with 32 bits.
 const MOST: i128 = i32::MAX as i128;
 
 /// A dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dim {
-    /// Elements.
+    /// Number of elements.
     pub size: i64,
-    /// From one to the next, in elements.
+    /// Distance of neighbours, in elements.
     pub stride: i64,
 }
 
-/// A tensor of which the elements are counted along the first dimension, then the second, and so on.
+/// A tensor whose elements are counted along the first dimension, then along the second, and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct Ordered {
-    /// The element of which all indices are 0.
+    /// Address of the element whose indices are all 0.
     pub address: u64,
     /// Bytes of an element.
     pub element_bytes: u64,
@@ -32,7 +33,7 @@ pub struct Ordered {
     dims: [Dim; MAX_ORDERED],
 }
 
-/// Dimensions while they are put in order.
+/// Dimensions while they are sorted.
 struct Dims {
     len: usize,
     dims: [Dim; MAX_DIMS],
@@ -55,7 +56,7 @@ impl Dims {
         &mut self.dims[..self.len]
     }
 
-    /// Does every address from the first to the last have one element?
+    /// Does each address between the first and the last element have exactly one element?
     fn is_dense(&self) -> bool {
         let mut sorted = [Dim::default(); MAX_DIMS];
         sorted[..self.len].copy_from_slice(self.as_slice());
@@ -69,7 +70,7 @@ impl Dims {
         })
     }
 
-    /// Takes neighbours together that are as one.
+    /// Merges adjacent dimensions that one stride can describe.
     fn coalesce(&mut self) {
         if self.len <= 1 {
             return;
@@ -95,8 +96,8 @@ impl Dims {
     }
 }
 
-/// The indices of dimensions, that of the smaller stride first. Where nothing tells two apart they stay
-/// as they are: neighbours that cannot be compared are why this is PyTorch's sort and no other.
+/// Indices of the dimensions, the smallest stride first. Not every pair can be compared, so that
+/// the result depends on the algorithm: this is PyTorch's insertion sort.
 fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
     let len = shape.len();
     let mut order: [usize; MAX_DIMS] = std::array::from_fn(|index| index);
@@ -120,8 +121,9 @@ fn sorted(shape: &[i64], strides: &[i64]) -> [usize; MAX_DIMS] {
     order
 }
 
-/// Strides of PyTorch's copy on another device, or in another type: as they are where the elements lie side by side, else so
-/// that they do, in the same order, and with what repeats written out.
+/// Strides of the copy that PyTorch makes on another device or in another type. A dense tensor
+/// keeps its strides. Otherwise the copy is dense in the same order, with repeated elements written
+/// out.
 #[inline(never)]
 pub fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
     copy.copy_from_slice(strides);
@@ -152,35 +154,35 @@ const TOO_MANY: Error = Error::Invalid(
 );
 
 impl Tensor {
-    fn require_rising(&self) -> Result<()> {
+    fn require_nonnegative_strides(&self) -> Result<()> {
         let falls = |(size, stride): (&i64, &i64)| *size > 1 && *stride < 0;
-        // Without elements there is nothing to put in order.
+        // Without elements the order does not matter.
         if self.numel == 0 {
             return Ok(());
         }
         if self.shape().iter().zip(self.strides()).any(falls) { Err(NEGATIVE) } else { Ok(()) }
     }
 
-    /// An error unless each element can be written by itself.
+    /// Bytes of an element. An error unless each element can be written separately.
     pub fn require_writable(&self) -> Result<u64> {
         let element_bytes = self.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
-        self.require_rising()?;
+        self.require_nonnegative_strides()?;
         if self.has_overlaps() {
             return Err(OVERLAPS);
         }
         Ok(element_bytes)
     }
 
-    /// Do two of its elements have one address, as far as that can be told?
+    /// Do two of its elements share an address? False if the search takes too long.
     pub fn has_overlaps(&self) -> bool {
         self.numel > 1 && overlaps(self.shape(), self.strides())
     }
 
-    /// Its elements in TensorIterator's order for what is written alone; the tensor has elements.
+    /// Its elements in the order of TensorIterator for one operand, which is written.
     pub fn ordered(&self) -> Result<Ordered> {
         let element_bytes = self.require_writable()?;
         let mut dims = Dims::of(self.shape(), self.strides());
-        // Dense tensors are gone through as they lie, whatever their dimensions.
+        // A dense tensor is counted in memory order, whatever its dimensions are.
         if self.is_compact() || dims.is_dense() {
             let numel = self.numel as i64;
             dims.dims[0] = Dim { size: numel, stride: 1 };
@@ -195,8 +197,9 @@ impl Tensor {
         Ordered::of(self.address, element_bytes, dims.as_slice().iter().copied())
     }
 
-    /// It and another of the same shape, which is read, in CUDA_tensor_apply2's order. `converted`:
-    /// PyTorch would make a copy of the other, of another type, first.
+    /// This tensor, and another of the same shape that is read, in the order of
+    /// `CUDA_tensor_apply2`. `converted`: PyTorch would first copy the other tensor into another
+    /// type.
     pub fn ordered_with(&self, other: &Tensor, converted: bool) -> Result<(Ordered, Ordered)> {
         let element_bytes = self.require_writable()?;
         let other_bytes = other.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
@@ -206,7 +209,7 @@ impl Tensor {
                  where it repeats",
             ));
         }
-        other.require_rising()?;
+        other.require_nonnegative_strides()?;
         if self.numel == 0 {
             let none = |tensor: &Tensor, bytes| {
                 Ordered::of(tensor.address, bytes, [Dim { size: 0, stride: 1 }].into_iter())
@@ -215,7 +218,8 @@ impl Tensor {
         }
         let shape = self.shape();
         let len = shape.len();
-        // By these strides the dimensions are sorted: those of the tensors, or of copies of them.
+        // The strides by which the dimensions are sorted: those of the tensors, or of copies of
+        // them.
         let (mut own, mut others) = ([0i64; MAX_DIMS], [0i64; MAX_DIMS]);
         own[..len].copy_from_slice(self.strides());
         others[..len].copy_from_slice(other.strides());
@@ -271,25 +275,25 @@ impl Ordered {
         Ok(Ordered { address, element_bytes, len, dims })
     }
 
-    /// Its dimensions, the fastest first; none where there is one element.
+    /// Its dimensions, the fastest first; empty for a single element.
     pub fn dims(&self) -> &[Dim] {
         &self.dims[..self.len]
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn numel(&self) -> u64 {
         self.dims().iter().map(|dim| dim.size as u64).product()
     }
 
-    /// Does PyTorch compute its addresses with 32 bits?
+    /// Does PyTorch compute the addresses with 32 bits?
     pub fn fits_32_bits(&self) -> bool {
         let bytes = i128::from(self.element_bytes);
         let reach = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.stride) * bytes;
         i128::from(self.numel()) <= MOST && self.dims().iter().map(reach).sum::<i128>() < MOST
     }
 
-    /// Calls `body` with parts for which 32 bits are enough, in PyTorch's order: the dimension that
-    /// reaches furthest is halved until they are.
+    /// Calls `body` with parts that 32 bits can address, in PyTorch's order. PyTorch halves the
+    /// dimension with the largest extent until each part fits.
     pub fn for_each_part(&self, body: &mut dyn FnMut(&Ordered) -> Result<()>) -> Result<()> {
         let mut rest = *self;
         while !rest.fits_32_bits() {
@@ -298,10 +302,10 @@ impl Ordered {
         body(&rest)
     }
 
-    /// Takes the first half off.
+    /// Splits off the first half.
     fn split(&mut self) -> Ordered {
         let reach = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.stride);
-        // The last of equals.
+        // `max_by_key` returns the last maximum, like PyTorch.
         let furthest = (0..self.len).max_by_key(|index| reach(&self.dims[*index])).unwrap_or(0);
         let size = self.dims[furthest].size;
         let mut first = *self;
@@ -313,7 +317,7 @@ impl Ordered {
     fn narrow(&mut self, index: usize, start: i64, size: i64) {
         let dim = &mut self.dims[index];
         dim.size = size;
-        // Inside the tensor, whose range was checked.
+        // No overflow: the address is inside the tensor, whose range was checked.
         let bytes = (start as u64).wrapping_mul(dim.stride as u64).wrapping_mul(self.element_bytes);
         self.address = self.address.wrapping_add(bytes);
         if size == 1 {
@@ -326,7 +330,7 @@ impl Ordered {
     }
 }
 
-/// Dimensions with more than one element, the smaller stride first.
+/// The dimensions with more than one element, the smallest stride first.
 fn by_stride(shape: &[i64], strides: &[i64]) -> Dims {
     let mut dims = Dims { len: 0, dims: [Dim::default(); MAX_DIMS] };
     for (size, stride) in shape.iter().zip(strides).filter(|(size, _)| **size > 1) {
@@ -337,7 +341,7 @@ fn by_stride(shape: &[i64], strides: &[i64]) -> Dims {
     dims
 }
 
-/// Is it more than a look at the strides to tell whether elements share an address?
+/// May elements share an address? False if the strides alone rule it out.
 fn may_overlap(shape: &[i64], strides: &[i64]) -> bool {
     let mut reach = 0i128;
     by_stride(shape, strides).as_slice().iter().any(|dim| {
@@ -347,23 +351,23 @@ fn may_overlap(shape: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// Steps of the search for two elements at one address: beyond that they count as apart.
+/// The most steps of the search for shared addresses. Beyond them it reports none.
 const MOST_STEPS: u32 = 10_000;
 
-/// Do two elements share an address? Where that takes long to find out, the answer is no, as PyTorch's
-/// is for all but strides of 0.
+/// Do two elements share an address? If the search takes too long the answer is no. PyTorch detects
+/// only strides of 0 in that case.
 fn overlaps(shape: &[i64], strides: &[i64]) -> bool {
     if !may_overlap(shape, strides) {
         return false;
     }
     let dims = by_stride(shape, strides);
-    // Two indices that differ, of one address: a combination of strides that comes to 0.
+    // Two elements share an address if a combination of strides, not all zero times, sums to 0.
     let mut steps = 0;
     sum_is_reached(dims.as_slice(), 0, false, &mut steps)
 }
 
-/// Is there a combination of these strides, each at most size - 1 times and up or down, that comes to
-/// `sum`? It must not be the empty one unless another stride `is_used` already.
+/// Is `sum` a combination of these strides, each times at most `size - 1` in either direction? The
+/// empty combination counts only if `is_used`: another stride is used already.
 fn sum_is_reached(dims: &[Dim], sum: i128, is_used: bool, steps: &mut u32) -> bool {
     let Some((dim, lower)) = dims.split_last() else { return sum == 0 && is_used };
     *steps += 1;
@@ -376,10 +380,10 @@ fn sum_is_reached(dims: &[Dim], sum: i128, is_used: bool, steps: &mut u32) -> bo
     }
     let rest: i128 =
         lower.iter().map(|dim| i128::from(dim.size - 1) * i128::from(dim.stride)).sum();
-    // What the others can still make up for.
+    // The range within which the remaining strides can compensate.
     let least = (sum - rest).div_euclid(stride).max(-most);
     let last = (sum + rest).div_euclid(stride).min(most);
-    // Up and down are alike until the first that is used.
+    // Until a stride is used, both signs are equivalent.
     let least = if is_used { least } else { least.max(0) };
     for times in least..=last {
         if sum_is_reached(lower, sum - times * stride, is_used || times != 0, steps) {

@@ -16,7 +16,7 @@ fn dims(shape: &[i64], strides: &[i64]) -> Vec<(i64, i64)> {
     ordered.dims().iter().map(|dim| (dim.size, dim.stride)).collect()
 }
 
-/// Offsets of the elements in elements, in the order in which they are counted.
+/// Offsets of the elements, in elements and in the order in which they are counted.
 fn offsets(ordered: &Ordered) -> Vec<u64> {
     (0..ordered.numel())
         .map(|mut index| {
@@ -41,14 +41,14 @@ fn dense_tensors_are_one_range() {
 }
 
 #[test]
-fn others_have_the_smaller_strides_first() {
+fn other_tensors_are_counted_along_the_smallest_stride() {
     assert_eq!(dims(&[4, 3], &[10, 2]), [(3, 2), (4, 10)]);
     assert_eq!(dims(&[3, 4], &[2, 10]), [(3, 2), (4, 10)]);
-    // Rows that touch are one dimension.
+    // Contiguous rows merge into one dimension.
     assert_eq!(dims(&[4, 3, 5], &[30, 5, 1]), [(15, 1), (4, 30)]);
     assert_eq!(dims(&[3, 4, 5], &[1, 100, 3]), [(15, 1), (4, 100)]);
     assert_eq!(dims(&[6], &[3]), [(6, 3)]);
-    // Single elements go with whatever is beside them.
+    // A dimension of size 1 merges with its neighbour.
     assert_eq!(dims(&[4, 1, 3], &[10, 0, 2]), [(3, 2), (4, 10)]);
     assert_eq!(dims(&[4, 1, 3], &[10, 3, 2]), [(3, 2), (4, 10)]);
 }
@@ -59,12 +59,12 @@ fn elements_that_share_an_address_are_refused() {
     assert!(refused(&[2], &[0]) && !refused(&[1], &[0]));
     assert!(refused(&[3, 3], &[1, 1]));
     assert!(refused(&[3, 4], &[3, 1]) && !refused(&[3, 3], &[3, 1]));
-    // 0 2 4 and 3 5 7: no two alike, though the rows are in each other.
+    // Offsets 0 2 4 and 3 5 7: the rows interleave and share no address.
     assert!(!refused(&[2, 3], &[3, 2]) && refused(&[2, 4], &[6, 2]));
     assert!(refused(&[2, 2, 2], &[1, 2, 3]) && !refused(&[2, 2, 2], &[1, 2, 4]));
     assert!(refused(&[1 << 20, 1 << 20, 1 << 20], &[1 << 10, 3, 1]));
     assert!(refused(&[2], &[-1]) && !refused(&[1], &[-1]));
-    // Too hard to tell: let through, and soon.
+    // The search gives up soon and reports no overlap.
     let odd: Vec<i64> = (0..20).map(|index| 1_000_003 + 2 * index * index).collect();
     let _ = refused(&[2; 20], &odd);
     let powers: Vec<i64> = (0..26).map(|index| 3i64.pow(index)).collect();
@@ -89,7 +89,7 @@ fn large_tensors_are_halved_where_they_reach_furthest() {
     assert_eq!(parts(&[(1 << 29) + 1], &[1], 32), [(0, 1 << 28), (1 << 28, half)]);
     let quarters = [(0, 1 << 28), (1 << 28, 1 << 28), (2 << 28, 1 << 28), (3 << 28, 1 << 28)];
     assert_eq!(parts(&[1 << 30], &[1], 64), quarters);
-    // Few elements, far apart: until each is alone.
+    // Few elements, far apart: each becomes a part.
     assert_eq!(parts(&[3], &[1 << 30], 32), [(0, 1), (1 << 30, 1), (2 << 30, 1)]);
     let far = [(0, 8), (1 << 33, 8)];
     assert_eq!(parts(&[2, 8], &[1 << 33, 2], 32), far);
@@ -102,20 +102,20 @@ fn pairs_are_sorted_by_both() {
         let (own, other) = pair.unwrap();
         (offsets(&own), offsets(&other))
     };
-    // Row by row where they disagree, as they lie where they agree.
+    // Row-major where the two disagree, memory order where they agree.
     let (own, other) = order(&[2, 3], &[3, 1], &[3, 1], false);
     assert_eq!((own, other), ((0..6).collect(), (0..6).collect()));
     let (own, other) = order(&[2, 3], &[1, 2], &[1, 2], false);
     assert_eq!((own, other), ((0..6).collect(), (0..6).collect()));
     let (own, other) = order(&[2, 3], &[1, 2], &[3, 1], false);
     assert_eq!((own, other), (vec![0, 2, 4, 1, 3, 5], (0..6).collect()));
-    // A row for all.
+    // One row for all.
     let (own, other) = order(&[2, 3], &[3, 1], &[0, 1], true);
     assert_eq!((own, other), ((0..6).collect(), vec![0, 1, 2, 0, 1, 2]));
     let (own, other) = order(&[2, 3], &[1, 2], &[0, 0], false);
     assert_eq!((own, other), ((0..6).collect(), vec![0; 6]));
-    // What is converted is sorted by the strides of the copy: row by row here, where nothing else would
-    // tell the dimensions of p apart.
+    // A converted tensor is sorted by the strides of its copy. Here that is row-major; its own
+    // strides of 0 would not order the dimensions.
     let (own, other) = order(&[2, 3], &[1, 2], &[0, 0], true);
     assert_eq!((own, other), (vec![0, 2, 4, 1, 3, 5], vec![0; 6]));
     let (own, other) = order(&[2, 3], &[1, 2], &[1, 0], true);

@@ -1,10 +1,10 @@
-//! Tensors that the library filled in: what goes when they are released.
+//! Tensors that the library filled in, and what is freed when they are released.
 //!
-//! A tensor has no field for its owner, so that its shape says who that is: it is memory of ours, one of
-//! its own for each such tensor, and leads to the rest in a table. The table outlives a shutdown, since
-//! what others lent must be given back all the same.
+//! A tensor has no field for its owner. Its shape identifies it: the library allocates a shape for
+//! each such tensor, and a table maps its address to the owner. The table outlives a shutdown,
+//! because tensors of other libraries must still be returned to them.
 
-use super::bundle::{Bundle, Given};
+use super::bundle::{Bundle, MemberView};
 use super::bundles::Bundles;
 use super::ranges::{Range, Ranges};
 use super::{Parts, Place, Tensor};
@@ -23,71 +23,71 @@ use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What another library lent, and how it is given back.
+/// A tensor that another library passed to this one, as `DLManagedTensor` describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Loan {
-    /// What the function takes.
+pub struct ForeignTensor {
+    /// The argument of `deleter`.
     pub object: *mut c_void,
-    /// Gives it back.
+    /// Returns the tensor to the other library.
     pub deleter: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-// SAFETY: whoever lends lets any thread give it back.
-unsafe impl Send for Loan {}
+// SAFETY: DLPack lets any thread call the deleter.
+unsafe impl Send for ForeignTensor {}
 
-impl Loan {
-    /// Gives it back.
+impl ForeignTensor {
+    /// Returns it to the other library.
     fn end(self) {
         if let Some(deleter) = self.deleter {
             let _waiting = waiting::in_host_function();
-            // SAFETY: the lender's promise, kept once: the table had it once.
+            // SAFETY: DLPack's contract; called once, because the table held it once.
             unsafe { deleter(self.object) };
         }
     }
 }
 
-/// A block of ours, in one life of the library.
+/// A block of the library, of one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     address: u64,
     generation: u64,
-    /// Of pinned memory, not of a device's.
+    /// Pinned host memory instead of device memory.
     is_pinned: bool,
 }
 
 impl Block {
-    /// Memory of a device.
+    /// A block of device memory.
     pub fn of_device(runtime: &Runtime, address: u64) -> Block {
         Block { address, generation: runtime.generation, is_pinned: false }
     }
 
-    /// Pinned memory of the host.
+    /// A block of pinned host memory.
     pub fn of_host(runtime: &Runtime, address: u64) -> Block {
         Block { address, generation: runtime.generation, is_pinned: true }
     }
 
-    /// Where it begins.
+    /// The first address.
     pub fn address(self) -> u64 {
         self.address
     }
 
-    /// As a bundle has it.
+    /// Encodes it for a bundle.
     pub(super) fn words(self) -> [i64; 3] {
         [self.address as i64, self.generation as i64, self.is_pinned.into()]
     }
 
-    /// From that.
+    /// Decodes what [`Block::words`] encoded.
     pub(super) fn of_words([address, generation, is_pinned, _]: &[i64; 4]) -> Block {
         let (address, generation) = (*address as u64, *generation as u64);
         Block { address, generation, is_pinned: *is_pinned != 0 }
     }
 
-    /// Gives it back in the order of its stream; after a shutdown it is gone already.
+    /// Frees it in the order of its stream. Does nothing if its generation has ended.
     pub fn free(self, inside: &Inside) -> Result<()> {
         runtime::existing(inside).map_or(Ok(()), |runtime| self.free_in(runtime))
     }
 
-    /// The same where the runtime is known.
+    /// The same with a known runtime.
     pub fn free_in(self, runtime: &Runtime) -> Result<()> {
         match self.address {
             0 => Ok(()),
@@ -101,23 +101,23 @@ impl Block {
     }
 }
 
-/// Whose memory a tensor has.
+/// The owner of a tensor's memory.
 #[derive(Debug)]
 enum Source {
     Block(Block),
-    Loan(Loan),
-    /// It is another tensor's, or others of its bundle are in its block.
-    Others,
+    Foreign(ForeignTensor),
+    /// Another tensor owns the memory, or others of its bundle still share its block.
+    Shared,
 }
 
 /// Sizes, then strides.
 pub type Sizes = Box<[i64]>;
 
-/// What a tensor has that the library filled in.
+/// A tensor that the library filled in by itself, not in a bundle.
 #[derive(Debug)]
 struct Entry {
     source: Source,
-    /// What the tensor's shape and strides lead to.
+    /// The tensor's shape and strides point here.
     sizes: Sizes,
     data: u64,
     /// Its bytes, if it must not be written.
@@ -126,25 +126,25 @@ struct Entry {
 
 type Entries = HashMap<usize, Entry, BuildHasherDefault<DefaultHasher>>;
 
-/// Tensors that the library filled in.
-struct Filled {
-    /// Single ones, by the addresses of their shapes.
+/// The tensors that the library filled in.
+struct TensorTable {
+    /// Single tensors, by the addresses of their shapes.
     entries: Entries,
-    /// Bytes of those of them that must not be written.
+    /// Bytes of the single tensors that must not be written.
     read_only: Ranges,
-    /// Those that were filled in together, by where their sizes begin.
+    /// Bundles, by the addresses of their first sizes.
     bundles: Bundles,
 }
 
-static TABLE: Mutex<Filled> = Mutex::new(
+static TABLE: Mutex<TensorTable> = Mutex::new(
     Rank::LEAF,
-    Filled {
+    TensorTable {
         entries: Entries::with_hasher(BuildHasherDefault::new()),
         read_only: Ranges::new(),
         bundles: Bundles::new(),
     },
 );
-/// Tensors that must not be written, so that nobody looks where there are none.
+/// Number of tensors that must not be written. At zero no check takes the lock.
 static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a tensor");
@@ -153,16 +153,16 @@ const NOT_OURS: Error = Error::Invalid(
      no release",
 );
 
-/// What a tensor's own shape and strides are, as the host gets them.
+/// Pointers to the shape and strides of a tensor, for the host.
 #[derive(Clone, Copy, Debug)]
-pub struct Lent {
-    /// Sizes.
+pub struct SizePointers {
+    /// Points to the sizes.
     pub shape: *mut i64,
-    /// Strides.
+    /// Points to the strides.
     pub strides: *mut i64,
 }
 
-/// Room for sizes and strides, filled; one element at least, so that it has an address.
+/// Allocates and fills sizes and strides. At least one element, so that the address is unique.
 pub fn sizes(tensor: &Tensor) -> Result<Sizes> {
     let ndim = tensor.shape().len();
     let mut sizes = Vec::new();
@@ -175,7 +175,7 @@ pub fn sizes(tensor: &Tensor) -> Result<Sizes> {
     Ok(sizes.into_boxed_slice())
 }
 
-fn insert(tensor: &Tensor, source: Source, read_only: bool) -> Result<Lent> {
+fn insert(tensor: &Tensor, source: Source, read_only: bool) -> Result<SizePointers> {
     let mut sizes = sizes(tensor)?;
     let read_only = if read_only { Some(tensor.range()?) } else { None };
     let shape = sizes.as_mut_ptr();
@@ -188,39 +188,39 @@ fn insert(tensor: &Tensor, source: Source, read_only: bool) -> Result<Lent> {
     let entry = Entry { source, sizes, data: tensor.data, read_only };
     table.entries.insert(shape as usize, entry);
     READ_ONLY.fetch_add(usize::from(read_only.is_some()), Ordering::Relaxed);
-    Ok(Lent { shape, strides })
+    Ok(SizePointers { shape, strides })
 }
 
-/// Keeps what another library lent as a tensor; on failure it stays the caller's.
-pub fn adopt(tensor: &Tensor, loan: Loan, read_only: bool) -> Result<Lent> {
-    insert(tensor, Source::Loan(loan), read_only)
+/// Registers a tensor of another library. On failure the caller keeps it.
+pub fn adopt(tensor: &Tensor, foreign: ForeignTensor, read_only: bool) -> Result<SizePointers> {
+    insert(tensor, Source::Foreign(foreign), read_only)
 }
 
-/// Memory for a tensor of our own, its elements side by side.
+/// Allocates and registers a contiguous tensor.
 pub fn allocate(
     runtime: &Runtime,
     device: &Device,
     stream: &Stream,
     dtype: Dtype,
     shape: &[i64],
-) -> Result<(Tensor, Lent)> {
-    // Any address will do to find the size.
+) -> Result<(Tensor, SizePointers)> {
+    // The size does not depend on the address.
     let place = Place::Cuda(device.ordinal());
     let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: None };
     let (first, end) = Tensor::new(parts)?.range()?;
     let address = device.memory.allocate(runtime, device, stream, end - first)?;
     let made = Tensor::new(Parts { data: address, ..parts }).and_then(|tensor| {
         let block = Block::of_device(runtime, address);
-        insert(&tensor, Source::Block(block), false).map(|lent| (tensor, lent))
+        insert(&tensor, Source::Block(block), false).map(|pointers| (tensor, pointers))
     });
     if made.is_err() && address != 0 {
-        // Nobody has used it.
+        // No work uses it yet.
         let _ = memory::free(runtime, address);
     }
     made
 }
 
-/// What a tensor had that is no more.
+/// The memory of a tensor that was removed from the table.
 #[derive(Debug)]
 pub struct Taken {
     source: Source,
@@ -231,10 +231,10 @@ const NOT_ITS_DATA: Error = Error::Invalid(
      elsewhere",
 );
 
-impl Filled {
-    /// An error unless the host has the tensor, with this data.
-    fn require_lent(&self, (bundle, member): (usize, usize), data: u64) -> Result<()> {
-        match self.bundles.of(bundle).data_if_lent(member) {
+impl TensorTable {
+    /// An error unless the host holds the tensor, with this `data`.
+    fn require_held(&self, (bundle, member): (usize, usize), data: u64) -> Result<()> {
+        match self.bundles.of(bundle).data_if_held(member) {
             Some(known) if known == data => Ok(()),
             Some(_) => Err(NOT_ITS_DATA),
             None => Err(NOT_OURS),
@@ -253,14 +253,14 @@ impl Filled {
             READ_ONLY.fetch_sub(1, Ordering::Relaxed);
         }
         if self.entries.is_empty() {
-            // So that nothing is left of it at the end.
+            // Returns the memory, so that a leak check at the end finds none.
             self.entries = Entries::default();
         }
         Ok(Some(entry))
     }
 
-    /// Ends a tensor of a bundle; with the last one the bundle goes to `gone`, to be dropped when no
-    /// lock is held.
+    /// Releases a tensor of a bundle. With the last tensor the bundle moves to `gone`, which the
+    /// caller drops when it holds no lock.
     fn end_member(&mut self, (index, member): (usize, usize), gone: &mut Bundle) -> Source {
         let bundle = self.bundles.of_mut(index);
         if bundle.is_read_only(member) {
@@ -270,11 +270,11 @@ impl Filled {
         if is_last {
             *gone = self.bundles.remove(index);
         }
-        block.map_or(Source::Others, Source::Block)
+        block.map_or(Source::Shared, Source::Block)
     }
 }
 
-/// Takes the tensor with this shape and data out of the table.
+/// Removes the tensor with this shape and data from the table.
 pub fn take(shape: usize, data: u64) -> Result<Taken> {
     let mut gone = Bundle::none();
     let mut table = TABLE.lock();
@@ -286,28 +286,28 @@ pub fn take(shape: usize, data: u64) -> Result<Taken> {
         return Ok(Taken { source });
     }
     let member = table.bundles.find(shape).ok_or(NOT_OURS)?;
-    table.require_lent(member, data)?;
+    table.require_held(member, data)?;
     let source = table.end_member(member, &mut gone);
     drop(table);
     Ok(Taken { source })
 }
 
 impl Taken {
-    /// Gives back what the tensor had.
+    /// Frees the memory, or returns it to the other library.
     pub fn end(self, inside: &Inside) -> Result<()> {
         match self.source {
             Source::Block(block) => block.free(inside),
-            Source::Loan(loan) => {
-                loan.end();
+            Source::Foreign(tensor) => {
+                tensor.end();
                 Ok(())
             }
-            Source::Others => Ok(()),
+            Source::Shared => Ok(()),
         }
     }
 }
 
-/// Puts tensors that were filled in together into the table, before the host has them; gives what
-/// names them. On failure they stay where they are.
+/// Registers a bundle before the host receives its tensors. Returns the address that identifies it.
+/// On failure the caller keeps it.
 pub fn insert_bundle(bundle: &mut Bundle) -> Result<usize> {
     let (start, read_only) = (bundle.start(), bundle.num_read_only());
     let mut table = TABLE.lock();
@@ -316,15 +316,15 @@ pub fn insert_bundle(bundle: &mut Bundle) -> Result<usize> {
     Ok(start)
 }
 
-/// Calls `body` with each tensor of a bundle that the host does not have yet, in their order.
-pub fn for_each_of_bundle(start: usize, body: impl FnMut(Given)) {
+/// Calls `body` with each tensor of a bundle that the host has not received yet, in order.
+pub fn for_each_of_bundle(start: usize, body: impl FnMut(MemberView)) {
     let mut table = TABLE.lock();
     if let Some(index) = table.bundles.starting_at(start) {
-        table.bundles.of_mut(index).given().for_each(body);
+        table.bundles.of_mut(index).member_views().for_each(body);
     }
 }
 
-/// Takes a bundle back that the host did not get.
+/// Removes a bundle that the host has not received.
 pub fn withdraw_bundle(start: usize) -> Option<Bundle> {
     let mut table = TABLE.lock();
     let index = table.bundles.starting_at(start)?;
@@ -339,8 +339,8 @@ pub fn has_read_only() -> bool {
     READ_ONLY.load(Ordering::Relaxed) != 0
 }
 
-/// Must a tensor with this shape not be written? What the library filled in says so itself; a tensor of
-/// the host's own must not share a byte with a read-only one that the library filled in.
+/// Must this tensor not be written? The table has the answer for tensors that the library filled
+/// in. Any other tensor must not share a byte with a read-only tensor of the table.
 pub fn is_read_only(shape: usize, view: &Tensor) -> bool {
     if !has_read_only() {
         return false;
@@ -352,30 +352,30 @@ pub fn is_read_only(shape: usize, view: &Tensor) -> bool {
     if let Some((bundle, member)) = table.bundles.find(shape) {
         return table.bundles.of(bundle).is_read_only(member);
     }
-    view.range().is_ok_and(|range| table.read_only.meets(range))
+    view.range().is_ok_and(|range| table.read_only.overlaps(range))
 }
 
-/// What a capsule has of a tensor's.
+/// What a DLPack capsule owns of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub enum Share {
-    /// A block for itself.
+pub enum CapsuleMemory {
+    /// A whole block.
     Block(Block),
-    /// The part of a bundle's tensor, by where its shape was.
+    /// A tensor of a bundle, by the address of its shape.
     Member(usize),
-    /// What another library lent, seen in another way than it was lent.
-    Loan(Loan),
+    /// A tensor of another library, as a different view of it.
+    Foreign(ForeignTensor),
 }
 
-impl Share {
-    /// Gives it back, as for the tensor.
+impl CapsuleMemory {
+    /// Releases it like the tensor.
     pub fn end(self, inside: &Inside) -> Result<()> {
         match self {
-            Share::Block(block) => block.free(inside),
-            Share::Loan(loan) => {
-                loan.end();
+            CapsuleMemory::Block(block) => block.free(inside),
+            CapsuleMemory::Foreign(tensor) => {
+                tensor.end();
                 Ok(())
             }
-            Share::Member(shape) => {
+            CapsuleMemory::Member(shape) => {
                 let mut gone = Bundle::none();
                 let source = {
                     let mut table = TABLE.lock();
@@ -388,38 +388,38 @@ impl Share {
     }
 }
 
-/// What a tensor becomes when it is moved out.
+/// What a tensor becomes when it moves into a capsule.
 #[derive(Debug)]
 pub enum Moved {
-    /// The loan that it came from.
-    Loan(Loan),
-    /// Memory of ours, with the sizes and strides of the tensor.
-    Ours(Share),
+    /// The tensor of another library that it was made from.
+    Foreign(ForeignTensor),
+    /// Memory of the library; the capsule takes the sizes and strides too.
+    Ours(CapsuleMemory),
 }
 
-/// Was a tensor with this shape filled in by the library?
+/// Did the library fill in the tensor with this shape?
 pub fn is_ours(shape: usize) -> bool {
     let table = TABLE.lock();
     table.entries.contains_key(&shape) || table.bundles.find(shape).is_some()
 }
 
-/// Moves a tensor that the library filled in out of the table.
-pub fn take_out(shape: usize, data: u64) -> Result<Moved> {
+/// Moves a tensor that the library filled in to a capsule.
+pub fn move_out(shape: usize, data: u64) -> Result<Moved> {
     let mut table = TABLE.lock();
     if let Some(entry) = table.take_entry(shape, data)? {
         return Ok(match entry.source {
-            Source::Loan(loan) => Moved::Loan(loan),
-            Source::Block(block) => Moved::Ours(Share::Block(block)),
-            Source::Others => return Err(NOT_OURS),
+            Source::Foreign(tensor) => Moved::Foreign(tensor),
+            Source::Block(block) => Moved::Ours(CapsuleMemory::Block(block)),
+            Source::Shared => return Err(NOT_OURS),
         });
     }
     let (bundle, member) = table.bundles.find(shape).ok_or(NOT_OURS)?;
-    table.require_lent((bundle, member), data)?;
+    table.require_held((bundle, member), data)?;
     table.bundles.of_mut(bundle).move_out(member);
-    Ok(Moved::Ours(Share::Member(shape)))
+    Ok(Moved::Ours(CapsuleMemory::Member(shape)))
 }
 
-/// The block at which a tensor of the host's own begins, to be moved out with it.
+/// The block at which a tensor of the host begins. The capsule takes it with the tensor.
 pub fn block_of(runtime: &Runtime, tensor: &Tensor) -> Result<Block> {
     let block = Block::of_device(runtime, tensor.data);
     if tensor.data != 0 {

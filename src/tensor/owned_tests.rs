@@ -4,7 +4,7 @@ use crate::memory::unknown_pointer;
 use crate::sim;
 
 #[test]
-fn our_own_memory_is_given_back_once() {
+fn own_memory_is_freed_once() {
     let _lock = sim::test_lock();
     let inside = thread::enter().unwrap();
     runtime::select_backend(&inside, "sim", "memory=64MiB").unwrap();
@@ -12,27 +12,27 @@ fn our_own_memory_is_given_back_once() {
     let device = &runtime.devices[0];
     let stream = device.streams.default();
     let float = Dtype::new(2, 32);
-    let (tensor, lent) = allocate(runtime, device, stream, float, &[3, 5]).unwrap();
+    let (tensor, pointers) = allocate(runtime, device, stream, float, &[3, 5]).unwrap();
     assert_eq!(tensor.strides(), [5, 1]);
     assert_eq!(memory::find(tensor.data).unwrap().requested, 60);
     assert_eq!(tensor.require_on(runtime).unwrap(), 0);
-    let shape = lent.shape as usize;
+    let shape = pointers.shape as usize;
     assert!(is_ours(shape) && !is_read_only(shape, &tensor));
     assert!(take(shape, tensor.data + 4).is_err());
     take(shape, tensor.data).unwrap().end(&inside).unwrap();
     assert!(memory::find(tensor.data).is_err() && take(shape, tensor.data).is_err());
-    // Without elements there is no memory.
-    let (empty, lent) = allocate(runtime, device, stream, float, &[0, 5]).unwrap();
+    // A tensor without elements has no memory.
+    let (empty, pointers) = allocate(runtime, device, stream, float, &[0, 5]).unwrap();
     assert_eq!(empty.data, 0);
-    take(lent.shape as usize, 0).unwrap().end(&inside).unwrap();
-    // A life later it is another's.
-    let (old, lent) = allocate(runtime, device, stream, float, &[1]).unwrap();
+    take(pointers.shape as usize, 0).unwrap().end(&inside).unwrap();
+    // After a shutdown the same address belongs to another block.
+    let (old, pointers) = allocate(runtime, device, stream, float, &[1]).unwrap();
     runtime::shutdown(&inside, |_| 0).unwrap();
     let runtime = runtime::get(&inside).unwrap();
     let device = &runtime.devices[0];
     let stream = device.streams.default();
     let block = device.memory.allocate(runtime, device, stream, 4).unwrap();
-    take(lent.shape as usize, old.data).unwrap().end(&inside).unwrap();
+    take(pointers.shape as usize, old.data).unwrap().end(&inside).unwrap();
     assert_eq!(memory::find(block).unwrap().requested, 4);
     assert!(matches!(unknown_pointer(1), Error::InvalidPointer { .. }));
     runtime::shutdown(&inside, |_| 0).unwrap();

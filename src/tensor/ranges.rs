@@ -1,24 +1,24 @@
-//! Ranges of addresses, of which it is asked whether one meets any of them.
+//! A set of address ranges, with a query for overlap.
 
 use crate::base::error::{Error, Result};
 
-/// First byte, and one past the last.
+/// The first byte, and the byte after the last.
 pub type Range = (u64, u64);
 
-/// Ranges, which may overlap, by where they begin.
+/// Ranges, sorted by their first byte; they may overlap.
 pub struct Ranges {
     list: Vec<Range>,
-    /// Bytes of the longest that there was since the list was empty.
+    /// Bytes of the longest range since the set was last empty.
     longest: u64,
 }
 
 impl Ranges {
-    /// None.
+    /// An empty set.
     pub const fn new() -> Ranges {
         Ranges { list: Vec::new(), longest: 0 }
     }
 
-    /// Adds one.
+    /// Adds a range; the same range may be added more than once.
     pub fn insert(&mut self, range: Range) -> Result<()> {
         self.list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a tensor"))?;
         let place = self.list.partition_point(|known| *known < range);
@@ -27,7 +27,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Removes one that was added.
+    /// Removes one range that was added.
     pub fn remove(&mut self, range: Range) {
         if let Ok(place) = self.list.binary_search(&range) {
             self.list.remove(place);
@@ -37,8 +37,8 @@ impl Ranges {
         }
     }
 
-    /// Is a byte of this range in one of them?
-    pub fn meets(&self, (first, end): Range) -> bool {
+    /// Does any range share a byte with this one?
+    pub fn overlaps(&self, (first, end): Range) -> bool {
         let beyond = self.list.partition_point(|(start, _)| *start < end);
         let lowest = first.saturating_sub(self.longest);
         let near = self.list[..beyond].iter().rev().take_while(|(start, _)| *start >= lowest);
@@ -51,21 +51,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_meets_what_it_shares_a_byte_with() {
+    fn ranges_overlap_where_they_share_a_byte() {
         let mut ranges = Ranges::new();
         for range in [(10, 20), (0, 100), (50, 50), (30, 40), (30, 40)] {
             ranges.insert(range).unwrap();
         }
-        assert!(ranges.meets((99, 101)) && ranges.meets((0, 1)) && ranges.meets((35, 36)));
-        assert!(!ranges.meets((100, 101)) && !ranges.meets((60, 60)));
+        assert!(ranges.overlaps((99, 101)) && ranges.overlaps((0, 1)) && ranges.overlaps((35, 36)));
+        assert!(!ranges.overlaps((100, 101)) && !ranges.overlaps((60, 60)));
         ranges.remove((0, 100));
-        assert!(!ranges.meets((20, 30)) && !ranges.meets((45, 55)) && ranges.meets((19, 21)));
+        assert!(
+            !ranges.overlaps((20, 30)) && !ranges.overlaps((45, 55)) && ranges.overlaps((19, 21))
+        );
         ranges.remove((30, 40));
-        assert!(ranges.meets((39, 60)));
+        assert!(ranges.overlaps((39, 60)));
         ranges.remove((30, 40));
-        assert!(!ranges.meets((21, 60)) && ranges.meets((0, 60)));
+        assert!(!ranges.overlaps((21, 60)) && ranges.overlaps((0, 60)));
         ranges.remove((10, 20));
         ranges.remove((50, 50));
-        assert!(ranges.list.capacity() == 0 && !ranges.meets((0, u64::MAX)));
+        assert!(ranges.list.capacity() == 0 && !ranges.overlaps((0, u64::MAX)));
     }
 }

@@ -11,7 +11,7 @@ fn range(shape: &[i64], strides: &[i64]) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_not_said_is_compact() {
+fn missing_strides_mean_compact() {
     let tensor = Tensor::new(parts(&[2, 3, 4], None)).unwrap();
     assert_eq!(tensor.strides(), [12, 4, 1]);
     assert_eq!((tensor.numel, tensor.address), (24, 0x1010));
@@ -23,7 +23,7 @@ fn what_is_not_said_is_compact() {
 }
 
 #[test]
-fn a_range_has_all_elements_and_no_more() {
+fn a_range_covers_exactly_the_elements() {
     assert_eq!(range(&[3, 4], &[10, 2]), (0x1010, 0x1010 + 4 * 27));
     assert_eq!(range(&[3, 4], &[-10, 2]), (0x1010 - 80, 0x1010 + 28));
     assert_eq!(range(&[3, 4], &[0, 0]), (0x1010, 0x1014));
@@ -34,7 +34,7 @@ fn a_range_has_all_elements_and_no_more() {
 }
 
 #[test]
-fn what_has_no_addresses_is_refused() {
+fn unaddressable_views_are_refused() {
     let refused = |shape: &[i64], strides| Tensor::new(parts(shape, strides)).is_err();
     assert!(refused(&[-1], None));
     assert!(refused(&[1 << 32, 1 << 32], None));
@@ -54,7 +54,7 @@ fn what_has_no_addresses_is_refused() {
 }
 
 #[test]
-fn compact_takes_no_account_of_single_elements() {
+fn compact_ignores_dimensions_of_size_one() {
     let is_compact =
         |shape, strides| Tensor::new(parts(shape, Some(strides))).unwrap().is_compact();
     assert!(is_compact(&[2, 1, 3], &[3, 999, 1]));
