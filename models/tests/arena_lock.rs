@@ -36,7 +36,7 @@ impl Arena {
         self.count();
     }
 
-    /// As counting beyond the slack does: meanwhile the ledger's holder may have it.
+    /// As counting beyond the headroom does: meanwhile the ledger's holder may have it.
     fn parks(&self) {
         let _guard = self.lock.guard();
         self.count();
@@ -51,9 +51,9 @@ impl Arena {
     /// As the statistics do.
     fn looks(&self) {
         let _ledger = self.ledger.guard();
-        self.lock.hold_still();
+        self.lock.freeze();
         self.count();
-        self.lock.let_go();
+        self.lock.thaw();
     }
 }
 

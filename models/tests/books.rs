@@ -1,4 +1,4 @@
-//! The books of a device: peaks are the true ones whoever counts, and whatever interleaves; the books'
+//! The stats of a device: peaks are the true ones whoever counts, and whatever interleaves; the stats'
 //! holder reads what the members' locks guard while none of it changes.
 
 use loom::sync::Arc;
@@ -6,7 +6,7 @@ use loom::thread;
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::arena_lock::ArenaLock;
-use tcuda_models::memory::stats::device_stats::{GuardedBooks, Member};
+use tcuda_models::memory::stats::device_stats::{GuardedStats, Member};
 use tcuda_models::memory::stats::ledger::{
     ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, Statistics, change_of, only,
 };
@@ -47,7 +47,7 @@ impl Member for Arena {
     }
 
     fn partner(&self) -> Option<&Arena> {
-        // SAFETY: NULL, or boxed and as long-lived as the books.
+        // SAFETY: NULL, or boxed and as long-lived as the stats.
         unsafe { self.partner.load(Ordering::Relaxed).as_ref() }
     }
 
@@ -67,7 +67,7 @@ impl Member for Arena {
 }
 
 struct Device {
-    books: GuardedBooks<Arena>,
+    stats: GuardedStats<Arena>,
     arenas: Vec<*const Arena>,
     truth: std::sync::Arc<Truth>,
 }
@@ -96,7 +96,7 @@ impl Arena {
 impl Device {
     fn new(kinds: &[Kind]) -> Arc<Device> {
         let truth = std::sync::Arc::new(Truth::default());
-        let books = GuardedBooks::new();
+        let stats = GuardedStats::new();
         let mut arenas = Vec::new();
         for kind in kinds {
             let arena = Box::new(Reclaimable::new(
@@ -111,9 +111,9 @@ impl Device {
                 0,
             ));
             arenas.push(&raw const **arena);
-            books.with_members(|members| members.push(arena));
+            stats.with_members(|members| members.push(arena));
         }
-        let device = Device { books, arenas, truth };
+        let device = Device { stats, arenas, truth };
         for (index, other) in [(0, 1), (1, 0)] {
             let other = device.arenas[other].cast_mut();
             device.arena(index).partner.store(other, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Device {
     }
 
     fn arena(&self, index: usize) -> &Arena {
-        // SAFETY: boxed, and lives as long as the books.
+        // SAFETY: boxed, and lives as long as the stats.
         unsafe { &*self.arenas[index] }
     }
 
@@ -133,11 +133,11 @@ impl Device {
         // SAFETY: the lock is held.
         arena.state.with_mut(|state| unsafe { *state += change });
         let class = arena.class_of(change);
-        let rise = |account: &mut Account| account.rise(class, change, change, Split::NONE);
-        let rise_with = |account: &mut Account, other: &mut Account| {
-            account.rise_with(other, class, (change, change), Split::NONE)
+        let rise = |account: &mut Account| account.count_alloc(class, change, change, Split::NONE);
+        let count_alloc_with = |account: &mut Account, other: &mut Account| {
+            account.count_alloc_with(other, class, (change, change), Split::NONE)
         };
-        let fall = |account: &mut Account| account.fall(class, -change, -change, Split::NONE);
+        let fall = |account: &mut Account| account.count_free(class, -change, -change, Split::NONE);
         // SAFETY: the lock is held and we are not parked.
         let is_counted = unsafe {
             match change > 0 {
@@ -145,17 +145,17 @@ impl Device {
                 false => arena.with_account(fall),
             }
         };
-        if !(is_counted || change > 0 && GuardedBooks::with_partner(arena, rise_with)) {
-            self.books.count(arena, &arena.bytes(change));
+        if !(is_counted || change > 0 && GuardedStats::with_partner(arena, count_alloc_with)) {
+            self.stats.count(arena, &arena.bytes(change));
         }
     }
 
     /// As the statistics and a snapshot do: the peak, and the sum of the states.
     fn looks(&self) -> (i64, i64) {
-        self.books.with(None, |books| {
+        self.stats.with(None, |stats| {
             let mut statistics = Statistics::default();
-            books.statistics(&mut statistics);
-            let total = statistics.lanes[ALLOCATED_BYTES][ALL];
+            stats.statistics(&mut statistics);
+            let total = statistics.counters[ALLOCATED_BYTES][ALL];
             assert_eq!(total.peak, self.truth.peak.load(Ordering::Relaxed), "not the true peak");
             assert_eq!(total.current, self.truth.now.load(Ordering::Relaxed));
             let states = (0..self.arenas.len()).map(|index| {
@@ -167,8 +167,8 @@ impl Device {
     }
 
     fn resets(&self) {
-        self.books.with(None, |books| {
-            books.reset_peak();
+        self.stats.with(None, |stats| {
+            stats.reset_peak();
             let now = self.truth.now.load(Ordering::Relaxed);
             self.truth.peak.store(now, Ordering::Relaxed);
         });
@@ -229,7 +229,7 @@ fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
     });
 }
 
-/// Grows past its slack, then moves within it.
+/// Grows past its headroom, then moves within it.
 fn moves_in_the_first(device: &Device) {
     device.change(0, 4);
     device.change(0, -4);
@@ -247,13 +247,13 @@ fn looks_on(device: &Device) {
 
 /// A scope of statistics, and a reset of the device's own in the middle.
 fn opens_a_scope(device: &Device) {
-    device.books.with(None, |books| {
-        assert!(books.open_scope(1));
+    device.stats.with(None, |stats| {
+        assert!(stats.open_scope(1));
         let now = device.truth.now.load(Ordering::Relaxed);
         device.truth.scope.store(now, Ordering::Relaxed);
     });
-    device.books.with(None, |books| {
-        let closed = books.close_scope(1).unwrap().lanes[ALLOCATED_BYTES][ALL];
+    device.stats.with(None, |stats| {
+        let closed = stats.close_scope(1).unwrap().counters[ALLOCATED_BYTES][ALL];
         let truth = device.truth.scope.load(Ordering::Relaxed);
         assert_eq!(closed.peak, truth, "not the scope's true peak");
     });
@@ -263,10 +263,10 @@ fn opens_a_scope(device: &Device) {
 fn waits_parked(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
-    device.books.wait_for_device(arena, loom::thread::yield_now);
+    device.stats.wait_for_device(arena, loom::thread::yield_now);
     // SAFETY: the lock is held.
     arena.state.with_mut(|state| unsafe { *state += 5 });
-    device.books.count(arena, &arena.bytes(5));
+    device.stats.count(arena, &arena.bytes(5));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn peaks_are_true_of_biased_arenas_while_another_looks() {
     inside(&[moves_in_the_first, looks_on]);
 }
 
-/// Grows past its slack in an arena that is the other's, perhaps.
+/// Grows past its headroom in an arena that is the other's, perhaps.
 fn moves_too(device: &Device) {
     device.change(0, 2);
     device.change(0, -2);
@@ -332,7 +332,7 @@ fn a_parked_owner_is_read_and_not_waited_for() {
     inside(&[waits_parked_as_the_owner, looks_on, moves_in_the_second]);
 }
 
-/// Has less than ever, but in the other arena: that takes the slack of the first, which then lacks it.
+/// Has less than ever, but in the other arena: that takes the headroom of the first, which then lacks it.
 fn moves_from_one_to_the_other(device: &Device) {
     for (index, change) in [(1, 3), (1, -3), (0, 4), (0, -4), (1, 2), (0, 4)] {
         device.change(index, change);
@@ -365,7 +365,7 @@ fn accounts_without_acquire() {
     });
 }
 
-/// Goes to the books with the lock held, without saying so: the two wait for each other.
+/// Goes to the stats with the lock held, without saying so: the two wait for each other.
 fn goes_unparked(device: &Device) {
     let _guard = device.arena(0).lock.guard();
     device.looks();
@@ -373,14 +373,14 @@ fn goes_unparked(device: &Device) {
 
 #[test]
 fn asking_the_books_unparked() {
-    // The books' holder looks for ever: loom ends a run that takes too many steps.
+    // The stats' holder looks for ever: loom ends a run that takes too many steps.
     let expected = &["Model exceeded maximum number of branches", "deadlock"];
     fails("asking_the_books_unparked", Bug::None, expected, || {
         together(&[goes_unparked, looks_on]);
     });
 }
 
-/// Raises an account beyond its slack without asking.
+/// Raises an account beyond its headroom without asking.
 fn counts_without_asking(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
@@ -397,18 +397,18 @@ fn counting_beyond_the_slack() {
     });
 }
 
-/// Takes slack of an arena without its lock.
+/// Takes headroom of an arena without its lock.
 fn takes_slack_unguarded(device: &Device) {
     let (own, other) = (device.arena(1), device.arena(0));
     let _guard = own.lock.guard();
-    let rise_with = |account: &mut Account| {
+    let count_alloc_with = |account: &mut Account| {
         // SAFETY: none, which is to be found.
         unsafe {
-            other.with_account(|other| account.rise_with(other, Class::Large, (1, 1), Split::NONE))
+            other.with_account(|other| account.count_alloc_with(other, Class::Large, (1, 1), Split::NONE))
         }
     };
     // SAFETY: the lock is held.
-    let _ = unsafe { own.with_account(rise_with) };
+    let _ = unsafe { own.with_account(count_alloc_with) };
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, Stat, StatRow, Statistics,
+    REQUESTED_BYTES, Stat, StatArray, Statistics,
 };
 use crate::memory::{AllKeys, Json, Keys, Summary, in_row, nearest, pool_in};
 use crate::runtime;
@@ -102,7 +102,7 @@ pub(super) fn stat(stat: &Stat) -> tcuda_stat {
     }
 }
 
-fn by_pool([all, small, large]: &StatRow) -> tcuda_stat_by_pool {
+fn by_pool([all, small, large]: &StatArray) -> tcuda_stat_by_pool {
     tcuda_stat_by_pool { all: stat(all), small_pool: stat(small), large_pool: stat(large) }
 }
 
@@ -119,15 +119,15 @@ fn with_statistics<R>(call: &Call, device: i32, body: impl FnOnce(&Statistics) -
 fn in_c(all: &Statistics) -> tcuda_memory_statistics {
     tcuda_memory_statistics {
         struct_size: size_of::<tcuda_memory_statistics>(),
-        allocation: by_pool(&all.lanes[ALLOCATION]),
-        allocated_bytes: by_pool(&all.lanes[ALLOCATED_BYTES]),
-        active: by_pool(&all.lanes[ACTIVE]),
-        active_bytes: by_pool(&all.lanes[ACTIVE_BYTES]),
-        requested_bytes: by_pool(&all.lanes[REQUESTED_BYTES]),
+        allocation: by_pool(&all.counters[ALLOCATION]),
+        allocated_bytes: by_pool(&all.counters[ALLOCATED_BYTES]),
+        active: by_pool(&all.counters[ACTIVE]),
+        active_bytes: by_pool(&all.counters[ACTIVE_BYTES]),
+        requested_bytes: by_pool(&all.counters[REQUESTED_BYTES]),
         segment: by_pool(&all.segment),
         reserved_bytes: by_pool(&all.reserved_bytes),
-        inactive_split: by_pool(&all.lanes[INACTIVE_SPLIT]),
-        inactive_split_bytes: by_pool(&all.lanes[INACTIVE_SPLIT_BYTES]),
+        inactive_split: by_pool(&all.counters[INACTIVE_SPLIT]),
+        inactive_split_bytes: by_pool(&all.counters[INACTIVE_SPLIT_BYTES]),
         oversize_allocations: stat(&all.oversize_allocations),
         oversize_segments: stat(&all.oversize_segments),
         num_alloc_retries: all.num_alloc_retries,
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn tcuda_memory_stat_keys(
     })
 }
 
-fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatRow)>> {
+fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatArray)>> {
     match runtime::existing(call.inside()) {
         Some(runtime) => runtime.device(device)?.memory.reserved_by_pools(),
         None => Ok(Vec::new()),
@@ -252,7 +252,7 @@ fn bytes_of(device: i32, bytes: *mut usize, value: fn(&Statistics) -> i64) -> tc
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) -> tcuda_status {
-    bytes_of(device, bytes, |all| all.lanes[ALLOCATED_BYTES][0].current)
+    bytes_of(device, bytes, |all| all.counters[ALLOCATED_BYTES][0].current)
 }
 
 /// allocated_bytes.all.peak. (torch.cuda.max_memory_allocated)
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
     device: i32,
     bytes: *mut usize,
 ) -> tcuda_status {
-    bytes_of(device, bytes, |all| all.lanes[ALLOCATED_BYTES][0].peak)
+    bytes_of(device, bytes, |all| all.counters[ALLOCATED_BYTES][0].peak)
 }
 
 /// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,

@@ -170,7 +170,7 @@ impl GraphResources {
         let Some(end) = memory::end_of(runtime, device, launched)? else { return Ok(()) };
         for device in &runtime.devices {
             for pool in &self.pools {
-                device.memory.come_after_launch(runtime, pool.id(), launched, end.event())?;
+                device.memory.order_after_launch(runtime, pool.id(), launched, end.event())?;
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ pub const OTHER: bool = false;
 
 /// A block for a stream; none: take the long way. Of [`OWNER`] and [`OTHER`] one is right.
 #[inline(always)]
-pub fn allocate<const WHO: bool>(
+pub fn allocate<const BY_OWNER: bool>(
     inside: &Inside,
     device: i32,
     stream: &Stream,
@@ -40,23 +40,27 @@ pub fn allocate<const WHO: bool>(
     if device != CURRENT && device != stream.device() {
         return None;
     }
-    allocate_plain::<WHO>(inside, stream, bytes)
+    allocate_plain::<BY_OWNER>(inside, stream, bytes)
 }
 
 /// The same for the current stream of a device.
 #[inline(always)]
-pub fn allocate_on_current<const WHO: bool>(
+pub fn allocate_on_current<const BY_OWNER: bool>(
     inside: &Inside,
     device: i32,
     bytes: u64,
 ) -> Option<u64> {
     let device = runtime::existing(inside)?.device_at_hand(device)?;
-    allocate_plain::<WHO>(inside, device.streams.current(), bytes)
+    allocate_plain::<BY_OWNER>(inside, device.streams.current(), bytes)
 }
 
 /// What is rarely needed is looked up again in functions of its own, so that the way keeps nothing for it.
 #[inline(always)]
-fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64) -> Option<u64> {
+fn allocate_plain<const BY_OWNER: bool>(
+    inside: &Inside,
+    stream: &Stream,
+    bytes: u64,
+) -> Option<u64> {
     // What is too large for that goes no further than the policy.
     let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
@@ -69,27 +73,30 @@ fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64)
     if !is_plain || stream.is_per_thread() {
         return None;
     }
-    let _guard = arena.lock.guard_of::<WHO>()?;
+    let _guard = arena.lock.guard_of::<BY_OWNER>()?;
     // SAFETY: the lock is held, and this is the only reference.
-    let limbo = &mut unsafe { arena.state() }.limbo;
-    if !limbo.is_empty() && !limbo.rest.goes_by_unseen() && !goes_by(inside, arena) {
+    let deferred = &mut unsafe { arena.state() }.deferred;
+    if !deferred.is_empty()
+        && !deferred.poll_policy.skip_without_clock()
+        && !should_skip(inside, arena)
+    {
         return None;
     }
     // SAFETY: as above.
     let state = unsafe { arena.state() };
-    let start = match state.allocate_at_hand(request) {
+    let start = match state.allocate_quick(request) {
         Some((_, start)) => start,
-        None => match state.allocate_elsewhere(request.units, bytes) {
+        None => match state.allocate_by_short_search(request.units, bytes) {
             Some(start) => start,
-            None => return count_joined(inside, arena),
+            None => return count_merged(inside, arena),
         },
     };
     let (bytes, requested) = (size.bytes as i64, bytes as i64);
     let split = state.split_in_use();
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.rise(bytes, requested, split) }
+    if !unsafe { arena.count_alloc(bytes, requested, split) }
         // SAFETY: as above.
-        && !unsafe { arena.rise_together(bytes, requested, split) }
+        && !unsafe { arena.count_alloc_joint(bytes, requested, split) }
     {
         count(inside, arena, 1, bytes, requested);
     }
@@ -98,18 +105,18 @@ fn allocate_plain<const WHO: bool>(inside: &Inside, stream: &Stream, bytes: u64)
 
 /// May an allocation leave what waits alone? Under the lock.
 #[inline(never)]
-fn goes_by(inside: &Inside, arena: &Arena) -> bool {
+fn should_skip(inside: &Inside, arena: &Arena) -> bool {
     let Some(runtime) = runtime::existing(inside) else { return false };
     // Where runs are to repeat, who is asked depends on how often it was looked at.
     let repeats = runtime.driver().repeats();
     let device = runtime.device(arena.device).ok().filter(|_| !repeats);
-    device.is_some_and(|device| device.memory.goes_by(arena, false))
+    device.is_some_and(|device| device.memory.should_skip(arena, false))
 }
 
 /// Counts what the search has joined, under the lock; nothing was found.
 #[cold]
-fn count_joined(inside: &Inside, arena: &Arena) -> Option<u64> {
-    runtime::existing(inside)?.device(arena.device).ok()?.memory.count_free(arena);
+fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
+    runtime::existing(inside)?.device(arena.device).ok()?.memory.count_split(arena);
     None
 }
 
@@ -119,7 +126,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     runtime::existing(inside)?;
     let (arena, offset) = virtual_memory::arena_of(address)?;
     match arena.lock.guard_of::<OWNER>() {
-        Some(guard) => free_under::<OWNER>(guard, inside, arena, offset),
+        Some(guard) => free_locked::<OWNER>(guard, inside, arena, offset),
         None => free_as_other(inside, arena, offset),
     }
 }
@@ -127,11 +134,11 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[cold]
 #[inline(never)]
 fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
-    free_under::<OTHER>(arena.lock.guard_of::<OTHER>()?, inside, arena, offset)
+    free_locked::<OTHER>(arena.lock.guard_of::<OTHER>()?, inside, arena, offset)
 }
 
 #[inline(always)]
-fn free_under<const WHO: bool>(
+fn free_locked<const BY_OWNER: bool>(
     _guard: ArenaGuard<'_>,
     inside: &Inside,
     arena: &Arena,
@@ -143,15 +150,15 @@ fn free_under<const WHO: bool>(
     let Some((units, requested)) = state.plain(id) else {
         return free_used(inside, arena, id);
     };
-    if WHO == OTHER {
-        state.fetch_next(id);
+    if BY_OWNER == OTHER {
+        state.prefetch_next(id);
     }
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.fall(bytes, requested, split) }
+    if !unsafe { arena.count_free(bytes, requested, split) }
         // SAFETY: as above.
-        && !unsafe { arena.fall_together(bytes, requested, split) }
+        && !unsafe { arena.count_free_joint(bytes, requested, split) }
     {
         count(inside, arena, -1, -bytes, -requested);
     }
@@ -178,9 +185,9 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
 fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     // SAFETY: the caller holds the lock, and has no reference.
     let state = unsafe { arena.state() };
-    if let Some((bytes, oversize)) = state.wait_for_uses(id) {
+    if let Some((bytes, oversize)) = state.defer_if_used(id) {
         // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.give_up(bytes, oversize) };
+        unsafe { arena.count_deferred_free(bytes, oversize) };
         return Some(());
     }
     let is_used = state.blocks[id].uses != 0;

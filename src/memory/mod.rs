@@ -1,7 +1,7 @@
 //! The caching allocator: memory ordered on streams, without driver calls in steady state.
 //!
 //! [`arena`] has the blocks, [`segment`] and [`virtual_memory`] the memory behind them, [`stats`] the
-//! counting, [`limbo`] what waits for other streams. This module ties them to a device: which arena
+//! counting, [`deferred`] what waits for other streams. This module ties them to a device: which arena
 //! serves whom, growing, giving back, and what happens when memory runs out.
 
 pub mod arena;
@@ -50,10 +50,10 @@ use crate::memory::backing::driver_pool::DriverPool;
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::policy::Policy;
 use crate::memory::config::settings::Settings;
-use crate::memory::stats::device_stats::GuardedBooks;
+use crate::memory::stats::device_stats::GuardedStats;
 use crate::memory::stats::ledger::{
-    ACTIVE_BYTES, ALLOCATED_BYTES, Class, INACTIVE_SPLIT_BYTES, LANES, Lanes, REQUESTED_BYTES,
-    change_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, COUNTERS, Class, Counters, INACTIVE_SPLIT_BYTES,
+    REQUESTED_BYTES, change_of,
 };
 use crate::observe::flags::{self, Watcher};
 use crate::ops::callback;
@@ -78,14 +78,14 @@ pub struct DeviceMemory {
     ordinal: i32,
     total: u64,
     virtual_memory: VirtualMemory,
-    books: GuardedBooks<Arena>,
+    stats: GuardedStats<Arena>,
     policy: Policy,
     keeper: crate::memory::backing::segmented::Keeper,
     by_pool: Mutex<crate::memory::stats::by_pool::ByPool>,
     /// [`Server`], its number.
     server: AtomicU8,
     /// Was a block allocated that is in no arena?
-    is_direct: AtomicBool,
+    has_uncached: AtomicBool,
     pool: DriverPool,
     /// Waits of streams for others that sharing has added.
     waits: AtomicU64,
@@ -93,7 +93,7 @@ pub struct DeviceMemory {
     ended: crate::memory::arena::ended::Ended,
 }
 
-type Books = crate::memory::stats::device_stats::Books<Arena>;
+type DeviceStats = crate::memory::stats::device_stats::DeviceStats<Arena>;
 
 /// The size of the block for a request: at least one unit, whole units.
 pub fn round_size(bytes: u64) -> u64 {
@@ -116,12 +116,12 @@ impl DeviceMemory {
             ordinal,
             total,
             virtual_memory,
-            books: GuardedBooks::new(),
+            stats: GuardedStats::new(),
             policy,
             keeper: crate::memory::backing::segmented::Keeper::new(),
             by_pool: Mutex::new(Rank::LEAF, crate::memory::stats::by_pool::ByPool::new()),
             server: AtomicU8::new(0),
-            is_direct: AtomicBool::new(false),
+            has_uncached: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
             ended: crate::memory::arena::ended::Ended::new(),
@@ -145,23 +145,23 @@ impl DeviceMemory {
             settings.expandable_segments && self.virtual_memory.is_supported();
         let settings = Settings { expandable_segments, ..*settings };
         self.policy.configure(&settings, self.virtual_memory.slot_bytes());
-        let allowance = if settings.exact_peaks { [0; LANES] } else { self.allowance() };
-        self.with_ledger(None, |books| books.allow(allowance));
+        let allowance = if settings.exact_peaks { [0; COUNTERS] } else { self.allowance() };
+        self.with_ledger(None, |stats| stats.allow(allowance));
     }
 
     /// What peaks may be short by, where they need not be exact.
-    fn allowance(&self) -> Lanes {
-        let mut allowance = [MOST_UNSEEN_BLOCKS; LANES];
-        for lane in [ALLOCATED_BYTES, ACTIVE_BYTES, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES] {
-            allowance[lane] = self.little() as i64;
+    fn allowance(&self) -> Counters {
+        let mut allowance = [MOST_UNSEEN_BLOCKS; COUNTERS];
+        for counter in [ALLOCATED_BYTES, ACTIVE_BYTES, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES] {
+            allowance[counter] = self.little() as i64;
         }
         allowance
     }
 
     /// Has anything been allocated here?
     pub(crate) fn is_used(&self) -> bool {
-        self.is_direct.load(Ordering::Relaxed)
-            || self.books.with_members(|arenas| !arenas.is_empty())
+        self.has_uncached.load(Ordering::Relaxed)
+            || self.stats.with_members(|arenas| !arenas.is_empty())
     }
 
     /// The share of the device's memory that may be reserved.
@@ -286,7 +286,7 @@ impl DeviceMemory {
         {
             let _guard = arena.lock.enter()?;
             // SAFETY: the lock is held, and this is the only reference.
-            if unsafe { arena.state() }.limbo.is_empty() {
+            if unsafe { arena.state() }.deferred.is_empty() {
                 if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
@@ -309,7 +309,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let Some((id, start)) = state.allocate(request, walk)? else {
             // The search has joined free blocks.
-            self.count_free(arena);
+            self.count_split(arena);
             return Ok(None);
         };
         if WATCHED {
@@ -325,9 +325,9 @@ impl DeviceMemory {
             return Ok(Some(address));
         }
         // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.rise(bytes, requested, split) }
+        if !unsafe { arena.count_alloc(bytes, requested, split) }
             // SAFETY: as above.
-            && !unsafe { arena.rise_together(bytes, requested, split) }
+            && !unsafe { arena.count_alloc_joint(bytes, requested, split) }
         {
             let class = arena.class_of(request.units);
             self.count_slowly(arena, class, change_of(1, bytes, requested, false), split);
@@ -337,8 +337,8 @@ impl DeviceMemory {
 
     /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.
     /// `own` is an arena whose lock the caller holds, if it does.
-    fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut Books) -> R) -> R {
-        self.books.with(own, body)
+    fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut DeviceStats) -> R) -> R {
+        self.stats.with(own, body)
     }
 
     /// The arena that serves a stream, made now if there is none.
@@ -378,7 +378,7 @@ impl DeviceMemory {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
-            let found = self.books.with_members(|arenas| {
+            let found = self.stats.with_members(|arenas| {
                 arenas.get(index).map(|arena| std::ptr::from_ref::<Arena>(arena))
             });
             let Some(arena) = found else { return Ok(()) };
@@ -398,7 +398,7 @@ impl DeviceMemory {
             let state = unsafe { arena.state() };
             state.segment.close(&self.virtual_memory, arena.base);
             state.destroy_end(self.driver);
-            for batch in state.limbo.batches.drain(..) {
+            for batch in state.deferred.batches.drain(..) {
                 if !batch.event.is_null() {
                     // SAFETY: ours, and nothing waits for it.
                     let _ = unsafe { self.driver.cuEventDestroy(batch.event) };

@@ -107,9 +107,9 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     state.free(id, units, start);
     let split = state.split();
     // SAFETY: the lock is held and we are not parked.
-    let falls = || unsafe { arena.fall(bytes, requested, split) };
+    let falls = || unsafe { arena.count_free(bytes, requested, split) };
     // SAFETY: as above.
-    let falls_together = || unsafe { arena.fall_together(bytes, requested, split) };
+    let falls_together = || unsafe { arena.count_free_joint(bytes, requested, split) };
     if oversize || !falls() && !falls_together() {
         let change = change_of(-1, -bytes, -requested, oversize);
         memory_of(runtime, arena)?.count_slowly(arena, arena.class_of(units), change, split);

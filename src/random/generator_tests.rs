@@ -112,8 +112,9 @@ fn a_graph_counts_for_itself() {
         generator.put(Position { seed: 7, offset: 40 });
         let registration = generator.register(runtime).unwrap();
         assert!(registration.is_of(&generator) && !registration.is_of(&device.generator));
-        let allocated =
-            || device.memory.statistics().lanes[memory::stats::ledger::ALLOCATED_BYTES][0].current;
+        let allocated = || {
+            device.memory.statistics().counters[memory::stats::ledger::ALLOCATED_BYTES][0].current
+        };
         let mut ends = Vec::new();
         for _ in 0..2 {
             registration.capture_prologue().unwrap();

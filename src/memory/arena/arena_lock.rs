@@ -26,12 +26,12 @@ use crate::base::lock::Lock;
 use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicBool, AtomicUsize, Ordering};
 use crate::base::thread;
-use crate::memory::arena::contention::Habit;
+use crate::memory::arena::contention::Contention;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// Nobody, as an owner.
-pub(in crate::memory) const NOBODY: usize = 0;
+pub(in crate::memory) const NO_OWNER: usize = 0;
 /// Looks at what soon changes before the looking thread sleeps between them.
 const YIELDS: u32 = 10 * sync::LOOKS;
 
@@ -42,13 +42,13 @@ pub struct ArenaLock {
     /// Held by all holders but an owner that is inside.
     lock: Lock,
     /// Guarded by `lock`, and beside it.
-    habit: Habit,
+    contention: Contention,
     /// Set by the holder while it waits for the ledger's lock, or for the device.
     parked: AtomicBool,
     /// Set by the holder while it waits for the device.
     waits: AtomicBool,
     /// What the ledger did. Guarded by the ledger's lock.
-    hold: Hold,
+    frozen: Frozen,
 }
 
 /// The light way, on a line of its own: whoever finds that it is not the owner need not fetch that line
@@ -62,7 +62,7 @@ struct Bias {
 }
 
 /// What the ledger holds of a lock.
-struct Hold {
+struct Frozen {
     /// Did it take the lock itself?
     taken: Cell<bool>,
     /// The owner whose bias it suspended.
@@ -78,14 +78,14 @@ impl ArenaLock {
     /// A free lock.
     pub fn new() -> ArenaLock {
         ArenaLock {
-            bias: Bias { owner: AtomicUsize::new(NOBODY), inside: AtomicBool::new(false) },
+            bias: Bias { owner: AtomicUsize::new(NO_OWNER), inside: AtomicBool::new(false) },
             lock: Lock::new_brief(Rank::ARENA),
-            habit: Habit::new(),
+            contention: Contention::new(),
             parked: AtomicBool::new(false),
             waits: AtomicBool::new(false),
-            hold: Hold {
+            frozen: Frozen {
                 taken: Cell::new(false),
-                suspended: Cell::new(NOBODY),
+                suspended: Cell::new(NO_OWNER),
                 inside: Cell::new(false),
             },
         }
@@ -137,10 +137,10 @@ impl ArenaLock {
         if is_owner { None } else { self.guard_slowly(me) }
     }
 
-    /// Takes it beside another arena's, which this thread holds, if it is the owner and does not hold
+    /// Takes it beside another arena's, which this thread holds, if it is the owner and does not frozen
     /// this one: it waits for nobody.
     #[inline]
-    pub fn guard_beside(&self) -> Option<ArenaGuard<'_>> {
+    pub fn guard_second(&self) -> Option<ArenaGuard<'_>> {
         let me = thread::address();
         let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
         // An owner alone raises the flag.
@@ -168,25 +168,25 @@ impl ArenaLock {
     fn guard_slowly(&self, me: usize) -> Option<ArenaGuard<'_>> {
         Rank::ARENA.before();
         let pause = |pauses| (0..pauses).for_each(|_| sync::spin_loop());
-        self.habit.stand_back(me, pause, || self.lock.is_held());
+        self.contention.back_off(me, pause, || self.lock.is_held());
         if !self.lock.try_lock() {
-            self.habit.met();
+            self.contention.found_held();
             if !self.wait_for_holder() {
                 return None;
             }
         }
         let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
         let owner = self.bias.owner.load(Ordering::Relaxed);
-        if owner == NOBODY {
-            if self.habit.is_streak_of(me) {
-                self.become_owner(me);
+        if owner == NO_OWNER {
+            if self.contention.is_streak_of(me) {
+                self.bias_to(me);
             }
         } else if owner != me {
-            if !self.take_bias_from(owner) {
+            if !self.revoke_bias(owner) {
                 return None;
             }
-            if self.habit.is_streak_of(me) {
-                self.become_owner(me);
+            if self.contention.is_streak_of(me) {
+                self.bias_to(me);
             }
         }
         Some(guard)
@@ -209,8 +209,8 @@ impl ArenaLock {
 
     /// The same for an owner that is inside.
     #[cold]
-    fn take_bias_from(&self, owner: usize) -> bool {
-        self.bias.owner.store(NOBODY, Ordering::Relaxed);
+    fn revoke_bias(&self, owner: usize) -> bool {
+        self.bias.owner.store(NO_OWNER, Ordering::Relaxed);
         thread::reach_all();
         let gives_up = thread::is_in_callback();
         let mut is_inside = true;
@@ -224,13 +224,13 @@ impl ArenaLock {
             self.bias.owner.store(owner, Ordering::Release);
             return false;
         }
-        self.habit.is_lost_by(owner);
+        self.contention.note_revoked(owner);
         true
     }
 
     #[cold]
-    fn become_owner(&self, me: usize) {
-        if thread::may_own() && self.habit.lets_be_owner(me) {
+    fn bias_to(&self, me: usize) {
+        if thread::may_own() && self.contention.may_rebias(me) {
             self.bias.owner.store(me, Ordering::Relaxed);
         }
     }
@@ -255,12 +255,12 @@ impl ArenaLock {
     }
 
     /// For the ledger's holder: waits until nobody changes the arena's account.
-    pub fn hold_still(&self) {
-        ArenaLock::hold_all_still(std::iter::once(self));
+    pub fn freeze(&self) {
+        ArenaLock::freeze_all(std::iter::once(self));
     }
 
     /// For the ledger's holder: waits until nobody changes the account of any of these arenas.
-    pub fn hold_all_still<'a>(locks: impl Iterator<Item = &'a ArenaLock> + Clone) {
+    pub fn freeze_all<'a>(locks: impl Iterator<Item = &'a ArenaLock> + Clone) {
         let me = thread::address();
         let mut were_suspended = false;
         for lock in locks.clone() {
@@ -281,23 +281,23 @@ impl ArenaLock {
             is_taken = self.lock.try_lock();
             !is_taken && !self.parked.load(Ordering::Acquire)
         });
-        self.hold.taken.set(is_taken);
+        self.frozen.taken.set(is_taken);
         if !is_taken {
             return false;
         }
         // One that is biased to this very thread is held still by its being here.
         let owner = self.bias.owner.load(Ordering::Relaxed);
-        if owner == NOBODY || owner == me {
+        if owner == NO_OWNER || owner == me {
             return false;
         }
-        self.bias.owner.store(NOBODY, Ordering::Relaxed);
-        self.hold.suspended.set(owner);
+        self.bias.owner.store(NO_OWNER, Ordering::Relaxed);
+        self.frozen.suspended.set(owner);
         true
     }
 
     /// Waits for an owner whose bias was suspended: until it is not inside, or parked.
     fn wait_for_suspended(&self) {
-        if self.hold.suspended.get() == NOBODY {
+        if self.frozen.suspended.get() == NO_OWNER {
             return;
         }
         let mut is_inside = false;
@@ -306,29 +306,29 @@ impl ArenaLock {
             is_inside && !self.parked.load(Ordering::Acquire)
         });
         // Parked, it stays so: it cannot come back without the ledger's lock.
-        self.hold.inside.set(is_inside);
+        self.frozen.inside.set(is_inside);
     }
 
     /// For the ledger's holder: is the lock its own, and nobody parked with it?
     #[cfg(test)]
     pub fn is_taken(&self) -> bool {
-        self.hold.taken.get() && !self.hold.inside.get()
+        self.frozen.taken.get() && !self.frozen.inside.get()
     }
 
-    /// For the ledger's holder: lets go, if there was anything to hold.
+    /// For the ledger's holder: lets go, if there was anything to frozen.
     #[inline]
-    pub fn let_go(&self) {
-        if !self.hold.taken.replace(false) {
+    pub fn thaw(&self) {
+        if !self.frozen.taken.replace(false) {
             return;
         }
-        let owner = self.hold.suspended.replace(NOBODY);
-        let is_inside = self.hold.inside.replace(false);
-        if owner != NOBODY {
+        let owner = self.frozen.suspended.replace(NO_OWNER);
+        let is_inside = self.frozen.inside.replace(false);
+        if owner != NO_OWNER {
             // Who is inside has nothing but the bias that keeps others out.
-            if self.habit.is_kept() || is_inside {
+            if self.contention.keeps_bias() || is_inside {
                 self.bias.owner.store(owner, Ordering::Release);
             } else {
-                self.habit.is_lost_by(owner);
+                self.contention.note_revoked(owner);
             }
         }
         self.lock.unlock();
@@ -400,14 +400,14 @@ mod tests {
             unsafe { self.value.get().write_volatile(value + 1) };
         }
 
-        /// As allocating does, or counting beyond the slack, or asking for the statistics; gives how
+        /// As allocating does, or counting beyond the headroom, or asking for the statistics; gives how
         /// often it added.
         fn count(&self, choice: u64, pauses: u64) -> u64 {
             if choice == 0 {
                 let _ledger = self.ledger.guard();
-                self.lock.hold_still();
+                self.lock.freeze();
                 self.add(pauses);
-                self.lock.let_go();
+                self.lock.thaw();
                 return 1;
             }
             let _guard = self.lock.guard();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_counts_is_alone() {
+    fn the_lock_is_exclusive() {
         const THREADS: u64 = 3;
         let counter = |_| Counter {
             lock: ArenaLock::new(),

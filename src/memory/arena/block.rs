@@ -30,7 +30,7 @@ pub enum State {
     /// Mapped, and its memory serves at other addresses meanwhile.
     Lent = 6,
     /// Free in the order of another stream than the arena's (`foreign_free.rs`).
-    Guest = 7,
+    ForeignFree = 7,
     /// Addresses that are not the arena's, between two of its slots.
     Gap = 8,
 }
@@ -117,7 +117,7 @@ impl Block {
 
     /// It belongs to the host from now on.
     #[inline(always)]
-    pub fn hand_out(&mut self, request: Request) {
+    pub fn set_allocated(&mut self, request: Request) {
         self.state = State::Allocated;
         self.requested = request.bytes;
         self.set_stack(0);
@@ -138,7 +138,7 @@ impl Block {
 
 /// Begins to fetch the line of a block for writing.
 #[inline(always)]
-fn fetch_line(block: *const Block) {
+fn prefetch_line(block: *const Block) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: changes nothing that a program sees; a processor that does not know it does nothing.
     unsafe {
@@ -193,9 +193,9 @@ impl Blocks {
     /// A block of this index, if there is one, is soon written: has its line come from where another
     /// thread wrote it last.
     #[inline(always)]
-    pub fn fetch(&self, id: u32) {
+    pub fn prefetch(&self, id: u32) {
         if let Some(block) = self.get(id) {
-            fetch_line(block);
+            prefetch_line(block);
         }
     }
 

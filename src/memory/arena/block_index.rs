@@ -18,27 +18,27 @@ const FACTOR: u32 = 0x9e37_79b1;
 const FOLD: u32 = 15;
 
 /// The lists of an arena.
-pub struct Starts {
+pub struct BlockIndex {
     /// First block of each list, the newest.
     table: Region<u32>,
     /// How many more blocks may be noted.
     room: usize,
 }
 
-impl Starts {
+impl BlockIndex {
     /// None yet.
-    pub fn new() -> Result<Starts> {
-        Starts::of(FEWEST)
+    pub fn new() -> Result<BlockIndex> {
+        BlockIndex::of(FEWEST)
     }
 
     /// Empty lists.
-    fn of(length: usize) -> Result<Starts> {
+    fn of(length: usize) -> Result<BlockIndex> {
         if length > u32::MAX as usize {
             return Err(Error::OutOfHostMemory("an allocator's tables: they are full"));
         }
         let mut table = Region::new(length);
         table.grow(length)?;
-        Ok(Starts { table, room: length / 2 })
+        Ok(BlockIndex { table, room: length / 2 })
     }
 
     /// The place of a unit.
@@ -74,7 +74,7 @@ impl Starts {
     #[cold]
     fn enlarge(&mut self, blocks: &mut Blocks) -> Result<()> {
         let length = self.table.as_slice().len();
-        *self = Starts::of(length + length / 2)?;
+        *self = BlockIndex::of(length + length / 2)?;
         for id in blocks.all() {
             if blocks[id].state.is_noted() {
                 self.note(&mut blocks[id], id);
@@ -137,7 +137,7 @@ pub fn unit_of(offset: u64) -> u64 {
 /// The longest list where so many blocks of a size lie side by side.
 #[cfg(test)]
 pub fn longest_of_stride(units: u32, count: u32) -> usize {
-    let starts = Starts::of(2 * count as usize).map_err(drop);
+    let starts = BlockIndex::of(2 * count as usize).map_err(drop);
     let mut lengths = std::collections::HashMap::new();
     let places = starts.iter().flat_map(|starts| (0..count).map(|n| starts.place(n * units)));
     places.for_each(|place| *lengths.entry(place).or_default() += 1);
@@ -148,26 +148,26 @@ impl ArenaState {
     /// Makes sure that a block can be noted where it starts.
     #[inline]
     pub(in crate::memory) fn prepare_start(&mut self) -> Result<()> {
-        self.starts.prepare(&mut self.blocks)
+        self.block_index.prepare(&mut self.blocks)
     }
 
     /// Notes where a block starts that is about to be handed out.
     #[inline]
     pub(in crate::memory) fn note_start(&mut self, id: u32) {
-        self.starts.note(&mut self.blocks[id], id);
+        self.block_index.note(&mut self.blocks[id], id);
     }
 
     /// Forgets where a block starts that is about to be free, and may be joined.
     #[inline]
     pub(in crate::memory) fn forget_start(&mut self, id: u32) {
-        self.starts.forget(&mut self.blocks, id);
+        self.block_index.forget(&mut self.blocks, id);
     }
 
     /// The block, in use or not, that is noted at `offset` bytes from the base.
     #[inline(always)]
     fn noted(&self, offset: u64) -> Option<(u32, &Block)> {
         let wanted = unit_of(offset);
-        let mut id = self.starts.newest(wanted as u32);
+        let mut id = self.block_index.newest(wanted as u32);
         loop {
             // Index 0, which is none, exists only once there were blocks, and is vacant.
             let block = self.blocks.get(id)?;

@@ -9,20 +9,20 @@ use super::block::UNIT;
 use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::memory::DeviceMemory;
-use crate::memory::arena::foreign_free::{Order, Window};
-use crate::memory::arena::stream_order::Asking;
+use crate::memory::arena::foreign_free::{Owner, Window};
+use crate::memory::arena::stream_order::Requester;
 use crate::memory::arena::{Arena, Request};
 use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::class_counters::Row;
+use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
 use crate::memory::trace::history;
 use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
 /// Thousandths that may be reserved beyond what was ever needed at a time.
-const SLACK: u64 = 10;
+const MARGIN: u64 = 10;
 /// The same for little, where a stream has come after others for little so many times.
-const MORE_SLACK: u64 = 40;
+const WIDE_MARGIN: u64 = 40;
 const TIMES: u32 = 4;
 /// Others with less memory than this are not worth a look.
 const LEAST: u64 = 16 << 20;
@@ -35,10 +35,10 @@ const ANY: u64 = u64::MAX;
 /// Where memory is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// In the asking stream's own arena.
-    AtHome,
+    /// In the requester stream's own arena.
+    OwnArena,
     /// There and in others'.
-    Anywhere,
+    AllArenas,
 }
 
 impl DeviceMemory {
@@ -56,14 +56,15 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
-        let Some(lender) = (unsafe { arena.lender.load(Ordering::Acquire).as_ref() }) else {
+        let Some(source_arena) = (unsafe { arena.source_arena.load(Ordering::Acquire).as_ref() })
+        else {
             return Ok(None);
         };
         let Some(stream) = arena.stream() else { return Ok(None) };
-        let _guard = lender.lock.enter()?;
+        let _guard = source_arena.lock.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
-        match unsafe { lender.state() }.guests.find(stream) {
-            Some(index) => self.take_for_guest(lender, index, request, false),
+        match unsafe { source_arena.state() }.foreign.find(stream) {
+            Some(index) => self.take_for_stream(source_arena, index, request, false),
             None => Ok(None),
         }
     }
@@ -78,17 +79,17 @@ impl DeviceMemory {
         request: Request,
         anyhow: bool,
     ) -> Result<Option<u64>> {
-        let Some(asking) = self.may_share(runtime, device, arena, request, anyhow) else {
+        let Some(requester) = self.may_share(runtime, device, arena, request, anyhow) else {
             return Ok(None);
         };
-        if !arena.lender.load(Ordering::Acquire).is_null()
-            && let Some(address) = self.share_for_nothing(asking)?
+        if !arena.source_arena.load(Ordering::Acquire).is_null()
+            && let Some(address) = self.share_without_wait(requester)?
         {
             return Ok(Some(address));
         }
         let _context = device.enter()?;
-        if self.has_guests(arena)
-            && let Some(address) = self.share_cheapest(asking, Where::AtHome, false)?
+        if self.has_foreign(arena)
+            && let Some(address) = self.share_cheapest(requester, Where::OwnArena, false)?
         {
             return Ok(Some(address));
         }
@@ -96,11 +97,11 @@ impl DeviceMemory {
             return Ok(None);
         }
         for may_wait in [false, true] {
-            if let Some(address) = self.share_cheapest(asking, Where::Anywhere, may_wait)? {
+            if let Some(address) = self.share_cheapest(requester, Where::AllArenas, may_wait)? {
                 return Ok(Some(address));
             }
         }
-        if anyhow { Ok(None) } else { self.grow_elsewhere(asking) }
+        if anyhow { Ok(None) } else { self.grow_elsewhere(requester) }
     }
 
     /// Could anything be shared with an arena's stream?
@@ -111,18 +112,19 @@ impl DeviceMemory {
         arena: &'a Arena,
         request: Request,
         anyhow: bool,
-    ) -> Option<Asking<'a>> {
+    ) -> Option<Requester<'a>> {
         let stream = arena.stream()?;
         let is_served = is_shared(arena) && !stream.is_per_thread();
-        let asking = Asking { runtime, device, arena, stream, request };
-        (is_served && (self.has_guests(arena) || self.has_others(arena, anyhow))).then_some(asking)
+        let requester = Requester { runtime, device, arena, stream, request };
+        (is_served && (self.has_foreign(arena) || self.has_others(arena, anyhow)))
+            .then_some(requester)
     }
 
     /// Do other streams use memory of the arena?
-    fn has_guests(&self, arena: &Arena) -> bool {
+    fn has_foreign(&self, arena: &Arena) -> bool {
         let Ok(_guard) = arena.lock.enter() else { return false };
         // SAFETY: the lock is held, and this is the only reference.
-        !unsafe { arena.state() }.guests.is_empty()
+        !unsafe { arena.state() }.foreign.is_empty()
     }
 
     /// Is there memory of the class in other arenas, to be shared? So little that it is less than what
@@ -131,13 +133,13 @@ impl DeviceMemory {
         if !self.policy.shares() {
             return false;
         }
-        let theirs = self.books.with_members(|arenas| {
+        let theirs = self.stats.with_members(|arenas| {
             let others = arenas.iter().map(|other| &***other);
             let others = others.filter(|other| !std::ptr::eq(*other, arena) && is_shared(other));
             let of_kind = others.filter(|other| other.kind() == arena.kind());
             of_kind.map(Arena::counted).sum::<i64>() as u64
         });
-        let least = LEAST.max(self.virtual_memory.limit.claimed() / 1000 * SLACK);
+        let least = LEAST.max(self.virtual_memory.limit.claimed() / 1000 * MARGIN);
         theirs >= if anyhow { 1 } else { least }
     }
 
@@ -162,18 +164,18 @@ impl DeviceMemory {
         }
         let held = self.most_held(None, request);
         // A stream that needs little, such as one of copies, is soon on its own.
-        let is_often = arena.followed.load(Ordering::Relaxed) >= TIMES;
+        let is_often = arena.small_waits.load(Ordering::Relaxed) >= TIMES;
         let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
-        let slack = if is_often && is_little { MORE_SLACK } else { SLACK };
-        claimed <= held + held / 1000 * slack
+        let margin = if is_often && is_little { WIDE_MARGIN } else { MARGIN };
+        claimed <= held + held / 1000 * margin
     }
 
     /// The most that blocks had at a time since the cache was emptied, this request with them. `own` is
     /// an arena whose lock the caller holds, if it does.
     pub(in crate::memory) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
-        self.with_ledger(own, |books| {
-            let current = books.sums(Row::current)[ALL][ALLOCATED_BYTES];
-            books.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
+        self.with_ledger(own, |stats| {
+            let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
+            stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
         })
     }
 
@@ -192,7 +194,7 @@ impl DeviceMemory {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
-            let found = self.books.with_members(|arenas| {
+            let found = self.stats.with_members(|arenas| {
                 let place = arenas[index..].iter().position(|other| takes_part(other));
                 place.map(|place| {
                     (index + place, std::ptr::from_ref::<Arena>(&arenas[index + place]))
@@ -211,11 +213,11 @@ impl DeviceMemory {
     }
 
     /// A block that the stream may use without being told.
-    fn share_for_nothing(&self, asking: Asking) -> Result<Option<u64>> {
-        self.each_shared(asking.arena, |other| {
+    fn share_without_wait(&self, requester: Requester) -> Result<Option<u64>> {
+        self.each_shared(requester.arena, |other| {
             // SAFETY: `each_shared` holds the lock.
-            match unsafe { other.state() }.guests.find(asking.stream) {
-                Some(index) => self.take_for_guest(other, index, asking.request, false),
+            match unsafe { other.state() }.foreign.find(requester.stream) {
+                Some(index) => self.take_for_stream(other, index, requester.request, false),
                 None => Ok(None),
             }
         })
@@ -223,28 +225,34 @@ impl DeviceMemory {
 
     /// A block for which the fewest streams must be waited for; without `may_wait`, none. Of equals one
     /// in the smallest arena: what has little memory of its own is not worth much as a whole.
-    fn share_cheapest(&self, asking: Asking, place: Where, may_wait: bool) -> Result<Option<u64>> {
+    fn share_cheapest(
+        &self,
+        requester: Requester,
+        place: Where,
+        may_wait: bool,
+    ) -> Result<Option<u64>> {
         let mut best: Option<(_, *const Arena, u64)> = None;
-        self.each_shared(asking.arena, |other| {
-            let is_own = std::ptr::eq(other, asking.arena);
-            if place == Where::AtHome && !is_own {
+        self.each_shared(requester.arena, |other| {
+            let is_own = std::ptr::eq(other, requester.arena);
+            if place == Where::OwnArena && !is_own {
                 return Ok(None::<()>);
             }
             if !may_wait && !is_own {
                 // What its other streams do wrong is not this allocation's fault.
-                let _ = self.settle(asking.runtime, other, false);
+                let _ = self.settle(requester.runtime, other, false);
             }
-            let Some(to) = self.order_in(asking, other) else { return Ok(None) };
-            let before = self.known(asking, other, to, false);
+            let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
+            let before = self.known(requester, other, to, false);
             // SAFETY: `each_shared` holds the lock.
-            if unsafe { other.state() }.find_window(asking.request.units, ANY, before).is_none() {
+            if unsafe { other.state() }.find_window(requester.request.units, ANY, before).is_none()
+            {
                 return Ok(None);
             }
-            let known = if may_wait { before } else { self.known(asking, other, to, true) };
+            let known = if may_wait { before } else { self.known(requester, other, to, true) };
             let allowed = if may_wait { ANY } else { known };
             // SAFETY: `each_shared` holds the lock.
             let state = unsafe { other.state() };
-            if let Some(window) = state.find_window(asking.request.units, allowed, known) {
+            if let Some(window) = state.find_window(requester.request.units, allowed, known) {
                 let cost = (window.waits(known), state.segment.bytes(), window.units());
                 if best.is_none_or(|(least, ..)| cost < least) {
                     best = Some((cost, std::ptr::from_ref(other), before));
@@ -256,72 +264,72 @@ impl DeviceMemory {
         // SAFETY: found by this call, which is not over.
         let other = unsafe { &*other };
         let _guard = other.lock.enter()?;
-        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
         // What was asked is known now, unless others were here since.
-        let known = self.known(asking, other, to, false);
+        let known = self.known(requester, other, to, false);
         let allowed = if may_wait { ANY } else { known };
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { other.state() };
-        let Some(window) = state.find_window(asking.request.units, allowed, known) else {
+        let Some(window) = state.find_window(requester.request.units, allowed, known) else {
             return Ok(None);
         };
-        if !self.come_after(asking, other, window.orders & !known, to, may_wait) {
+        if !self.order_after(requester, other, window.orders & !known, to, may_wait) {
             return Ok(None);
         }
         let newly = window.orders & !before;
         // SAFETY: as above.
-        let guests = unsafe { other.state() }.free_of_guests(newly);
-        let gained = guests.max(asking.request.units.into()) * UNIT;
+        let foreign = unsafe { other.state() }.foreign_units(newly);
+        let gained = foreign.max(requester.request.units.into()) * UNIT;
         if gained >= self.virtual_memory.limit.claimed() / LITTLE {
-            asking.arena.followed.store(0, Ordering::Relaxed);
+            requester.arena.small_waits.store(0, Ordering::Relaxed);
         } else if newly != 0 {
-            asking.arena.followed.fetch_add(1, Ordering::Relaxed);
+            requester.arena.small_waits.fetch_add(1, Ordering::Relaxed);
         }
-        self.take_window(asking, other, window, to)
+        self.take_window(requester, other, window, to)
     }
 
     /// A block out of a window, after all orders of which its stream comes.
     fn take_window(
         &self,
-        asking: Asking,
+        requester: Requester,
         other: &Arena,
         window: Window,
-        to: Order,
+        to: Owner,
     ) -> Result<Option<u64>> {
-        let Order::Guest(index) = to else {
+        let Owner::Stream(index) = to else {
             self.gather(other, window, to);
             // SAFETY: the caller holds the lock, and this is the only reference.
-            unsafe { other.state() }.reach_for(asking.request.units);
-            return self.take::<true>(other, asking.request, usize::MAX);
+            unsafe { other.state() }.reach_for(requester.request.units);
+            return self.take::<true>(other, requester.request, usize::MAX);
         };
-        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
         // What is the arena's own alone is one block, of which the rest stays its own.
-        if window.orders == Order::Own.bit() {
-            return self.take_for_guest(other, index, asking.request, true);
+        if window.orders == Owner::Arena.bit() {
+            return self.take_for_stream(other, index, requester.request, true);
         }
         self.gather(other, window, to);
-        self.take_for_guest(other, index, asking.request, false)
+        self.take_for_stream(other, index, requester.request, false)
     }
 
     /// Moves a window into one order. The caller holds the arena's lock.
-    fn gather(&self, arena: &Arena, window: Window, to: Order) {
+    fn gather(&self, arena: &Arena, window: Window, to: Owner) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         unsafe { arena.state() }.gather(window, to);
-        self.count_free(arena);
+        self.count_split(arena);
     }
 
-    /// Memory at the end of the arena where the least is missing, if that is much less than the asking
+    /// Memory at the end of the arena where the least is missing, if that is much less than the requester
     /// arena would take: what is free there in several orders, and what the driver gives beside it.
-    fn grow_elsewhere(&self, asking: Asking) -> Result<Option<u64>> {
-        let units = asking.request.units;
+    fn grow_elsewhere(&self, requester: Requester) -> Result<Option<u64>> {
+        let units = requester.request.units;
         let mut best: (u32, *const Arena) = (0, std::ptr::null());
-        self.each_shared(asking.arena, |other| {
+        self.each_shared(requester.arena, |other| {
             // SAFETY: `each_shared` holds the lock.
             let state = unsafe { other.state() };
             if !state.quick.has_lists()
                 && let Some((_, tail)) = state.tail()
             {
-                let own = std::ptr::eq(other, asking.arena);
+                let own = std::ptr::eq(other, requester.arena);
                 // Another's is worth it where it spares a quarter.
                 let worth = if own { tail } else { tail.saturating_sub(units / 4) };
                 if worth > best.0 {
@@ -333,16 +341,16 @@ impl DeviceMemory {
         // SAFETY: NULL or found by this call, which is not over.
         let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
         let _guard = other.lock.enter()?;
-        let Some(to) = self.order_in(asking, other) else { return Ok(None) };
+        let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
         // SAFETY: the lock is held, and this is the only reference.
         let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };
-        if window.orders == to.bit() && to == Order::Own
-            || !self.come_after(asking, other, window.orders, to, true)
+        if window.orders == to.bit() && to == Owner::Arena
+            || !self.order_after(requester, other, window.orders, to, true)
         {
             return Ok(None);
         }
         self.gather(other, window, to);
-        let Order::Guest(index) = to else { return Ok(None) };
+        let Owner::Stream(index) = to else { return Ok(None) };
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         let missing = units.saturating_sub(tail).next_multiple_of(step);
         if missing > 0 {
@@ -351,16 +359,16 @@ impl DeviceMemory {
             let before = state.reserved();
             let grown = state.grow_for(&self.virtual_memory, other, index, missing);
             self.count_segment(other, before);
-            self.count_free(other);
+            self.count_split(other);
             grown?;
         }
-        asking.arena.lender.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
-        self.take_for_guest(other, index, asking.request, false)
+        requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        self.take_for_stream(other, index, requester.request, false)
     }
 
     /// Takes a block for a guest: of what is free in its order, or with `own` in the arena's. The caller
     /// holds the arena's lock.
-    fn take_for_guest(
+    fn take_for_stream(
         &self,
         arena: &Arena,
         index: usize,
@@ -371,7 +379,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let taken = match own {
             true => state.take_own_for(index, request)?,
-            false => state.take_of_guest(index, request)?,
+            false => state.take_foreign(index, request)?,
         };
         let Some(id) = taken else { return Ok(None) };
         history::allocated(arena, state, id);
@@ -383,7 +391,7 @@ impl DeviceMemory {
     }
 
     /// Frees a block of a guest that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_of_guest(
+    pub(in crate::memory) fn free_foreign(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -400,13 +408,13 @@ impl DeviceMemory {
         let class = arena.class_of(block.units);
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
-        state.free_of_guest(index, id);
+        state.free_foreign(index, id);
         self.count_with_split(arena, class, change);
     }
 
-    /// Brings what is free in the orders of guests into the arena's own, where their work is over, and
+    /// Brings what is free in the orders of foreign into the arena's own, where their work is over, and
     /// waits for that if it may. The caller holds the arena's lock.
-    pub(in crate::memory) fn bring_home(
+    pub(in crate::memory) fn reclaim_foreign(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -415,12 +423,12 @@ impl DeviceMemory {
         let mut index = 0;
         loop {
             // SAFETY: the caller holds the lock, and this is the only reference.
-            let guests = &unsafe { arena.state() }.guests;
-            let Some(stream) = guests.stream(index) else { break };
-            if guests.has_free(index) && self.is_over(runtime, arena, stream, wait)? {
+            let foreign = &unsafe { arena.state() }.foreign;
+            let Some(stream) = foreign.stream(index) else { break };
+            if foreign.has_free(index) && self.is_over(runtime, arena, stream, wait)? {
                 // SAFETY: the lock is held, and the wait is over.
-                unsafe { arena.state() }.move_all(index, Order::Own);
-                self.count_free(arena);
+                unsafe { arena.state() }.move_all(index, Owner::Arena);
+                self.count_split(arena);
             }
             index += 1;
         }

@@ -3,7 +3,7 @@
 //! A freed block joins the open batch of each stream that uses it; no driver call is made. When
 //! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
 //! open batch of one that is busy is closed by one event, so that many frees share it, and its
-//! blocks become free when the event has passed. [`Rest`] says when streams are left alone; never
+//! blocks become free when the event has passed. [`PollPolicy`] says when streams are left alone; never
 //! where nothing else fits. A stream for which whoever freed them has waited since is not asked (`waits.rs`).
 //!
 //! Blocks are often freed one after the other by whom the same streams were told of: the first of them, the
@@ -16,8 +16,8 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::gpu::waits::Stamp;
-use crate::memory::arena::foreign_free::Order;
-use crate::memory::arena::poll_policy::Rest;
+use crate::memory::arena::foreign_free::Owner;
+use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::stream_uses::{FEW, Followed, NO_ROOM};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::stats::ledger::Class;
@@ -75,29 +75,34 @@ pub(in crate::memory) struct Ended {
 }
 
 /// The batches of an arena, oldest first.
-pub struct Limbo {
+pub struct DeferredFrees {
     pub(in crate::memory) batches: Vec<Batch>,
     /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
     /// and are lined up later.
-    pub(in crate::memory) left_out: u32,
+    pub(in crate::memory) overflow: u32,
     leader: Leader,
     /// When the events are asked again.
-    pub(in crate::memory) rest: Rest,
+    pub(in crate::memory) poll_policy: PollPolicy,
 }
 
 // SAFETY: streams and events are shared by all threads and outlive the batches.
-unsafe impl Send for Limbo {}
+unsafe impl Send for DeferredFrees {}
 
-impl Limbo {
-    pub(in crate::memory) fn new() -> Limbo {
+impl DeferredFrees {
+    pub(in crate::memory) fn new() -> DeferredFrees {
         let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE, stamp: Stamp::NOBODY };
-        Limbo { batches: Vec::new(), left_out: 0, leader, rest: Rest::default() }
+        DeferredFrees {
+            batches: Vec::new(),
+            overflow: 0,
+            leader,
+            poll_policy: PollPolicy::default(),
+        }
     }
 
     /// Does anything wait?
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty() && self.left_out == 0
+        self.batches.is_empty() && self.overflow == 0
     }
 
     /// The open batch of a stream, made now if there is none, for a block that is put in line now; none: there
@@ -170,10 +175,10 @@ impl ArenaState {
     ) -> Option<()> {
         let head = self.blocks[id].uses;
         let Some(end) = self.uses.end_without(head, stream) else { return Some(()) };
-        let own = match Order::of_end(end) {
-            Order::Own => arena.stream.load(Ordering::Acquire).cast_const(),
-            Order::Guest(index) => {
-                self.guests.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
+        let own = match Owner::of_end(end) {
+            Owner::Arena => arena.stream.load(Ordering::Acquire).cast_const(),
+            Owner::Stream(index) => {
+                self.foreign.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
             }
         };
         if !std::ptr::eq(own, stream) {
@@ -185,14 +190,14 @@ impl ArenaState {
     /// Has a block wait for the streams that use it, if nothing else is to be done when it is freed: gives
     /// its bytes, and whether it counts as oversize.
     #[inline]
-    pub(in crate::memory) fn wait_for_uses(&mut self, id: u32) -> Option<(i64, bool)> {
+    pub(in crate::memory) fn defer_if_used(&mut self, id: u32) -> Option<(i64, bool)> {
         let is_plain = self.marked == 0 && self.uses.has(self.blocks[id].uses);
-        is_plain.then(|| self.put_in_limbo(id))
+        is_plain.then(|| self.defer_free(id))
     }
 
     /// A block that other streams use waits for them.
     #[inline]
-    pub(in crate::memory) fn put_in_limbo(&mut self, id: u32) -> (i64, bool) {
+    pub(in crate::memory) fn defer_free(&mut self, id: u32) -> (i64, bool) {
         if !self.follow(id) {
             self.lead(id);
         }
@@ -204,13 +209,13 @@ impl ArenaState {
     /// Has a block wait with the one that was put in line last, if that waits for the same streams.
     #[inline(always)]
     fn follow(&mut self, id: u32) -> bool {
-        let Leader { streams, last, stamp } = &mut self.limbo.leader;
+        let Leader { streams, last, stamp } = &mut self.deferred.leader;
         if *last == NONE || *stamp != Stamp::now() {
             return false;
         }
         let block = &mut self.blocks[id];
         let Some(end) = self.uses.give_back(block.uses, streams) else { return false };
-        block.uses = Order::of_end(end).end();
+        block.uses = Owner::of_end(end).end();
         block.bin_next = NONE;
         let before = std::mem::replace(last, id);
         self.blocks[before].bin_next = id;
@@ -222,14 +227,14 @@ impl ArenaState {
     fn lead(&mut self, id: u32) {
         let followed = self.uses.few(self.blocks[id].uses);
         let stamp = Stamp::now();
-        let is_whole = self.line_up(id, stamp);
-        self.limbo.left_out += u32::from(!is_whole);
-        self.limbo.leader.last = NONE;
+        let is_whole = self.enqueue(id, stamp);
+        self.deferred.overflow += u32::from(!is_whole);
+        self.deferred.leader.last = NONE;
         // A block of a segment names that where others name who follows them.
         if self.segments.is_none() {
             self.blocks[id].bin_next = NONE;
             if let Some(streams) = followed.filter(|_| is_whole) {
-                self.limbo.leader = Leader { streams, last: id, stamp };
+                self.deferred.leader = Leader { streams, last: id, stamp };
             }
         }
     }
@@ -300,22 +305,22 @@ impl ArenaState {
 
     /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
     /// since there is no host memory.
-    fn line_up(&mut self, id: u32, now: Stamp) -> bool {
-        if self.limbo.is_empty() {
-            self.limbo.rest.begin();
+    fn enqueue(&mut self, id: u32, now: Stamp) -> bool {
+        if self.deferred.is_empty() {
+            self.deferred.poll_policy.begin();
         }
         let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.line_up(&mut self.limbo, now, block.uses);
+        let (waits, rest) = self.uses.enqueue(&mut self.deferred, now, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
         // What is left in the end says whose it is.
-        block.uses = if is_whole { Order::of_end(rest).end() } else { rest };
+        block.uses = if is_whole { Owner::of_end(rest).end() } else { rest };
         is_whole
     }
 
     /// The same for those that were left out, where there is host memory now.
-    pub(in crate::memory) fn line_up_the_left_out(&mut self) {
-        if self.limbo.left_out == 0 {
+    pub(in crate::memory) fn enqueue_overflow(&mut self) {
+        if self.deferred.overflow == 0 {
             return;
         }
         for index in 0..=self.segment.aliases.len() {
@@ -323,15 +328,15 @@ impl ArenaState {
                 0 => self.first,
                 _ => self.segment.aliases.block(index - 1),
             };
-            while self.limbo.left_out > 0 && id != NONE {
+            while self.deferred.overflow > 0 && id != NONE {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && self.uses.has(block.uses) {
                     // By whomever it was freed: that was before now.
-                    if !self.line_up(id, Stamp::now()) {
+                    if !self.enqueue(id, Stamp::now()) {
                         return;
                     }
-                    self.limbo.left_out -= 1;
+                    self.deferred.overflow -= 1;
                 }
                 id = next;
             }

@@ -102,7 +102,7 @@ impl Arena {
     }
 
     /// Is it unowned, or a spare?
-    fn is_nobodys(&self) -> bool {
+    fn is_reclaimable(&self) -> bool {
         self.is_spare() || self.has_ended()
     }
 
@@ -132,16 +132,16 @@ impl Arena {
     fn has_no_blocks(&self) -> bool {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { self.state() };
-        state.active_blocks == 0 && state.limbo.is_empty() && state.exported() == 0
+        state.active_blocks == 0 && state.deferred.is_empty() && state.exported() == 0
     }
 }
 
 impl DeviceMemory {
     /// Looks at a few members, and ends those that are unowned. The caller holds no lock.
-    pub(in crate::memory) fn look_for_ended(&self, runtime: &Runtime, device: &Device) {
+    pub(in crate::memory) fn scan_for_ended(&self, runtime: &Runtime, device: &Device) {
         device.streams.forget_ended(runtime, false);
         let mut found = [std::ptr::null::<Arena>(); LOOKS];
-        self.books.with_members(|arenas| {
+        self.stats.with_members(|arenas| {
             for place in found.iter_mut().take(arenas.len()) {
                 let hand = self.ended.hand.load(Ordering::Relaxed) % arenas.len();
                 self.ended.hand.store(hand + 1, Ordering::Relaxed);
@@ -166,8 +166,8 @@ impl DeviceMemory {
             // SAFETY: `each_arena` holds the lock.
             let state = unsafe { arena.state() };
             state.uses.mark_streams(marker);
-            state.limbo.mark_streams(marker);
-            state.guests.mark_streams(marker);
+            state.deferred.mark_streams(marker);
+            state.foreign.mark_streams(marker);
             Ok(())
         });
         self.mark_streams_of_stranded(marker);
@@ -179,7 +179,7 @@ impl DeviceMemory {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
-            let found = self.books.with_members(|arenas| {
+            let found = self.stats.with_members(|arenas| {
                 let at = arenas.get(index..)?.iter().position(|arena| arena.has_ended())?;
                 index += at + 1;
                 Some(&raw const **arenas[index - 1])
@@ -240,7 +240,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let most = ((self.total >> 30) as usize).clamp(1, MOST_SPARES);
         !arena.segmented
-            && state.guests.is_empty()
+            && state.foreign.is_empty()
             && state.segment.aliases.is_empty()
             && !state.segment.has_sleeping()
             && state.segment.bytes() <= self.little()
@@ -249,7 +249,7 @@ impl DeviceMemory {
 
     /// An arena that nothing uses waits for a stream: of its pool, or any. The caller holds its lock.
     fn set_free(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
-        self.books.with_own(arena, |_| {
+        self.stats.with_own(arena, |_| {
             arena.leave_stream();
             let role = match is_of_pool {
                 true => Role::Idle,
@@ -287,24 +287,25 @@ impl DeviceMemory {
     fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
         // SAFETY: the lock is held, and this is the only reference.
         unsafe { arena.state() }.destroy_end(self.driver);
-        self.books.with_own(arena, |books| {
+        self.stats.with_own(arena, |stats| {
             if self.ended.walks.load(Ordering::Acquire) != 0 {
                 return None;
             }
             arena.leave_stream();
             self.ended.replace(arena.class, arena.address(), 0);
             let own = std::ptr::from_ref(arena).cast_mut();
-            for member in &books.members {
+            for member in &stats.members {
                 let none = std::ptr::null_mut();
-                let lender = &member.lender;
-                let _ = lender.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
+                let source_arena = &member.source_arena;
+                let _ =
+                    source_arena.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
             }
             arena.set_slot_bytes(0);
             // SAFETY: the lock is held, and this is the only reference.
             for slot in unsafe { arena.state() }.slots.take() {
                 self.virtual_memory.give_slot(&slot);
             }
-            books.remove(arena)
+            stats.remove(arena)
         })
     }
 
@@ -312,9 +313,9 @@ impl DeviceMemory {
     pub(in crate::memory) fn drop_ended(&self) {
         let mut index = 0;
         loop {
-            let found = self.books.with_members(|arenas| {
+            let found = self.stats.with_members(|arenas| {
                 let all = arenas.get(index..)?.iter();
-                let at = all.map(|arena| arena.is_nobodys()).position(|is_it| is_it)?;
+                let at = all.map(|arena| arena.is_reclaimable()).position(|is_it| is_it)?;
                 index += at + 1;
                 Some(&raw const **arenas[index - 1])
             });
@@ -322,7 +323,7 @@ impl DeviceMemory {
             // SAFETY: a member, which lives as long as this thread is inside.
             let arena = unsafe { &*arena };
             let guard = arena.lock.guard();
-            let is_it = arena.is_nobodys() && arena.is_bare();
+            let is_it = arena.is_reclaimable() && arena.is_bare();
             let gone = if is_it { self.take_out(arena) } else { None };
             drop(guard);
             if let Some(gone) = gone {

@@ -1,11 +1,11 @@
-//! Guests: streams that use memory of another stream's arena, in place and in their own order.
+//! ForeignFree: streams that use memory of another stream's arena, in place and in their own order.
 //!
-//! A block that a guest has lies in the arena's list like every other. When it is freed, what may use
-//! it next without being told is the guest's stream alone: the block is *a guest's*, lies in the guest's
-//! bins, and merges with what is the same guest's. So the free memory of an arena has several orders,
-//! its own and its guests'. Memory goes from one order to another once the other stream comes after it,
+//! A block that a list has lies in the arena's list like every other. When it is freed, what may use
+//! it next without being told is the list's stream alone: the block is *a list's*, lies in the list's
+//! bins, and merges with what is the same list's. So the free memory of an arena has several orders,
+//! its own and its foreign'. Memory goes from one order to another once the other stream comes after it,
 //! by an event or because the host saw that the first has nothing left to do (`cross_stream.rs`): all that
-//! a guest has free at a time, since one event is for all of it; of the arena's own just what is wanted.
+//! a list has free at a time, since one event is for all of it; of the arena's own just what is wanted.
 
 use super::bins::{Bins, WHOLE_WALK};
 use super::block::{Block, NONE, State, UNIT};
@@ -15,42 +15,42 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::{Arena, ArenaState, Request};
 use crate::memory::backing::segment::remap::BORROWED;
 
-/// Guests of an arena at a time: each is a bit beside the arena's own.
-const MOST: usize = 63;
+/// ForeignFree of an arena at a time: each is a bit beside the arena's own.
+const MOST_STREAMS: usize = 63;
 
-/// What a block of a guest has in place of the first of its other streams, or their list as its end:
-/// the guest's number from here down.
+/// What a block of a list has in place of the first of its other streams, or their list as its end:
+/// the list's number from here down.
 const LAST_WORD: u32 = BORROWED - 1;
 
 /// Whose order a block is free in, or will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::memory) enum Order {
+pub(in crate::memory) enum Owner {
     /// The arena's stream.
-    Own,
-    /// A guest, by its number.
-    Guest(usize),
+    Arena,
+    /// A list, by its number.
+    Stream(usize),
 }
 
-impl Order {
+impl Owner {
     /// The order that a block's list of streams ends with.
-    pub(in crate::memory) fn of_end(end: u32) -> Order {
+    pub(in crate::memory) fn of_end(end: u32) -> Owner {
         let index = LAST_WORD.wrapping_sub(end) as usize;
-        if index < MOST { Order::Guest(index) } else { Order::Own }
+        if index < MOST_STREAMS { Owner::Stream(index) } else { Owner::Arena }
     }
 
     /// What a list of streams ends with in a block of this order.
     pub(in crate::memory) fn end(self) -> u32 {
         match self {
-            Order::Own => 0,
-            Order::Guest(index) => LAST_WORD - index as u32,
+            Owner::Arena => 0,
+            Owner::Stream(index) => LAST_WORD - index as u32,
         }
     }
 
     /// Its number: 0 is the arena's own.
     fn number(self) -> usize {
         match self {
-            Order::Own => 0,
-            Order::Guest(index) => index + 1,
+            Owner::Arena => 0,
+            Owner::Stream(index) => index + 1,
         }
     }
 
@@ -61,7 +61,7 @@ impl Order {
 }
 
 /// A stream that uses memory of another's arena.
-struct Guest {
+struct StreamFreeList {
     stream: *const Stream,
     /// What is free in its order.
     bins: Box<Bins>,
@@ -75,12 +75,12 @@ struct Guest {
 }
 
 /// What a stream comes after: of each order, by its number, how often memory had become free in it.
-type Seen = [u64; MOST + 1];
+type Seen = [u64; MOST_STREAMS + 1];
 
-/// The guests of an arena.
-pub struct Guests {
-    list: Vec<Guest>,
-    /// How often blocks of guests became free.
+/// The foreign of an arena.
+pub struct ForeignFree {
+    list: Vec<StreamFreeList>,
+    /// How often blocks of foreign became free.
     freed: u64,
     /// How often memory came into the arena's own order.
     returns: u64,
@@ -89,11 +89,11 @@ pub struct Guests {
 }
 
 // SAFETY: streams are shared by all threads and outlive the arenas.
-unsafe impl Send for Guests {}
+unsafe impl Send for ForeignFree {}
 
-impl Guests {
-    pub(in crate::memory) fn new() -> Guests {
-        Guests { list: Vec::new(), freed: 0, returns: 0, seen: [0; MOST + 1] }
+impl ForeignFree {
+    pub(in crate::memory) fn new() -> ForeignFree {
+        ForeignFree { list: Vec::new(), freed: 0, returns: 0, seen: [0; MOST_STREAMS + 1] }
     }
 
     /// Was there ever one?
@@ -102,58 +102,58 @@ impl Guests {
         self.list.is_empty()
     }
 
-    /// Has a guest free memory?
+    /// Has a list free memory?
     pub(in crate::memory) fn has_free(&self, index: usize) -> bool {
-        self.list.get(index).is_some_and(|guest| guest.free > 0)
+        self.list.get(index).is_some_and(|list| list.free > 0)
     }
 
-    /// The stream of a guest.
+    /// The stream of a list.
     pub(in crate::memory) fn stream<'a>(&self, index: usize) -> Option<&'a Stream> {
-        // SAFETY: NULL, or a stream, which stays as long as the guest has memory.
-        self.list.get(index).and_then(|guest| unsafe { guest.stream.as_ref() })
+        // SAFETY: NULL, or a stream, which stays as long as the list has memory.
+        self.list.get(index).and_then(|list| unsafe { list.stream.as_ref() })
     }
 
     /// Marks the streams of those that have memory, and forgets the others'.
     pub(in crate::memory) fn mark_streams(&mut self, marker: Marker) {
-        for guest in &mut self.list {
-            if guest.held == 0 && guest.free == 0 {
-                guest.stream = std::ptr::null();
+        for list in &mut self.list {
+            if list.held == 0 && list.free == 0 {
+                list.stream = std::ptr::null();
             }
-            marker.mark(guest.stream);
+            marker.mark(list.stream);
         }
     }
 
-    /// The guest that a stream is.
+    /// The list that a stream is.
     pub(in crate::memory) fn find(&self, stream: &Stream) -> Option<usize> {
-        self.list.iter().position(|guest| std::ptr::eq(guest.stream, stream))
+        self.list.iter().position(|list| std::ptr::eq(list.stream, stream))
     }
 
     /// The same, made now if there is none.
-    pub(in crate::memory) fn welcome(&mut self, stream: &Stream) -> Result<usize> {
+    pub(in crate::memory) fn find_or_insert(&mut self, stream: &Stream) -> Result<usize> {
         if let Some(index) = self.find(stream) {
             return Ok(index);
         }
-        let is_vacant = |guest: &Guest| guest.held == 0 && guest.free == 0;
+        let is_vacant = |list: &StreamFreeList| list.held == 0 && list.free == 0;
         if let Some(index) = self.list.iter().position(is_vacant) {
-            let guest = &mut self.list[index];
-            (guest.stream, guest.seen) = (stream, [0; MOST + 1]);
+            let list = &mut self.list[index];
+            (list.stream, list.seen) = (stream, [0; MOST_STREAMS + 1]);
             return Ok(index);
         }
-        let no_memory = Error::OutOfHostMemory("an arena's guests");
-        if self.list.len() >= MOST || self.list.try_reserve(1).is_err() {
+        let no_memory = Error::OutOfHostMemory("an arena's foreign free lists");
+        if self.list.len() >= MOST_STREAMS || self.list.try_reserve(1).is_err() {
             return Err(no_memory);
         }
-        let bins = Bins::boxed("an arena's guests")?;
+        let bins = Bins::boxed("an arena's foreign free lists")?;
         let (free, free_units, held, frees) = (0, 0, 0, 0);
-        let seen = [0; MOST + 1];
-        self.list.push(Guest { stream, bins, free, free_units, held, frees, seen });
+        let seen = [0; MOST_STREAMS + 1];
+        self.list.push(StreamFreeList { stream, bins, free, free_units, held, frees, seen });
         Ok(self.list.len() - 1)
     }
 
-    /// Blocks that a guest has, those that are free, and its bins.
+    /// Blocks that a list has, those that are free, and its bins.
     #[cfg(test)]
     pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, &Bins)> {
-        self.list.iter().map(|guest| (guest.held, guest.free, &*guest.bins))
+        self.list.iter().map(|list| (list.held, list.free, &*list.bins))
     }
 }
 
@@ -174,7 +174,7 @@ impl Window {
     /// How much it costs: how many orders must be waited for, and whether the arena's own is one.
     pub(in crate::memory) fn waits(&self, known: u64) -> (u32, bool) {
         let unknown = self.orders & !known;
-        (unknown.count_ones(), unknown & Order::Own.bit() != 0)
+        (unknown.count_ones(), unknown & Owner::Arena.bit() != 0)
     }
 
     /// Its length.
@@ -185,38 +185,40 @@ impl Window {
 
 impl ArenaState {
     /// The order in which a block is free, or will be.
-    pub(in crate::memory) fn order_of(&self, id: u32) -> Order {
-        Order::of_end(self.uses.end(self.blocks[id].uses))
+    pub(in crate::memory) fn owner_of(&self, id: u32) -> Owner {
+        Owner::of_end(self.uses.end(self.blocks[id].uses))
     }
 
     /// The stream in whose order a block is used.
     pub(in crate::memory) fn stream_of<'a>(&self, arena: &'a Arena, id: u32) -> Option<&'a Stream> {
-        match self.order_of(id) {
-            Order::Own => arena.stream(),
-            Order::Guest(index) => self.guests.stream(index),
+        match self.owner_of(id) {
+            Owner::Arena => arena.stream(),
+            Owner::Stream(index) => self.foreign.stream(index),
         }
     }
 
     /// How often memory became free in an order, where `freed` blocks of the arena did at all.
-    fn frees(&self, order: Order, freed: u64) -> u64 {
+    fn frees(&self, order: Owner, freed: u64) -> u64 {
         match order {
-            Order::Own => freed.wrapping_sub(self.guests.freed).wrapping_add(self.guests.returns),
-            Order::Guest(index) => self.guests.list[index].frees,
+            Owner::Arena => {
+                freed.wrapping_sub(self.foreign.freed).wrapping_add(self.foreign.returns)
+            }
+            Owner::Stream(index) => self.foreign.list[index].frees,
         }
     }
 
-    fn seen(&mut self, order: Order) -> &mut Seen {
+    fn seen(&mut self, order: Owner) -> &mut Seen {
         match order {
-            Order::Own => &mut self.guests.seen,
-            Order::Guest(index) => &mut self.guests.list[index].seen,
+            Owner::Arena => &mut self.foreign.seen,
+            Owner::Stream(index) => &mut self.foreign.list[index].seen,
         }
     }
 
     /// Does the stream of one order come after everything that is free in another?
-    pub(in crate::memory) fn comes_after(
+    pub(in crate::memory) fn is_ordered_after(
         &mut self,
-        after: Order,
-        before: Order,
+        after: Owner,
+        before: Owner,
         freed: u64,
     ) -> bool {
         after == before || self.seen(after)[before.number()] == self.frees(before, freed)
@@ -224,7 +226,7 @@ impl ArenaState {
 
     /// The stream of an order comes after all that another holds now, and so after what that one came
     /// after.
-    pub(in crate::memory) fn note_order(&mut self, before: Order, after: Order, freed: u64) {
+    pub(in crate::memory) fn note_ordered(&mut self, before: Owner, after: Owner, freed: u64) {
         let known = *self.seen(before);
         let now = self.frees(before, freed);
         let seen = self.seen(after);
@@ -235,47 +237,48 @@ impl ArenaState {
     }
 
     /// The orders in which memory is free, by numbers from 0; none: there are no more.
-    pub(in crate::memory) fn next_order(&self, from: usize) -> Option<(Order, usize)> {
+    pub(in crate::memory) fn next_owner(&self, from: usize) -> Option<(Owner, usize)> {
         if from == 0 {
-            return Some((Order::Own, 1));
+            return Some((Owner::Arena, 1));
         }
-        let mut guests = from - 1..self.guests.list.len();
-        let index = guests.find(|index| self.guests.has_free(*index))?;
-        Some((Order::Guest(index), index + 2))
+        let mut foreign = from - 1..self.foreign.list.len();
+        let index = foreign.find(|index| self.foreign.has_free(*index))?;
+        Some((Owner::Stream(index), index + 2))
     }
 
-    /// Units that are free in the orders of some guests.
-    pub(in crate::memory) fn free_of_guests(&self, orders: u64) -> u64 {
-        let guests = self.guests.list.iter().enumerate();
-        let chosen = guests.filter(|(index, _)| orders & Order::Guest(*index).bit() != 0);
-        chosen.map(|(_, guest)| guest.free_units).sum()
+    /// Units that are free in the orders of some foreign.
+    pub(in crate::memory) fn foreign_units(&self, orders: u64) -> u64 {
+        let foreign = self.foreign.list.iter().enumerate();
+        let chosen = foreign.filter(|(index, _)| orders & Owner::Stream(*index).bit() != 0);
+        chosen.map(|(_, list)| list.free_units).sum()
     }
 
-    /// Takes a block out of what is free in a guest's order; none if nothing fits.
-    pub(in crate::memory) fn take_of_guest(
+    /// Takes a block out of what is free in a list's order; none if nothing fits.
+    pub(in crate::memory) fn take_foreign(
         &mut self,
         index: usize,
         request: Request,
     ) -> Result<Option<u32>> {
         self.blocks.prepare(1)?;
-        let guest = &mut self.guests.list[index];
-        let id = guest.bins.find(&self.blocks, request.units, WHOLE_WALK);
+        let list = &mut self.foreign.list[index];
+        let id = list.bins.find(&self.blocks, request.units, WHOLE_WALK);
         if id == NONE {
             return Ok(None);
         }
         self.prepare_start()?;
         // From here on nothing fails.
         let Block { start, units: whole, next, .. } = self.blocks[id];
-        self.unshelve_of_guest(index, id);
+        self.remove_foreign(index, id);
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         if whole > request.units {
-            let rest = self.new_block(start + request.units, whole - request.units, State::Guest);
+            let rest =
+                self.new_block(start + request.units, whole - request.units, State::ForeignFree);
             self.blocks[id].units = request.units;
             self.blocks.link(rest, id, next);
             if self.last == id {
                 self.last = rest;
             }
-            self.shelve_for_guest(index, rest);
+            self.insert_foreign(index, rest);
         } else {
             self.free_blocks -= 1;
         }
@@ -287,11 +290,11 @@ impl ArenaState {
         block.oversize = request.oversize;
         block.waits = 0;
         self.active_blocks += 1;
-        self.guests.list[index].held += 1;
+        self.foreign.list[index].held += 1;
         Ok(Some(id))
     }
 
-    /// Takes a block out of the arena's own free memory for a guest that comes after it; none if
+    /// Takes a block out of the arena's own free memory for a list that comes after it; none if
     /// nothing fits.
     pub(in crate::memory) fn take_own_for(
         &mut self,
@@ -299,77 +302,79 @@ impl ArenaState {
         request: Request,
     ) -> Result<Option<u32>> {
         let Some((id, _)) = self.allocate(request, WHOLE_WALK)? else { return Ok(None) };
-        self.blocks[id].uses = Order::Guest(index).end();
-        self.guests.list[index].held += 1;
+        self.blocks[id].uses = Owner::Stream(index).end();
+        self.foreign.list[index].held += 1;
         Ok(Some(id))
     }
 
-    /// A block of a guest that nobody uses any more is free in the guest's order.
-    pub(in crate::memory) fn free_of_guest(&mut self, index: usize, id: u32) {
-        self.guests.freed += 1;
+    /// A block of a list that nobody uses any more is free in the list's order.
+    pub(in crate::memory) fn free_foreign(&mut self, index: usize, id: u32) {
+        self.foreign.freed += 1;
         self.forget_start(id);
-        let guest = &mut self.guests.list[index];
-        guest.held -= 1;
-        guest.frees += 1;
-        self.release_to_guest(index, id);
+        let list = &mut self.foreign.list[index];
+        list.held -= 1;
+        list.frees += 1;
+        self.release_foreign(index, id);
     }
 
-    /// Puts a block into a guest's bins.
-    fn shelve_for_guest(&mut self, index: usize, id: u32) {
+    /// Puts a block into a list's bins.
+    fn insert_foreign(&mut self, index: usize, id: u32) {
         let block = &mut self.blocks[id];
-        block.state = State::Guest;
-        block.uses = Order::Guest(index).end();
+        block.state = State::ForeignFree;
+        block.uses = Owner::Stream(index).end();
         let units = u64::from(block.units);
-        let guest = &mut self.guests.list[index];
-        guest.free += 1;
-        guest.free_units += units;
-        guest.bins.insert(&mut self.blocks, id);
+        let list = &mut self.foreign.list[index];
+        list.free += 1;
+        list.free_units += units;
+        list.bins.insert(&mut self.blocks, id);
     }
 
     /// Takes it out of them.
-    fn unshelve_of_guest(&mut self, index: usize, id: u32) {
-        let guest = &mut self.guests.list[index];
-        guest.free -= 1;
-        guest.free_units -= u64::from(self.blocks[id].units);
-        guest.bins.remove(&mut self.blocks, id);
+    fn remove_foreign(&mut self, index: usize, id: u32) {
+        let list = &mut self.foreign.list[index];
+        list.free -= 1;
+        list.free_units -= u64::from(self.blocks[id].units);
+        list.bins.remove(&mut self.blocks, id);
     }
 
-    /// Makes a block free in a guest's order, and merges it with neighbours that are; gives the block.
-    pub(in crate::memory) fn release_to_guest(&mut self, index: usize, id: u32) -> u32 {
+    /// Makes a block free in a list's order, and merges it with neighbours that are; gives the block.
+    pub(in crate::memory) fn release_foreign(&mut self, index: usize, id: u32) -> u32 {
         let Block { previous, next, .. } = self.blocks[id];
-        let end = Order::Guest(index).end();
+        let end = Owner::Stream(index).end();
         let is_its = |state: &ArenaState, id: u32| {
-            id != NONE && state.blocks[id].state == State::Guest && state.blocks[id].uses == end
+            id != NONE
+                && state.blocks[id].state == State::ForeignFree
+                && state.blocks[id].uses == end
         };
         let mut id = id;
         self.free_blocks += 1;
         self.free_bytes += self.blocks[id].bytes();
         if is_its(self, next) {
-            self.unshelve_of_guest(index, next);
+            self.remove_foreign(index, next);
             self.absorb(id, next);
         }
         if is_its(self, previous) {
-            self.unshelve_of_guest(index, previous);
+            self.remove_foreign(index, previous);
             self.absorb(previous, id);
             id = previous;
         }
-        self.shelve_for_guest(index, id);
+        self.insert_foreign(index, id);
         id
     }
 
-    /// Moves all that is free in a guest's order into another, whose stream comes after the guest's.
-    pub(in crate::memory) fn move_all(&mut self, from: usize, to: Order) {
+    /// Moves all that is free in a list's order into another, whose stream comes after the list's.
+    pub(in crate::memory) fn move_all(&mut self, from: usize, to: Owner) {
         loop {
-            let id = self.guests.list[from].bins.find(&self.blocks, 1, 1);
+            let id = self.foreign.list[from].bins.find(&self.blocks, 1, 1);
             if id == NONE {
                 break;
             }
-            self.unshelve_of_guest(from, id);
+            self.remove_foreign(from, id);
             self.free_blocks -= 1;
             self.free_bytes -= self.blocks[id].bytes();
             match to {
-                Order::Guest(index) => drop(self.release_to_guest(index, id)),
-                Order::Own => {
+                Owner::Stream(index) => drop(self.release_foreign(index, id)),
+                Owner::Arena => {
                     self.blocks[id].uses = 0;
                     self.release(id);
                 }
@@ -379,30 +384,30 @@ impl ArenaState {
     }
 
     /// Who came after an order does not come after what has come into it since.
-    fn memory_came(&mut self, to: Order) {
+    fn memory_came(&mut self, to: Owner) {
         match to {
-            Order::Own => self.guests.returns += 1,
-            Order::Guest(index) => self.guests.list[index].frees += 1,
+            Owner::Arena => self.foreign.returns += 1,
+            Owner::Stream(index) => self.foreign.list[index].frees += 1,
         }
     }
 
     /// Moves what is free in a window into one order, whose stream comes after all others of it; and
-    /// all that the guests among those have free elsewhere.
-    pub(in crate::memory) fn gather(&mut self, window: Window, to: Order) {
-        if let Order::Guest(index) = to {
+    /// all that the foreign among those have free elsewhere.
+    pub(in crate::memory) fn gather(&mut self, window: Window, to: Owner) {
+        if let Owner::Stream(index) = to {
             let mut id = if window.below == NONE { self.first } else { window.below };
             while id != NONE && self.blocks[id].start < window.to {
                 let block = &self.blocks[id];
                 if block.state == State::Free && block.start >= window.from {
                     self.take_out(id);
-                    id = self.release_to_guest(index, id);
+                    id = self.release_foreign(index, id);
                 }
                 id = self.blocks[id].next;
             }
             self.memory_came(to);
         }
-        for from in 0..self.guests.list.len() {
-            let order = Order::Guest(from);
+        for from in 0..self.foreign.list.len() {
+            let order = Owner::Stream(from);
             if order != to && window.orders & order.bit() != 0 {
                 self.move_all(from, to);
             }
@@ -421,10 +426,10 @@ impl ArenaState {
     }
 
     /// The order of a free block.
-    fn order_of_free(&self, id: u32) -> Option<Order> {
+    fn owner_of_free(&self, id: u32) -> Option<Owner> {
         match self.blocks[id].state {
-            State::Free => Some(Order::Own),
-            State::Guest => Some(Order::of_end(self.blocks[id].uses)),
+            State::Free => Some(Owner::Arena),
+            State::ForeignFree => Some(Owner::of_end(self.blocks[id].uses)),
             _ => None,
         }
     }
@@ -441,7 +446,7 @@ impl ArenaState {
         let (mut low, mut id, mut sum) = (self.first, self.first, 0u64);
         while id != NONE {
             let block = &self.blocks[id];
-            let order = self.order_of_free(id);
+            let order = self.owner_of_free(id);
             if order.is_none_or(|order| order.bit() & allowed == 0) {
                 (low, sum) = (block.next, 0);
                 id = block.next;
@@ -469,7 +474,7 @@ impl ArenaState {
         let Block { start: from, previous: below, .. } = self.blocks[low];
         let (mut orders, mut id) = (0, low);
         loop {
-            orders |= self.order_of_free(id).map_or(0, Order::bit);
+            orders |= self.owner_of_free(id).map_or(0, Owner::bit);
             if id == high {
                 return Window { from, to: self.blocks[high].end(), below, orders };
             }
@@ -481,7 +486,7 @@ impl ArenaState {
     pub(in crate::memory) fn tail(&self) -> Option<(Window, u32)> {
         let mut low = NONE;
         let mut id = self.last;
-        while id != NONE && self.order_of_free(id).is_some() {
+        while id != NONE && self.owner_of_free(id).is_some() {
             (low, id) = (id, self.blocks[id].previous);
         }
         if low == NONE {

@@ -46,13 +46,13 @@ pub fn end_of<'a>(
 impl DeviceMemory {
     /// Has a pool memory here of other streams than this one?
     pub(crate) fn serves_others(&self, pool: PoolId, stream: &Stream) -> bool {
-        self.books.with_members(|arenas| {
+        self.stats.with_members(|arenas| {
             arenas.iter().any(|arena| arena.pool() == pool && !arena.is_of(stream))
         })
     }
 
     /// Has the streams of a pool's memory come after an event of a stream on which it was used.
-    pub(crate) fn come_after_launch(
+    pub(crate) fn order_after_launch(
         &self,
         runtime: &Runtime,
         pool: PoolId,

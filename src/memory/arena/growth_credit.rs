@@ -18,7 +18,7 @@ impl DeviceMemory {
     /// A block without asking, for an arena that is pressed. The caller holds its lock, has found that nothing
     /// fits, and asks if this gives none.
     #[cold]
-    pub(in crate::memory) fn take_with_leeway(
+    pub(in crate::memory) fn take_with_growth_credit(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -30,7 +30,7 @@ impl DeviceMemory {
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if !state.limbo.rest.is_pressed() {
+        if !state.deferred.poll_policy.take_growth_credit() {
             return Ok(None);
         }
         let missing = state.missing_at_end(request.units, self.step());
@@ -71,7 +71,7 @@ impl DeviceMemory {
         }
         let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
-            self.count_free(arena);
+            self.count_split(arena);
         }
         taken
     }

@@ -36,9 +36,9 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::arena_lock::ArenaLock;
 use crate::memory::arena::bins::{Bins, SHORT_WALK};
 use crate::memory::arena::block::{Block, Blocks, NONE, State, UNIT};
-use crate::memory::arena::block_index::Starts;
-use crate::memory::arena::deferred_free::Limbo;
-use crate::memory::arena::foreign_free::{Guests, Order};
+use crate::memory::arena::block_index::BlockIndex;
+use crate::memory::arena::deferred_free::DeferredFrees;
+use crate::memory::arena::foreign_free::{ForeignFree, Owner};
 use crate::memory::arena::quick::Quick;
 use crate::memory::arena::stream_uses::Uses;
 use crate::memory::backing::segment::{Segment, growth_cursor};
@@ -104,9 +104,9 @@ pub struct Arena {
     /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
     counted: AtomicI64,
     /// The arena that last served its stream with memory of another's; NULL: none ever did.
-    pub(super) lender: AtomicPtr<Arena>,
+    pub(super) source_arena: AtomicPtr<Arena>,
     /// How often its stream came after another for little memory.
-    pub(super) followed: AtomicU32,
+    pub(super) small_waits: AtomicU32,
     /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
     /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
     /// they should be, and keeps no reference.
@@ -125,7 +125,7 @@ unsafe impl Send for Arena {}
 pub struct ArenaState {
     pub(super) blocks: Blocks,
     /// Where blocks start.
-    pub(super) starts: Starts,
+    pub(super) block_index: BlockIndex,
     pub(super) free_blocks: i64,
     /// First block in address order.
     pub(super) first: u32,
@@ -140,7 +140,7 @@ pub struct ArenaState {
     /// Allocated and pending blocks.
     pub(super) active_blocks: i64,
     /// Freed blocks that other streams may still use.
-    pub(super) limbo: Limbo,
+    pub(super) deferred: DeferredFrees,
     /// Free blocks that are not joined yet; in small arenas of mapped memory only.
     pub(super) quick: Quick,
     pub(super) bins: Bins,
@@ -159,7 +159,7 @@ pub struct ArenaState {
     /// Blocks that were lent to allocations outside of the private pool.
     pub(super) lent: u32,
     /// Other streams that use memory of this one.
-    pub(super) guests: Guests,
+    pub(super) foreign: ForeignFree,
     /// Its addresses.
     pub(super) slots: slots::Own,
     /// Units between its slots, below its end.
@@ -208,22 +208,22 @@ impl Arena {
         let segmented = segments.is_some();
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
         let state = |place: *mut ArenaState| {
-            let (blocks, starts) = (Blocks::new(capacity), Starts::new()?);
+            let (blocks, block_index) = (Blocks::new(capacity), BlockIndex::new()?);
             write_fields!(place, ArenaState {
                 class: class,
                 blocks: blocks,
                 quick: Quick::new(),
-                starts: starts,
+                block_index: block_index,
                 first: NONE, last: NONE, wilderness: NONE,
                 reach: growth_cursor::ALL,
                 segment: Segment::new(),
                 segments: segments,
                 backups: Vec::new(),
                 uses: Uses::new(),
-                limbo: Limbo::new(),
+                deferred: DeferredFrees::new(),
                 marked: 0,
                 lent: 0,
-                guests: Guests::new(),
+                foreign: ForeignFree::new(),
                 slots: slots::Own::new(),
                 gaps: 0,
                 end: None,
@@ -246,8 +246,8 @@ impl Arena {
                 stream: AtomicPtr::new(std::ptr::null_mut()),
                 pool: AtomicU64::new(PoolId::DEFAULT.word()),
                 counted: AtomicI64::new(0),
-                lender: AtomicPtr::new(std::ptr::null_mut()),
-                followed: AtomicU32::new(0),
+                source_arena: AtomicPtr::new(std::ptr::null_mut()),
+                small_waits: AtomicU32::new(0),
                 lock: ArenaLock::new(),
                 account: UnsafeCell::new(Account::new(class)),
                 @ state: |_| (),
@@ -350,20 +350,20 @@ impl Arena {
         }
         // Segments may be of another source than the next pool's.
         let keeps_memory = self.is_of(stream) && !self.segmented;
-        self.look(|state| state.is_unused() && (keeps_memory || state.reserved().0 == 0))
+        self.inspect(|state| state.is_unused() && (keeps_memory || state.reserved().0 == 0))
     }
 
     /// Is nothing in it in use? The caller holds the ledger.
     pub(super) fn is_unused(&self) -> bool {
-        self.look(ArenaState::is_unused)
+        self.inspect(ArenaState::is_unused)
     }
 
     /// Looks at its state, which does not change meanwhile. The caller holds the ledger.
-    fn look<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
-        self.lock.hold_still();
+    fn inspect<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
+        self.lock.freeze();
         // SAFETY: held still, or its holder is parked and has no reference; none is written.
         let seen = body(unsafe { &*self.state.get() });
-        self.lock.let_go();
+        self.lock.thaw();
         seen
     }
 
@@ -387,13 +387,13 @@ impl ArenaState {
 
     /// Is no block in use, does none wait, and does no memory sleep?
     fn is_unused(&self) -> bool {
-        self.active_blocks == 0 && self.limbo.is_empty() && !self.segment.has_sleeping()
+        self.active_blocks == 0 && self.deferred.is_empty() && !self.segment.has_sleeping()
     }
 
     /// Bytes of host memory that its blocks and their addresses have.
     #[cfg(test)]
     pub(super) fn host_bytes(&self) -> usize {
-        self.blocks.resident() + self.starts.resident()
+        self.blocks.resident() + self.block_index.resident()
     }
 
     /// The free blocks as they count while a block is in use.
@@ -420,19 +420,19 @@ impl ArenaState {
     /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
     #[inline(never)]
     pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
-        match self.allocate_at_hand(request) {
-            None => self.allocate_found(request, walk),
+        match self.allocate_quick(request) {
+            None => self.allocate_by_search(request, walk),
             found => Ok(found),
         }
     }
 
     /// Takes a block of just this length that was freed lately: it, and its first unit.
     #[inline(always)]
-    pub(super) fn allocate_at_hand(&mut self, request: Request) -> Option<(u32, u32)> {
+    pub(super) fn allocate_quick(&mut self, request: Request) -> Option<(u32, u32)> {
         let (id, start) = self.take_quick(request.units)?;
         // SAFETY: it was found there; so nobody need ask again.
         unsafe { std::hint::assert_unchecked((id as usize) < self.blocks.indices()) };
-        self.blocks[id].hand_out(request);
+        self.blocks[id].set_allocated(request);
         // It is noted still where it starts: nothing else can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         self.free_blocks -= 1;
@@ -443,9 +443,9 @@ impl ArenaState {
     /// The same by a short search, for a block that is not oversize: its first unit. None if that finds
     /// nothing, or there is no host memory.
     #[inline(never)]
-    pub(super) fn allocate_elsewhere(&mut self, units: u32, bytes: u64) -> Option<u32> {
+    pub(super) fn allocate_by_short_search(&mut self, units: u32, bytes: u64) -> Option<u32> {
         let request = Request { units, bytes, oversize: false };
-        match self.allocate_found(request, SHORT_WALK) {
+        match self.allocate_by_search(request, SHORT_WALK) {
             Ok(Some((_, start))) => Some(start),
             _ => None,
         }
@@ -453,31 +453,31 @@ impl ArenaState {
 
     /// The same by a search.
     #[inline(always)]
-    pub(super) fn allocate_found(
+    pub(super) fn allocate_by_search(
         &mut self,
         request: Request,
         walk: usize,
     ) -> Result<Option<(u32, u32)>> {
-        let Some(id) = self.allocate_by_search(request.units, walk)? else { return Ok(None) };
+        let Some(id) = self.take_best_fit(request.units, walk)? else { return Ok(None) };
         let block = &mut self.blocks[id];
-        block.hand_out(request);
+        block.set_allocated(request);
         self.active_blocks += 1;
         Ok(Some((id, block.start)))
     }
 
     /// Takes the best fit, or its front.
     #[inline(always)]
-    fn allocate_by_search(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
+    fn take_best_fit(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
         self.forget_best();
         if self.class == Class::Large {
-            self.join_resting();
+            self.merge_last_freed();
         }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
         // What small blocks have is little: their lists are worth more than room at the end. Large ones have none.
         if id == NONE && !self.quick.is_empty() && !self.fits_at_end(units) {
-            self.quick.is_pressed = true;
-            self.join_until(units);
+            self.quick.had_pressure = true;
+            self.merge_until(units);
             id = self.bins.find(&self.blocks, units, walk);
         }
         if id == NONE {
@@ -530,9 +530,9 @@ impl ArenaState {
     pub(super) fn free_pending(&mut self, id: u32, now: u64) {
         self.active_blocks -= 1;
         match self.segments {
-            None => match self.order_of(id) {
-                Order::Own => self.release_or_return(id),
-                Order::Guest(index) => self.free_of_guest(index, id),
+            None => match self.owner_of(id) {
+                Owner::Arena => self.release_or_return(id),
+                Owner::Stream(index) => self.free_foreign(index, id),
             },
             Some(_) => self.release_in_segment(id, now),
         }

@@ -1,14 +1,14 @@
-//! Quick lists: blocks that were freed, by their exact size, not yet joined with their neighbours.
+//! Quick lists: blocks that were freed, by their exact size, not yet merged with their neighbours.
 //!
 //! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
-//! is, without a search, a join or a split. Where nothing else fits, blocks are joined, the longest first, until
-//! something does ([`ArenaState::join_until`]), so that what the lists keep apart never makes an arena grow.
+//! is, without a search, a merge or a split. Where nothing else fits, blocks are merged, the longest first, until
+//! something does ([`ArenaState::merge_until`]), so that what the lists keep apart never makes an arena grow.
 //!
 //! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
 //! large memory cost more than the time that they save. Of large blocks the one that was freed last rests: it
-//! is given out again if just its size is wanted next, and is joined before anything else is freed or searched.
+//! is given out again if just its size is wanted next, and is merged before anything else is freed or searched.
 //!
-//! What lists keep apart lies elsewhere than if it were joined, and now and then needs more. So an arena that is
+//! What lists keep apart lies elsewhere than if it were merged, and now and then needs more. So an arena that is
 //! empty begins again as it began (`segment/reach.rs`): a program that repeats itself repeats what its lists did.
 
 use super::bins::SHORT_WALK;
@@ -25,16 +25,16 @@ const WORDS: usize = SIZES / 64;
 /// that `headroom.rs` gives.
 #[repr(C)]
 pub struct Quick {
-    /// The large block that was freed last; [`NONE`]: it is joined.
-    resting: u32,
+    /// The large block that was freed last; [`NONE`]: it is merged.
+    last_freed: u32,
     /// The block that was found to rest where a search would have found a place for it, when nothing was
-    /// joined or searched since: it comes and goes.
+    /// merged or searched since: it comes and goes.
     best: u32,
-    /// Where the resting block starts. Known from its address as it is freed, so that who allocates it
+    /// Where the last_freed block starts. Known from its address as it is freed, so that who allocates it
     /// next need not wait until the block was found, and where it starts was read.
-    resting_start: u32,
-    /// Had some to be joined for want of memory since the arena was last empty?
-    pub(in crate::memory) is_pressed: bool,
+    last_freed_start: u32,
+    /// Had some to be merged for want of memory since the arena was last empty?
+    pub(in crate::memory) had_pressure: bool,
     /// Bits of the lists that may have blocks.
     used: [u64; WORDS],
     /// Newest block of each list, by its length less one.
@@ -51,10 +51,10 @@ impl Quick {
     /// Empty lists.
     pub fn new() -> Quick {
         Quick {
-            resting: NONE,
+            last_freed: NONE,
             best: NONE,
-            resting_start: 0,
-            is_pressed: false,
+            last_freed_start: 0,
+            had_pressure: false,
             used: [0; WORDS],
             heads: [NONE; SIZES],
         }
@@ -63,7 +63,7 @@ impl Quick {
     /// Is there certainly no block?
     #[inline]
     pub fn is_empty(&self) -> bool {
-        !self.has_lists() && self.resting == NONE
+        !self.has_lists() && self.last_freed == NONE
     }
 
     /// May there be blocks in lists?
@@ -100,13 +100,13 @@ impl Quick {
         // Another thread may have freed these: what is wanted after the next comes meanwhile.
         let later = block.bin_previous;
         block.bin_next = later;
-        blocks.fetch(later);
+        blocks.prefetch(later);
         Some(head)
     }
 
     /// Takes the newest of the longest blocks.
     fn pop_longest(&mut self, blocks: &Blocks) -> u32 {
-        debug_assert!(self.resting == NONE, "it is in no list");
+        debug_assert!(self.last_freed == NONE, "it is in no list");
         for (word, bits) in self.used.iter_mut().enumerate().rev() {
             while *bits != 0 {
                 let bit = bits.ilog2();
@@ -125,7 +125,7 @@ impl Quick {
     /// Is a block in the list of its size?
     #[cfg(test)]
     pub fn contains(&self, blocks: &Blocks, id: u32) -> bool {
-        if id == self.resting {
+        if id == self.last_freed {
             return true;
         }
         let list = list_of(blocks[id].units);
@@ -141,26 +141,26 @@ impl Quick {
 impl ArenaState {
     /// Joins the blocks of the quick lists with their free neighbours.
     #[inline]
-    pub(in crate::memory) fn join_quick(&mut self) {
+    pub(in crate::memory) fn merge_quick(&mut self) {
         if !self.quick.is_empty() {
-            self.join_until(u32::MAX);
+            self.merge_until(u32::MAX);
         }
     }
 
     /// The same until a block of so many units is free. The longest come first: they make the longest ones, so
-    /// that few are joined.
+    /// that few are merged.
     #[inline(never)]
-    pub(in crate::memory) fn join_until(&mut self, units: u32) {
-        self.join_resting();
+    pub(in crate::memory) fn merge_until(&mut self, units: u32) {
+        self.merge_last_freed();
         loop {
             let id = self.quick.pop_longest(&self.blocks);
             if id == NONE {
                 return;
             }
-            let joined = self.join(id);
-            let fits = match joined == self.wilderness {
+            let merged = self.merge(id);
+            let fits = match merged == self.wilderness {
                 true => self.fits_at_end(units),
-                false => self.blocks[joined].units >= units,
+                false => self.blocks[merged].units >= units,
             };
             if fits {
                 return;
@@ -170,15 +170,15 @@ impl ArenaState {
 
     /// Joins the block that was freed last.
     #[inline]
-    pub(in crate::memory) fn join_resting(&mut self) {
-        let id = std::mem::replace(&mut self.quick.resting, NONE);
+    pub(in crate::memory) fn merge_last_freed(&mut self) {
+        let id = std::mem::replace(&mut self.quick.last_freed, NONE);
         if id != NONE {
-            self.join(id);
+            self.merge(id);
         }
     }
 
     /// Joins a block with its free neighbours, to this one.
-    fn join(&mut self, id: u32) -> u32 {
+    fn merge(&mut self, id: u32) -> u32 {
         self.forget_start(id);
         // Counted as free already, which `release` does.
         self.free_blocks -= 1;
@@ -190,7 +190,7 @@ impl ArenaState {
     /// and its first unit.
     #[inline(always)]
     pub(in crate::memory) fn take_quick(&mut self, units: u32) -> Option<(u32, u32)> {
-        let id = self.quick.resting;
+        let id = self.quick.last_freed;
         // The block of index 0 has no length.
         if self.blocks.get(id).is_none_or(|block| block.units != units) {
             // Where there are none, their lines stay where they are.
@@ -204,15 +204,15 @@ impl ArenaState {
             }
             self.quick.best = id;
         }
-        debug_assert!(self.quick.resting_start == self.blocks[id].start, "it stays where it is");
-        self.quick.resting = NONE;
-        Some((id, self.quick.resting_start))
+        debug_assert!(self.quick.last_freed_start == self.blocks[id].start, "it stays where it is");
+        self.quick.last_freed = NONE;
+        Some((id, self.quick.last_freed_start))
     }
 
     /// A block is freed where another thread allocated it: those that came with it may follow.
     #[inline(always)]
-    pub(in crate::memory) fn fetch_next(&self, id: u32) {
-        self.blocks.fetch(self.blocks[id].bin_next);
+    pub(in crate::memory) fn prefetch_next(&self, id: u32) {
+        self.blocks.prefetch(self.blocks[id].bin_next);
     }
 
     /// Free memory is about to change.
@@ -221,7 +221,7 @@ impl ArenaState {
         self.quick.best = NONE;
     }
 
-    /// Would a search have found the place of this resting block, had it been joined?
+    /// Would a search have found the place of this last_freed block, had it been merged?
     #[inline(never)]
     fn is_best_fit(&self, id: u32) -> bool {
         let Block { units, start, previous, next, .. } = self.blocks[id];
@@ -241,13 +241,13 @@ impl ArenaState {
     /// Makes a block free: it rests, and what rested before goes to the quick list of its size if it is small.
     #[inline(always)]
     pub(in crate::memory) fn release_quick(&mut self, id: u32, units: u32, start: u32) {
-        let before = std::mem::replace(&mut self.quick.resting, id);
-        self.quick.resting_start = start;
+        let before = std::mem::replace(&mut self.quick.last_freed, id);
+        self.quick.last_freed_start = start;
         self.blocks[id].state = State::Quick;
         self.free_blocks += 1;
         self.free_bytes += i64::from(units) * UNIT as i64;
         if before != NONE {
-            self.put_away(before);
+            self.push_or_merge(before);
         }
     }
 
@@ -255,22 +255,22 @@ impl ArenaState {
     /// always room beside them. A pass of a program that began with what the one before had left apart
     /// would now and then need more than that.
     #[cold]
-    fn begin_anew(&mut self, id: u32) {
-        self.quick.is_pressed = false;
-        self.join(id);
-        self.join_quick();
+    fn merge_all(&mut self, id: u32) {
+        self.quick.had_pressure = false;
+        self.merge(id);
+        self.merge_quick();
     }
 
     #[inline]
-    fn put_away(&mut self, id: u32) {
+    fn push_or_merge(&mut self, id: u32) {
         if self.class == Class::Large {
-            self.join(id);
-        } else if self.active_blocks == 0 && self.quick.is_pressed {
-            self.begin_anew(id);
+            self.merge(id);
+        } else if self.active_blocks == 0 && self.quick.had_pressure {
+            self.merge_all(id);
         } else {
             let units = self.blocks[id].units;
             if !self.quick.push(&mut self.blocks, id, units) {
-                self.join(id);
+                self.merge(id);
             }
         }
     }

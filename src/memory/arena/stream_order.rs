@@ -6,7 +6,7 @@ use crate::gpu::device::Device;
 use crate::gpu::external_life::Standing;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
-use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::{Arena, ArenaState, Request};
 use crate::memory::backing::segment::growth_cursor;
 use crate::runtime::Runtime;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 /// Who asks for memory.
 #[derive(Clone, Copy)]
-pub(in crate::memory) struct Asking<'a> {
+pub(in crate::memory) struct Requester<'a> {
     pub runtime: &'a Runtime,
     pub device: &'a Device,
     /// Its own arena.
@@ -24,45 +24,45 @@ pub(in crate::memory) struct Asking<'a> {
 }
 
 impl DeviceMemory {
-    /// The order of an arena that is the asking stream's, with nothing left in quick lists; none where
+    /// The order of an arena that is the requester stream's, with nothing left in quick lists; none where
     /// the stream cannot be its guest. The caller holds the arena's lock.
-    pub(in crate::memory) fn order_in(&self, asking: Asking, other: &Arena) -> Option<Order> {
+    pub(in crate::memory) fn owner_in(&self, requester: Requester, other: &Arena) -> Option<Owner> {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { other.state() };
-        if state.free_bytes == 0 && state.guests.is_empty() {
+        if state.free_bytes == 0 && state.foreign.is_empty() {
             return None;
         }
         if !state.quick.is_empty() {
-            self.join_quick(other);
+            self.merge_quick(other);
         }
-        if std::ptr::eq(other, asking.arena) {
-            return Some(Order::Own);
+        if std::ptr::eq(other, requester.arena) {
+            return Some(Owner::Arena);
         }
         // SAFETY: as above.
-        let ArenaState { guests, reach, .. } = unsafe { other.state() };
+        let ArenaState { foreign, reach, .. } = unsafe { other.state() };
         *reach = growth_cursor::ALL;
-        guests.welcome(asking.stream).ok().map(Order::Guest)
+        foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
     }
 
-    /// The orders of an arena after which the asking stream comes as it is; with `ask` those too whose
+    /// The orders of an arena after which the requester stream comes as it is; with `ask` those too whose
     /// streams have nothing left to do. The caller holds the arena's lock.
     pub(in crate::memory) fn known(
         &self,
-        asking: Asking,
+        requester: Requester,
         other: &Arena,
-        to: Order,
+        to: Owner,
         ask: bool,
     ) -> u64 {
         let mut known = to.bit();
-        let freed = freed_ever(other);
+        let freed = total_freed(other);
         let mut next = 0;
         loop {
             // SAFETY: the caller holds the lock, and this is the only reference.
             let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_order(next) else { break };
+            let Some((order, following)) = state.next_owner(next) else { break };
             next = following;
-            if state.comes_after(to, order, freed)
-                || ask && self.come_after(asking, other, order.bit(), to, false)
+            if state.is_ordered_after(to, order, freed)
+                || ask && self.order_after(requester, other, order.bit(), to, false)
             {
                 known |= order.bit();
             }
@@ -70,44 +70,50 @@ impl DeviceMemory {
         known
     }
 
-    /// Has the asking stream come after these orders of an arena; false: after not all of them. What
+    /// Has the requester stream come after these orders of an arena; false: after not all of them. What
     /// cannot be asked, or is captured, is left alone. The caller holds the arena's lock.
-    pub(in crate::memory) fn come_after(
+    pub(in crate::memory) fn order_after(
         &self,
-        asking: Asking,
+        requester: Requester,
         other: &Arena,
         orders: u64,
-        to: Order,
+        to: Owner,
         may_wait: bool,
     ) -> bool {
-        let freed = freed_ever(other);
+        let freed = total_freed(other);
         let mut next = 0;
         loop {
             // SAFETY: the caller holds the lock, and this is the only reference.
             let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_order(next) else { break };
+            let Some((order, following)) = state.next_owner(next) else { break };
             next = following;
-            if orders & order.bit() == 0 || state.comes_after(to, order, freed) {
+            if orders & order.bit() == 0 || state.is_ordered_after(to, order, freed) {
                 continue;
             }
             let from = match order {
-                Order::Own => other.stream(),
-                Order::Guest(index) => state.guests.stream(index),
+                Owner::Arena => other.stream(),
+                Owner::Stream(index) => state.foreign.stream(index),
             };
             let Some(from) = from else { return false };
-            if !self.follow(asking, other, from, may_wait).unwrap_or(false) {
+            if !self.follow(requester, other, from, may_wait).unwrap_or(false) {
                 return false;
             }
             // SAFETY: as above.
-            unsafe { other.state() }.note_order(order, to, freed);
+            unsafe { other.state() }.note_ordered(order, to, freed);
         }
         true
     }
 
-    /// Has the asking stream come after what another holds: by a wait, if it may, or because that one has
+    /// Has the requester stream come after what another holds: by a wait, if it may, or because that one has
     /// nothing left to do; false: it does not.
-    fn follow(&self, asking: Asking, other: &Arena, from: &Stream, may_wait: bool) -> Result<bool> {
-        let Asking { runtime, device, stream, .. } = asking;
+    fn follow(
+        &self,
+        requester: Requester,
+        other: &Arena,
+        from: &Stream,
+        may_wait: bool,
+    ) -> Result<bool> {
+        let Requester { runtime, device, stream, .. } = requester;
         let Standing::Alive(_named) = from.standing() else {
             // What stands for it is asked; nobody waits for it.
             return self.is_over(runtime, other, from, false);
@@ -135,7 +141,7 @@ impl DeviceMemory {
 }
 
 /// Blocks of an arena that ever became free. The caller holds its lock.
-fn freed_ever(arena: &Arena) -> u64 {
+fn total_freed(arena: &Arena) -> u64 {
     // SAFETY: the caller holds the lock and is not parked.
-    unsafe { arena.account() }.freed_ever()
+    unsafe { arena.account() }.total_freed()
 }

@@ -4,7 +4,7 @@ use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::gpu::waits::Stamp;
-use crate::memory::arena::deferred_free::{Batch, Limbo};
+use crate::memory::arena::deferred_free::{Batch, DeferredFrees};
 use crate::memory::exported;
 
 /// Streams of blocks that follow another.
@@ -147,15 +147,15 @@ impl Uses {
     /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
     /// those are, and what is left of the list: those for which there was no host memory, or its end.
     #[inline]
-    pub(in crate::memory) fn line_up(
+    pub(in crate::memory) fn enqueue(
         &mut self,
-        limbo: &mut Limbo,
+        deferred: &mut DeferredFrees,
         stamp: Stamp,
         head: u32,
     ) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);
         while let Some(node) = self.nodes.get_mut((next as usize).wrapping_sub(1)) {
-            let Some(batch) = limbo.open_batch(node.stream, stamp) else { break };
+            let Some(batch) = deferred.open_batch(node.stream, stamp) else { break };
             let after = std::mem::replace(&mut node.next, 0);
             let last = std::mem::replace(&mut batch.last, next);
             if last == 0 {

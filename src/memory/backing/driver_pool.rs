@@ -145,9 +145,9 @@ impl DriverPool {
         let used_peak = get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
         let reserved = get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let reserved_peak = get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
-        for lane in [ALLOCATED_BYTES, ACTIVE_BYTES] {
-            all.lanes[lane][ALL].current = used;
-            all.lanes[lane][ALL].peak = used_peak;
+        for counter in [ALLOCATED_BYTES, ACTIVE_BYTES] {
+            all.counters[counter][ALL].current = used;
+            all.counters[counter][ALL].peak = used_peak;
         }
         all.reserved_bytes[ALL].current = reserved;
         all.reserved_bytes[ALL].peak = reserved_peak;

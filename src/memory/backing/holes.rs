@@ -170,13 +170,13 @@ impl ArenaState {
         if wilderness != NONE {
             self.bins.insert(&mut self.blocks, wilderness);
         }
-        let id = self.new_block(self.end(), units, State::Guest);
+        let id = self.new_block(self.end(), units, State::ForeignFree);
         self.blocks.link(id, self.last, NONE);
         if self.last == NONE {
             self.first = id;
         }
         self.last = id;
-        self.release_to_guest(index, id);
+        self.release_foreign(index, id);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::stream::Stream;
 use crate::memory::backend::{self, Server};
 use crate::memory::fallback::reclaim;
-use crate::memory::stats::ledger::{self, Class, LANES, Lanes};
+use crate::memory::stats::ledger::{self, COUNTERS, Class, Counters};
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::stacks::{self, Pin};
@@ -70,19 +70,19 @@ impl Block {
         if self.bytes <= SMALL { Class::Small } else { Class::Large }
     }
 
-    fn lanes(&self, sign: i64) -> Lanes {
-        let mut lanes = [0; LANES];
+    fn counters(&self, sign: i64) -> Counters {
+        let mut counters = [0; COUNTERS];
         let bytes = self.bytes as i64 * sign;
-        for (lane, value) in [
+        for (counter, value) in [
             (ledger::ALLOCATION, sign),
             (ledger::ALLOCATED_BYTES, bytes),
             (ledger::ACTIVE, sign),
             (ledger::ACTIVE_BYTES, bytes),
             (ledger::REQUESTED_BYTES, bytes),
         ] {
-            lanes[lane] = value;
+            counters[counter] = value;
         }
-        lanes
+        counters
     }
 
     fn record(&self, address: u64, actions: &[Action], stack: u32) {
@@ -128,7 +128,7 @@ pub(in crate::memory) fn with<R>(
     body(blocks.get_mut(&address).ok_or_else(|| unknown_pointer(address))?)
 }
 
-/// The table, held still: for who holds the books, and takes parts by trying.
+/// The table, held still: for who holds the stats, and takes parts by trying.
 pub(in crate::memory) fn hold_still() -> [Held<'static, Blocks>; PARTS] {
     std::array::from_fn(|index| TABLE[index].hold())
 }
@@ -320,7 +320,7 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
-        self.is_direct.store(true, Ordering::Relaxed);
+        self.has_uncached.store(true, Ordering::Relaxed);
         let stream = stream.on_this_thread(runtime)?;
         let origin = self.origin();
         let attempt = || self.try_direct(runtime, device, stream, bytes, &origin);
@@ -357,7 +357,8 @@ impl DeviceMemory {
         let (address, origin) = given.inspect_err(|_| limit.let_go(bytes))?;
         let stream = HeldStream::new(stream);
         let block = Block { device: device_ordinal, bytes, origin, stream, uses, stack };
-        let (is_counted, class, lanes) = (block.origin.is_counted(), block.class(), block.lanes(1));
+        let (is_counted, class, counters) =
+            (block.origin.is_counted(), block.class(), block.counters(1));
         match insert(address, block, history::take_frames()) {
             Ok(left) => limit.let_go(left),
             Err((error, block)) => {
@@ -370,9 +371,9 @@ impl DeviceMemory {
             }
         }
         if is_counted {
-            self.with_ledger(None, |books| {
-                books.count_direct(class, &lanes);
-                books.ledger.count_reserved(class, bytes as i64, 1);
+            self.with_ledger(None, |stats| {
+                stats.count_uncached(class, &counters);
+                stats.ledger.count_reserved(class, bytes as i64, 1);
             });
         }
         Ok(address)
@@ -433,19 +434,19 @@ impl DeviceMemory {
         address: u64,
         block: Block,
     ) -> Result<()> {
-        let (class, bytes, lanes) = (block.class(), block.bytes as i64, block.lanes(-1));
+        let (class, bytes, counters) = (block.class(), block.bytes as i64, block.counters(-1));
         let is_counted = block.origin.is_counted();
         if is_counted {
-            self.with_ledger(None, |books| {
-                books.count_direct(class, &lanes);
-                books.ledger.count_reserved(class, -bytes, -1);
+            self.with_ledger(None, |stats| {
+                stats.count_uncached(class, &counters);
+                stats.ledger.count_reserved(class, -bytes, -1);
             });
         }
         if let Err(error) = self.give_direct_back(runtime, device, address, &block) {
             if is_counted {
-                self.with_ledger(None, |books| {
-                    books.undo_direct(class, &lanes);
-                    books.ledger.undo_given_back(class, bytes, 1);
+                self.with_ledger(None, |stats| {
+                    stats.undo_uncached(class, &counters);
+                    stats.ledger.undo_given_back(class, bytes, 1);
                 });
             }
             put_back(address, block);

@@ -10,14 +10,14 @@ use crate::gpu::sync_debug;
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::Ended;
-use crate::memory::arena::foreign_free::Order;
-use crate::memory::arena::poll_policy::Asking;
+use crate::memory::arena::foreign_free::Owner;
+use crate::memory::arena::poll_policy::PollTimer;
 use crate::memory::arena::{Arena, Request, StreamEnd};
 use crate::memory::backing::segment::remap::BORROWED;
 use crate::memory::backing::segmented::Leaving;
-use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, LANES, REQUESTED_BYTES};
+use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, COUNTERS, REQUESTED_BYTES};
 use crate::memory::trace::history;
-use crate::memory::{Books, DeviceMemory, Relaxed};
+use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
 use crate::observe::flags;
 use crate::ops::callback;
 use crate::runtime::Runtime;
@@ -35,11 +35,13 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<Option<u64>> {
         let repeats = self.driver.repeats();
-        if self.goes_by(arena, repeats) {
+        if self.should_skip(arena, repeats) {
             if let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
                 return Ok(Some(address));
             }
-            if !repeats && let Some(address) = self.take_with_leeway(runtime, arena, request)? {
+            if !repeats
+                && let Some(address) = self.take_with_growth_credit(runtime, arena, request)?
+            {
                 return Ok(Some(address));
             }
         }
@@ -53,10 +55,10 @@ impl DeviceMemory {
 
     /// May an allocation go by without asking other streams? The caller holds the arena's lock.
     #[inline]
-    pub(in crate::memory) fn goes_by(&self, arena: &Arena, repeats: bool) -> bool {
+    pub(in crate::memory) fn should_skip(&self, arena: &Arena, repeats: bool) -> bool {
         let is_little = || waiting_bytes(arena) <= self.little();
         // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.limbo.rest.goes_by(repeats, is_little)
+        unsafe { arena.state() }.deferred.poll_policy.should_skip(repeats, is_little)
     }
 
     /// Bytes that are little for this device.
@@ -65,10 +67,10 @@ impl DeviceMemory {
     }
 
     /// Joins what was freed with its neighbours. The caller holds the arena's lock.
-    pub(in crate::memory) fn join_quick(&self, arena: &Arena) {
+    pub(in crate::memory) fn merge_quick(&self, arena: &Arena) {
         // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.join_quick();
-        self.count_free(arena);
+        unsafe { arena.state() }.merge_quick();
+        self.count_split(arena);
     }
 
     /// Counts memory that came or went. The caller holds the arena's lock.
@@ -82,11 +84,11 @@ impl DeviceMemory {
         }
         if bytes == 0 {
             return self
-                .books
+                .stats
                 .with_ledger(arena, |ledger| ledger.count_ranges(arena.class, ranges));
         }
-        self.with_ledger(Some(arena), |books| {
-            books.ledger.count_reserved(arena.class, bytes, ranges);
+        self.with_ledger(Some(arena), |stats| {
+            stats.ledger.count_reserved(arena.class, bytes, ranges);
             self.count_of(arena, bytes);
         });
     }
@@ -96,9 +98,9 @@ impl DeviceMemory {
         callback::refuse()?;
         self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
-        self.with_ledger(None, |books| books.ledger.count(|all| all.num_sync_all_streams += 1));
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));
         let reclaimed = self.reclaim(runtime);
-        self.with_ledger(None, Books::forget_highest);
+        self.with_ledger(None, DeviceStats::forget_highest);
         reclaimed
     }
 
@@ -133,8 +135,8 @@ impl DeviceMemory {
             unsafe { arena.state() }.backups = Vec::new();
         }
         self.settle(runtime, arena, wait)?;
-        self.join_quick(arena);
-        self.bring_home(runtime, arena, wait)?;
+        self.merge_quick(arena);
+        self.reclaim_foreign(runtime, arena, wait)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
@@ -148,7 +150,7 @@ impl DeviceMemory {
         let before = state.reserved();
         let outcome = state.release_idle(&self.virtual_memory, arena.base, wanted);
         self.count_segment(arena, before);
-        self.count_free(arena);
+        self.count_split(arena);
         outcome
     }
 
@@ -230,7 +232,7 @@ impl DeviceMemory {
         let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: the context of the stream's device is current.
         let wait = || unsafe { self.driver.cuCtxSynchronize() };
-        self.books.wait_for_device(arena, wait)?;
+        self.stats.wait_for_device(arena, wait)?;
         stream.has_ended();
         Ok(true)
     }
@@ -261,13 +263,13 @@ impl DeviceMemory {
         if state.blocks[id].uses == BORROWED {
             return self.free_borrowed(runtime, arena, id);
         }
-        if let Order::Guest(index) = Order::of_end(state.blocks[id].uses) {
-            return self.free_of_guest(runtime, arena, index, id);
+        if let Owner::Stream(index) = Owner::of_end(state.blocks[id].uses) {
+            return self.free_foreign(runtime, arena, index, id);
         }
         history::free_requested(arena, state, id);
-        let (bytes, oversize) = state.put_in_limbo(id);
+        let (bytes, oversize) = state.defer_free(id);
         // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.give_up(bytes, oversize) };
+        unsafe { arena.count_deferred_free(bytes, oversize) };
     }
 
     /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
@@ -280,23 +282,23 @@ impl DeviceMemory {
     ) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if state.limbo.is_empty() {
+        if state.deferred.is_empty() {
             return Ok(());
         }
-        state.line_up_the_left_out();
-        state.limbo.end_following();
-        let mut asking = state.limbo.rest.ask();
-        let are_busy = self.settle_batches(runtime, arena, wait, &mut asking);
+        state.enqueue_overflow();
+        state.deferred.end_following();
+        let mut timer = state.deferred.poll_policy.begin_poll();
+        let are_busy = self.settle_batches(runtime, arena, wait, &mut timer);
         if wait {
             // That is no question.
             // SAFETY: as above; what was called has kept no reference.
-            asking = unsafe { arena.state() }.limbo.rest.ask();
+            timer = unsafe { arena.state() }.deferred.poll_policy.begin_poll();
         }
         // SAFETY: as above.
-        let rest = &mut unsafe { arena.state() }.limbo.rest;
+        let policy = &mut unsafe { arena.state() }.deferred.poll_policy;
         match are_busy {
-            Ok(None) => rest.was_known(),
-            _ => rest.asked(&asking, matches!(are_busy, Ok(Some(true)))),
+            Ok(None) => policy.note_known(),
+            _ => policy.end_poll(&timer, matches!(are_busy, Ok(Some(true)))),
         }
         are_busy.map(|_| ())
     }
@@ -308,18 +310,18 @@ impl DeviceMemory {
         runtime: &Runtime,
         arena: &Arena,
         wait: bool,
-        asking: &mut Asking,
+        timer: &mut PollTimer,
     ) -> Result<Option<bool>> {
         let (mut index, mut are_busy) = (0, true);
         let mut relaxed = None;
         loop {
             // No reference is kept where the ledger is asked or the device waited for.
             // SAFETY: the lock is held, and this is the only reference.
-            let limbo = &unsafe { arena.state() }.limbo;
-            let Some(batch) = limbo.batches.get(index) else {
+            let deferred = &unsafe { arena.state() }.deferred;
+            let Some(batch) = deferred.batches.get(index) else {
                 return Ok(relaxed.map(|_: Relaxed| are_busy));
             };
-            if !wait && limbo.is_behind(index) {
+            if !wait && deferred.is_behind(index) {
                 index += 1;
                 continue;
             }
@@ -333,7 +335,7 @@ impl DeviceMemory {
                     match event.is_null() {
                         true => self.close_batch(runtime, arena, stream, wait, |event| {
                             // SAFETY: the lock is held, and this is the only reference.
-                            unsafe { arena.state() }.limbo.batches[index].event = event;
+                            unsafe { arena.state() }.deferred.batches[index].event = event;
                         })?,
                         false => Some(self.has_passed(arena, event, wait)?),
                     }
@@ -345,7 +347,7 @@ impl DeviceMemory {
                 continue;
             }
             // SAFETY: the lock is held, and this is the only reference.
-            let mut batch = unsafe { arena.state() }.limbo.batches.remove(index);
+            let mut batch = unsafe { arena.state() }.deferred.batches.remove(index);
             if !batch.event.is_null() {
                 runtime.device_of(stream)?.events.give_untimed(batch.event);
             }
@@ -361,7 +363,7 @@ impl DeviceMemory {
                     id = self.pass(runtime, arena, id);
                 }
             }
-            asking.but_for(began);
+            timer.exclude(began);
         }
     }
 
@@ -390,7 +392,7 @@ impl DeviceMemory {
         let Ended { class, blocks, bytes, requested, next } = freed;
         // SAFETY: the lock is held and we are not parked.
         if !unsafe { arena.account() }.end_active(class, [blocks, bytes, requested], split) {
-            let mut change = [0; LANES];
+            let mut change = [0; COUNTERS];
             change[ACTIVE] = -blocks;
             change[ACTIVE_BYTES] = -bytes;
             change[REQUESTED_BYTES] = -requested;
@@ -449,7 +451,7 @@ impl DeviceMemory {
         if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
             let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-            self.books.wait_for_device(arena, wait)?;
+            self.stats.wait_for_device(arena, wait)?;
             return Ok(true);
         }
         // An event knows its context.
@@ -461,7 +463,7 @@ impl DeviceMemory {
         let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: our event, recorded.
         let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-        self.books.wait_for_device(arena, wait)?;
+        self.stats.wait_for_device(arena, wait)?;
         Ok(true)
     }
 }

@@ -30,7 +30,7 @@ impl DeviceMemory {
             };
         }
         if self.rejects(&failure) {
-            self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+            self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
             return Err(self.out_of_memory(runtime, device, bytes, true));
         }
         Err(self.refuse_direct(runtime, device, origin, bytes))
@@ -50,7 +50,7 @@ impl DeviceMemory {
         if !self.make_room(runtime, device, origin)? {
             return Err(failure);
         }
-        self.with_ledger(None, |books| books.ledger.count(|all| all.num_alloc_retries += 1));
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_alloc_retries += 1));
         match attempt() {
             Err(error) if is_want(&error) && matches!(origin, Origin::Driver) => {
                 if self.reclaim_pools(runtime)? { attempt() } else { Err(error) }
@@ -63,12 +63,12 @@ impl DeviceMemory {
     fn make_room(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
         match origin {
             Origin::Driver => {
-                if self.books.with_members(|arenas| arenas.is_empty()) {
+                if self.stats.with_members(|arenas| arenas.is_empty()) {
                     return Ok(false);
                 }
                 let _relaxed = Relaxed::enter(self.driver);
-                self.with_ledger(None, |books| {
-                    books.ledger.count(|all| all.num_sync_all_streams += 1);
+                self.with_ledger(None, |stats| {
+                    stats.ledger.count(|all| all.num_sync_all_streams += 1);
                 });
                 self.reclaim(runtime)?;
                 Ok(true)
@@ -86,7 +86,7 @@ impl DeviceMemory {
         origin: &Origin,
         bytes: u64,
     ) -> Error {
-        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_ooms += 1));
         match self.out_of_memory(runtime, device, bytes, false) {
             Error::OutOfMemory(numbers) => {
                 history::out_of_memory(self.ordinal, bytes, numbers.free);

@@ -110,8 +110,8 @@ impl DeviceMemory {
                 other => return other,
             }
         }
-        self.with_ledger(None, |books| {
-            books.ledger.count(|counted| {
+        self.with_ledger(None, |stats| {
+            stats.ledger.count(|counted| {
                 counted.num_alloc_retries += 1;
                 counted.num_sync_all_streams += 1;
             });
@@ -249,7 +249,7 @@ impl DeviceMemory {
         // that is there may have been in reach.
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        state.join_resting();
+        state.merge_last_freed();
         state.reach = growth_cursor::ALL;
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
@@ -273,7 +273,7 @@ impl DeviceMemory {
         // Taking it counts what is left of it; if that fails, the growth alone is counted.
         let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
-            self.count_free(arena);
+            self.count_split(arena);
         }
         taken?.ok_or(Error::Internal(crate::base::text::Text::new("grown memory does not fit")))
     }
@@ -324,7 +324,7 @@ impl DeviceMemory {
 
     #[cold]
     fn reject(&self, runtime: &Runtime, device: &Device, wanted: u64) -> Error {
-        self.with_ledger(None, |books| books.ledger.count(|all| all.num_oom_rejections += 1));
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
         self.out_of_memory(runtime, device, wanted, true)
     }
 
@@ -337,7 +337,7 @@ impl DeviceMemory {
         bytes: u64,
         segmented: bool,
     ) -> Error {
-        self.with_ledger(None, |books| books.ledger.count(|all| all.num_ooms += 1));
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_ooms += 1));
         let error = self.out_of_memory(runtime, device, self.asked(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
@@ -359,8 +359,8 @@ impl DeviceMemory {
 
     /// Free bytes of private pools that are alive.
     fn pooled_bytes(&self) -> u64 {
-        self.with_ledger(None, |books| {
-            let pooled = books.members.iter().filter(|arena| arena.pool().is_alive());
+        self.with_ledger(None, |stats| {
+            let pooled = stats.members.iter().filter(|arena| arena.pool().is_alive());
             // SAFETY: no state of an arena changes meanwhile.
             pooled.map(|arena| unsafe { arena.state() }.unused()).sum()
         })
@@ -377,7 +377,7 @@ impl DeviceMemory {
     ) -> Error {
         let (free, total) = self.info(device).unwrap_or((0, self.total));
         let statistics = self.statistics();
-        let allocated = statistics.lanes[ALLOCATED_BYTES][ALL].current as u64;
+        let allocated = statistics.counters[ALLOCATED_BYTES][ALL].current as u64;
         let reserved = statistics.reserved_bytes[ALL].current as u64;
         let limit = self.virtual_memory.limit.most();
         Error::OutOfMemory(OutOfMemory {
@@ -389,7 +389,8 @@ impl DeviceMemory {
             allocated,
             cached: reserved.saturating_sub(allocated),
             pooled: self.pooled_bytes(),
-            pending: (statistics.lanes[ACTIVE_BYTES][ALL].current as u64).saturating_sub(allocated),
+            pending: (statistics.counters[ACTIVE_BYTES][ALL].current as u64)
+                .saturating_sub(allocated),
             captured: runtime.captures.any(),
             users: monitor::users(device),
             rejected,

@@ -13,7 +13,7 @@ use crate::base::place::{try_box_at, write_fields};
 use crate::gpu::waits::Stamp;
 use crate::memory::arena::bins::Bins;
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
-use crate::memory::arena::deferred_free::Limbo;
+use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::stream_uses::Uses;
 use crate::memory::backing::region::Region;
 
@@ -62,7 +62,7 @@ pub struct Heap {
     windows: Vec<u32>,
     pub segments: Vec<Option<Segment>>,
     pub uses: Uses,
-    pub limbo: Limbo,
+    pub deferred: DeferredFrees,
     /// Memory from the driver.
     pub bytes: u64,
     /// What of it is free.
@@ -86,7 +86,7 @@ impl Heap {
                 windows: Vec::new(),
                 segments: Vec::new(),
                 uses: Uses::new(),
-                limbo: Limbo::new(),
+                deferred: DeferredFrees::new(),
                 bytes: 0,
                 free_bytes: 0,
                 unwanted: 0,
@@ -380,9 +380,9 @@ impl Heap {
 
     /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
     /// since there is no host memory.
-    pub fn line_up(&mut self, id: u32) -> bool {
+    pub fn enqueue(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.line_up(&mut self.limbo, Stamp::NOBODY, block.uses);
+        let (waits, rest) = self.uses.enqueue(&mut self.deferred, Stamp::NOBODY, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
         block.uses = if is_whole { 0 } else { rest };
@@ -390,17 +390,17 @@ impl Heap {
     }
 
     /// The same for those for which there was no host memory, where there is some now.
-    pub fn line_up_the_left_out(&mut self) {
+    pub fn enqueue_overflow(&mut self) {
         for index in 0..self.segments.len() {
             let mut id = self.segments[index].as_ref().map_or(NONE, |segment| segment.block);
-            while self.limbo.left_out > 0 && id != NONE {
+            while self.deferred.overflow > 0 && id != NONE {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && block.uses != 0 && block.waits != KEPT {
-                    if !self.line_up(id) {
+                    if !self.enqueue(id) {
                         return;
                     }
-                    self.limbo.left_out -= 1;
+                    self.deferred.overflow -= 1;
                 }
                 id = next;
             }

@@ -111,8 +111,8 @@ impl HostMemory {
         if heap.blocks[id].uses == 0 {
             past::free_completed(heap, id);
             self.counts.no_block(heap.release(id));
-        } else if !heap.line_up(id) {
-            heap.limbo.left_out += 1;
+        } else if !heap.enqueue(id) {
+            heap.deferred.overflow += 1;
         }
     }
 }

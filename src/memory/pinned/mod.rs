@@ -358,8 +358,8 @@ impl HostMemory {
         if uses != 0 || waits == KEPT {
             past::free_requested(heap, id);
             heap.blocks[id].state = State::Pending;
-            if waits != KEPT && !heap.line_up(id) {
-                heap.limbo.left_out += 1;
+            if waits != KEPT && !heap.enqueue(id) {
+                heap.deferred.overflow += 1;
             }
         } else {
             past::freed(heap, id);
@@ -378,7 +378,7 @@ impl HostMemory {
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {
                 heap.uses.mark_streams(marker);
-                heap.limbo.mark_streams(marker);
+                heap.deferred.mark_streams(marker);
             }
         }
     }

@@ -19,18 +19,18 @@ impl HostMemory {
     /// passed. A stream that is slow, captured or broken holds up nobody else's.
     #[inline]
     pub(super) fn settle(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
-        if heap.limbo.is_empty() { Ok(()) } else { self.settle_slowly(runtime, heap) }
+        if heap.deferred.is_empty() { Ok(()) } else { self.settle_slowly(runtime, heap) }
     }
 
     #[cold]
     fn settle_slowly(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
-        heap.line_up_the_left_out();
+        heap.enqueue_overflow();
         let _relaxed = Relaxed::enter(self.driver);
         let mut outcome = Ok(());
         let mut index = 0;
-        while index < heap.limbo.batches.len() {
-            let is_behind = heap.limbo.is_behind(index);
-            let Some(batch) = heap.limbo.batches.get_mut(index) else { break };
+        while index < heap.deferred.batches.len() {
+            let is_behind = heap.deferred.is_behind(index);
+            let Some(batch) = heap.deferred.batches.get_mut(index) else { break };
             let passed = if is_behind { Ok(false) } else { self.has_passed(runtime, batch) };
             match passed {
                 Ok(true) => self.pass(runtime, heap, index),
@@ -46,7 +46,7 @@ impl HostMemory {
 
     /// A batch's stream is done with its blocks.
     fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
-        let mut batch = heap.limbo.batches.remove(index);
+        let mut batch = heap.deferred.batches.remove(index);
         // SAFETY: streams that batches name stay (`mark_streams`).
         let device = unsafe { &*batch.stream }.device();
         if !batch.event.is_null()
@@ -152,7 +152,7 @@ impl HostMemory {
         for index in 0..self.heaps.len() {
             let heap = self.heap(index).take();
             let Some(mut heap) = heap else { continue };
-            for batch in heap.limbo.batches.drain(..).filter(|batch| !batch.event.is_null()) {
+            for batch in heap.deferred.batches.drain(..).filter(|batch| !batch.event.is_null()) {
                 // SAFETY: ours, and nothing waits for it.
                 let _ = unsafe { self.driver.cuEventDestroy(batch.event) };
             }

@@ -226,8 +226,8 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.prepare(kind.1)?;
-        self.look_for_ended(runtime, device);
-        self.books.with_members(|arenas| {
+        self.scan_for_ended(runtime, device);
+        self.stats.with_members(|arenas| {
             // SAFETY: as above.
             if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
                 return Ok(arena);
@@ -361,8 +361,8 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.prepare(kind.1)?;
-        self.look_for_ended(runtime, device);
-        self.books.with_members(|arenas| {
+        self.scan_for_ended(runtime, device);
+        self.stats.with_members(|arenas| {
             self.by_pool.lock().know(pool)?;
             let of_kind =
                 || arenas.iter().map(|arena| &***arena).filter(|arena| arena.kind() == kind);

@@ -117,13 +117,13 @@ pub(in crate::memory) fn restore(runtime: &Runtime, pool: PoolId) -> Result<()> 
 
 impl DeviceMemory {
     fn has_arena_of(&self, pool: PoolId) -> bool {
-        self.books.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
+        self.stats.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
     }
 
     /// An error where a pool has memory that is not mapped.
     fn require_mapped(&self, pool: PoolId) -> Result<()> {
         let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
-        if self.books.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
+        if self.stats.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
             return Ok(());
         }
         Err(Error::InvalidState(

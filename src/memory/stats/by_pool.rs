@@ -6,7 +6,7 @@ use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::{ALL, Class, Stat, StatRow};
+use crate::memory::stats::ledger::{ALL, Class, Stat, StatArray};
 
 /// Up to so many pools are not looked through for dead ones.
 const FEW: usize = 16;
@@ -14,13 +14,13 @@ const FEW: usize = 16;
 /// The reserved bytes of pools.
 pub struct ByPool {
     /// In the order of the ids.
-    pools: Vec<(PoolId, StatRow)>,
+    pools: Vec<(PoolId, StatArray)>,
     /// With so many pools the dead ones are removed: at least twice as many as were alive the last time.
     sweep_at: usize,
 }
 
 /// Is there anything to say of a pool?
-fn is_current((pool, row): &(PoolId, StatRow)) -> bool {
+fn is_current((pool, row): &(PoolId, StatArray)) -> bool {
     row[ALL].current != 0 || pool.is_alive()
 }
 
@@ -47,7 +47,7 @@ impl ByPool {
             .try_reserve(1)
             .map_err(|_| Error::OutOfHostMemory("the statistics of a pool"))?;
         let (Ok(place) | Err(place)) = self.find(pool);
-        self.pools.insert(place, (pool, StatRow::default()));
+        self.pools.insert(place, (pool, StatArray::default()));
         Ok(())
     }
 
@@ -63,13 +63,13 @@ impl ByPool {
     }
 
     /// The counts of the pool with this pair of numbers.
-    pub fn of(&self, pair: (u64, u64)) -> Option<StatRow> {
+    pub fn of(&self, pair: (u64, u64)) -> Option<StatArray> {
         let found = self.pools.iter().find(|(pool, _)| pool.pair() == pair);
         found.filter(|known| is_current(known)).map(|(_, row)| *row)
     }
 
     /// The counts of all, by their pairs of numbers.
-    fn all(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+    fn all(&self) -> Result<Vec<((u64, u64), StatArray)>> {
         let mut all = Vec::new();
         let current = self.pools.iter().filter(|known| is_current(known));
         let count = current.clone().count();
@@ -110,12 +110,12 @@ impl DeviceMemory {
     }
 
     /// What each private pool has from the driver.
-    pub fn reserved_by_pools(&self) -> Result<Vec<((u64, u64), StatRow)>> {
+    pub fn reserved_by_pools(&self) -> Result<Vec<((u64, u64), StatArray)>> {
         self.by_pool.lock().all()
     }
 
     /// What the private pool with this pair of numbers has from the driver.
-    pub fn reserved_by_pool(&self, pair: (u64, u64)) -> Option<StatRow> {
+    pub fn reserved_by_pool(&self, pair: (u64, u64)) -> Option<StatArray> {
         self.by_pool.lock().of(pair)
     }
 }

@@ -1,4 +1,4 @@
-//! A device's books: the accounts of its arenas, added up while none of them changes.
+//! A device's stats: the accounts of its arenas, added up while none of them changes.
 
 use crate::base::lock::Lock;
 use crate::base::rank::Rank;
@@ -6,63 +6,63 @@ use crate::base::retired::Reclaimable;
 use crate::base::sync::{self, AtomicBool, Ordering, UnsafeCell};
 use crate::base::{thread, waiting};
 use crate::memory::arena::arena_lock::ArenaLock;
-use crate::memory::stats::class_counters::Row;
+use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{
-    ALL, Account, CLASSES, Changes, Class, LANES, Lanes, Ledger, Statistics, Sums, only,
+    ALL, Account, CLASSES, COUNTERS, Changes, Class, Counters, Ledger, Statistics, Sums, only,
 };
 
-/// What has an account in the books: an arena.
+/// What has an account in the stats: an arena.
 pub trait Member {
     /// Its lock.
     fn lock(&self) -> &ArenaLock;
 
-    /// Another member, most likely of the same thread, that may have slack when this one has none.
+    /// Another member, most likely of the same thread, that may have headroom when this one has none.
     fn partner(&self) -> Option<&Self>;
 
     /// Runs `body` on its account.
     ///
     /// # Safety
-    /// The caller holds the member's lock and is not parked, or holds the books while the member is
+    /// The caller holds the member's lock and is not parked, or holds the stats while the member is
     /// held still, and has no other reference to the account.
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R;
 }
 
 /// What the ledger's lock guards.
-pub struct Books<M> {
+pub struct DeviceStats<M> {
     /// The peaks, and what the device itself counts.
     pub ledger: Ledger,
     /// All members.
     pub members: Vec<Box<Reclaimable<M>>>,
 }
 
-/// The books with their lock.
-pub struct GuardedBooks<M> {
+/// The stats with their lock.
+pub struct GuardedStats<M> {
     /// Taken after a member's lock, never before one that it waits for.
     lock: Lock,
-    /// Did some get nothing when slack was shared out the last time? Whoever reads something else waits in
+    /// Did some get nothing when headroom was shared out the last time? Whoever reads something else waits in
     /// vain, or takes what others need.
     is_scarce: AtomicBool,
-    books: UnsafeCell<Books<M>>,
+    stats: UnsafeCell<DeviceStats<M>>,
 }
 
-// SAFETY: the books are guarded by the lock.
-unsafe impl<M: Send + Sync> Sync for GuardedBooks<M> {}
+// SAFETY: the stats are guarded by the lock.
+unsafe impl<M: Send + Sync> Sync for GuardedStats<M> {}
 
-impl<M: Member> GuardedBooks<M> {
-    /// Books without members.
-    pub fn new() -> GuardedBooks<M> {
-        let books = Books { ledger: Ledger::default(), members: Vec::new() };
+impl<M: Member> GuardedStats<M> {
+    /// DeviceStats without members.
+    pub fn new() -> GuardedStats<M> {
+        let stats = DeviceStats { ledger: Ledger::default(), members: Vec::new() };
         let is_scarce = AtomicBool::new(false);
-        GuardedBooks { lock: Lock::new(Rank::LEDGER), is_scarce, books: UnsafeCell::new(books) }
+        GuardedStats { lock: Lock::new(Rank::LEDGER), is_scarce, stats: UnsafeCell::new(stats) }
     }
 
     /// Runs `body` with the lock alone: accounts change meanwhile.
     pub fn with_members<R>(&self, body: impl FnOnce(&mut Vec<Box<Reclaimable<M>>>) -> R) -> R {
         waiting::assert_awake();
         let _guard = self.lock.guard();
-        self.books.with_mut(|books| {
+        self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
-            body(unsafe { &mut (*books).members })
+            body(unsafe { &mut (*stats).members })
         })
     }
 
@@ -72,15 +72,15 @@ impl<M: Member> GuardedBooks<M> {
         own.lock().park();
         let _guard = self.lock.guard();
         own.lock().unpark();
-        self.books.with_mut(|books| {
+        self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
-            body(unsafe { &mut (*books).ledger })
+            body(unsafe { &mut (*stats).ledger })
         })
     }
 
     /// Runs `body` while no account changes, and nothing else that the members' locks guard but by
     /// `body`. `own` is a member whose lock the caller holds, if it does.
-    pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut Books<M>) -> R) -> R {
+    pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
         if let Some(own) = own {
             own.lock().park();
         }
@@ -88,31 +88,31 @@ impl<M: Member> GuardedBooks<M> {
         if let Some(own) = own {
             own.lock().unpark();
         }
-        self.books.with_mut(|books| {
+        self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
-            let members = unsafe { &(*books).members };
+            let members = unsafe { &(*stats).members };
             let is_other = |member: &&M| own.is_none_or(|own| !std::ptr::eq(own, *member));
             let others = members.iter().map(|member| &***member).filter(is_other);
-            ArenaLock::hold_all_still(others.map(|member| member.lock()));
-            let _still = Still(books);
+            ArenaLock::freeze_all(others.map(|member| member.lock()));
+            let _frozen = FrozenAccounts(stats);
             // SAFETY: the lock is held.
-            body(unsafe { &mut *books })
+            body(unsafe { &mut *stats })
         })
     }
 
     /// Runs `body` while accounts change. `own` is a member whose lock the caller holds, with no reference
     /// to what it guards.
-    pub fn with_own<R>(&self, own: &M, body: impl FnOnce(&mut Books<M>) -> R) -> R {
+    pub fn with_own<R>(&self, own: &M, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
         own.lock().park();
         let _guard = self.lock.guard();
         own.lock().unpark();
-        self.books.with_mut(|books| {
+        self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
-            body(unsafe { &mut *books })
+            body(unsafe { &mut *stats })
         })
     }
 
-    /// Waits for the device with a member's lock held, but no reference to what it guards: the books
+    /// Waits for the device with a member's lock held, but no reference to what it guards: the stats
     /// go on meanwhile.
     pub fn wait_for_device<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
         own.lock().set_waits(true);
@@ -141,13 +141,13 @@ impl<M: Member> GuardedBooks<M> {
         }
     }
 
-    /// Runs `body` on a member's account and its partner's, without the books, if this thread is the owner of that one;
+    /// Runs `body` on a member's account and its partner's, without the stats, if this thread is the owner of that one;
     /// false: it is not, or `body` says so. The caller holds the member's lock, and no reference to
     /// what it guards.
     #[inline(always)]
     pub fn with_partner(own: &M, body: impl FnOnce(&mut Account, &mut Account) -> bool) -> bool {
         let Some(partner) = own.partner() else { return false };
-        let Some(_guard) = partner.lock().guard_beside() else { return false };
+        let Some(_guard) = partner.lock().guard_second() else { return false };
         let with_both = |account: &mut Account| {
             // SAFETY: its lock is held too, and we are not parked.
             unsafe { partner.with_account(|other| body(account, other)) }
@@ -167,59 +167,63 @@ impl<M: Member> GuardedBooks<M> {
                 return;
             }
         }
-        let is_enough = self.with(Some(own), |books| {
+        let is_enough = self.with(Some(own), |stats| {
             // SAFETY: all accounts are held still.
             unsafe { own.with_account(|account| account.add(changes)) };
-            books.share_out(Some((own, changes)))
+            stats.share_out(Some((own, changes)))
         });
         self.is_scarce.store(!is_enough, Ordering::Relaxed);
     }
 }
 
-/// Gives the members' locks back that the books took, also when a panic passes.
-struct Still<M: Member>(*mut Books<M>);
+/// Gives the members' locks back that the stats took, also when a panic passes.
+struct FrozenAccounts<M: Member>(*mut DeviceStats<M>);
 
-impl<M: Member> Drop for Still<M> {
+impl<M: Member> Drop for FrozenAccounts<M> {
     fn drop(&mut self) {
-        // SAFETY: the books' lock is held longer than this, and `body` is over.
+        // SAFETY: the stats' lock is held longer than this, and `body` is over.
         let members = unsafe { &(*self.0).members };
         for member in members {
-            member.lock().let_go();
+            member.lock().thaw();
         }
     }
 }
 
-impl<M: Member> Books<M> {
+impl<M: Member> DeviceStats<M> {
     /// Runs `body` on each account.
     pub fn each(&self, mut body: impl FnMut(&mut Account)) {
         for member in &self.members {
-            // SAFETY: the books hold all accounts still.
+            // SAFETY: the stats hold all accounts still.
             unsafe { member.with_account(&mut body) };
         }
     }
 
     /// Adds up a value of all accounts, and of the blocks that are in no arena.
-    pub fn sums(&self, value: impl Fn(&Row) -> Lanes) -> Sums {
-        let mut sums = [[0; LANES]; 3];
+    pub fn sums(&self, value: impl Fn(&ClassCounters) -> Counters) -> Sums {
+        let mut sums = [[0; COUNTERS]; 3];
         self.add_up(std::array::from_mut(&mut sums), |row| [value(row)]);
         sums
     }
 
     /// Adds several values to sums, and then those of the classes up.
     #[inline(always)]
-    fn add_up<const N: usize>(&self, all: &mut [Sums; N], values: impl Fn(&Row) -> [Lanes; N]) {
+    fn add_up<const N: usize>(
+        &self,
+        all: &mut [Sums; N],
+        values: impl Fn(&ClassCounters) -> [Counters; N],
+    ) {
         self.each(|account| account.add_to(all, &values));
-        self.ledger.direct.add_to(all, &values);
+        self.ledger.uncached.add_to(all, &values);
         for [of_all, small, large] in all {
-            *of_all = std::array::from_fn(|lane| small[lane] + large[lane]);
+            *of_all = std::array::from_fn(|counter| small[counter] + large[counter]);
         }
     }
 
     /// The sums of currents, of increases and of decreases.
     #[inline(always)]
     fn totals(&self) -> [Sums; 3] {
-        let mut all = [[[0; LANES]; 3], self.ledger.gone[0], self.ledger.gone[1]];
-        self.add_up(&mut all, Row::counts);
+        let mut all = [[[0; COUNTERS]; 3], self.ledger.removed[0], self.ledger.removed[1]];
+        self.add_up(&mut all, ClassCounters::counts);
         let [current, increased, mut decreased] = all;
         for ((decreased, increased), current) in decreased.iter_mut().zip(&increased).zip(&current)
         {
@@ -240,14 +244,14 @@ impl<M: Member> Books<M> {
     }
 
     /// Counts a change of the blocks that are in no arena, and raises the peaks to it.
-    pub fn count_direct(&mut self, class: Class, change: &Lanes) {
-        self.ledger.direct.add(&only(class, *change));
+    pub fn count_uncached(&mut self, class: Class, change: &Counters) {
+        self.ledger.uncached.add(&only(class, *change));
         self.share_out(None);
     }
 
     /// Undoes such a change.
-    pub fn undo_direct(&mut self, class: Class, change: &Lanes) {
-        self.ledger.direct.undo(&only(class, *change));
+    pub fn undo_uncached(&mut self, class: Class, change: &Counters) {
+        self.ledger.uncached.undo(&only(class, *change));
         self.share_out(None);
     }
 
@@ -256,64 +260,66 @@ impl<M: Member> Books<M> {
     /// member first gets what it lacks to what it had when it asked, as long as there is enough for one more:
     /// where the peak is low, equal parts would be too little for anybody. What is left then they share. Was
     /// there enough for all? `asked`: by whom, and for what.
-    pub fn share_out(&mut self, asked: Option<(&M, &Changes)>) -> bool {
-        let sums = self.sums(Row::current);
+    pub fn share_out(&mut self, requester: Option<(&M, &Changes)>) -> bool {
+        let sums = self.sums(ClassCounters::current);
         self.ledger.raise(&sums);
-        if let Some((asked, changes)) = asked {
-            self.ledger.hears(thread::address());
-            // SAFETY: the books hold all accounts still.
-            unsafe { asked.with_account(|account| account.asks(self.ledger.asks, changes)) };
+        if let Some((requester, changes)) = requester {
+            self.ledger.note_requester(thread::address());
+            // SAFETY: the stats hold all accounts still.
+            unsafe {
+                requester.with_account(|account| account.request(self.ledger.requests, changes))
+            };
         }
         // So many asked in the meantime that it would have been among them.
         let lately = 16 + 4 * self.members.len() as u64;
-        let since = (self.ledger.asks + 1).saturating_sub(lately);
+        let since = (self.ledger.requests + 1).saturating_sub(lately);
         let mut counts = [0; 3];
         self.each(|account| {
-            counts[ALL] += i64::from(account.has_asked(None, since));
+            counts[ALL] += i64::from(account.has_requested(None, since));
             for class in CLASSES {
-                counts[class.row()] += i64::from(account.has_asked(Some(class), since));
+                counts[class.row()] += i64::from(account.has_requested(Some(class), since));
             }
         });
         let (mut left, mut is_enough) = (self.ledger.left(&sums), true);
         let is_crowded = self.ledger.is_crowded();
         // Nothing is given where only one thread asks.
-        if std::mem::replace(&mut self.ledger.has_given, is_crowded) || is_crowded {
+        if std::mem::replace(&mut self.ledger.has_granted, is_crowded) || is_crowded {
             self.each(|account| {
-                account.give_nothing();
+                account.clear_grant();
                 for class in CLASSES {
-                    if is_crowded && account.has_asked(Some(class), since) {
-                        is_enough &= account.give(class, |lacking| left.take(class, lacking));
+                    if is_crowded && account.has_requested(Some(class), since) {
+                        is_enough &= account.grant(class, |lacking| left.take(class, lacking));
                     }
                 }
             });
         }
         for member in &self.members {
-            let asked = asked.filter(|(asked, _)| std::ptr::eq(*asked, &***member));
+            let requester = requester.filter(|(requester, _)| std::ptr::eq(*requester, &***member));
             let set = |account: &mut Account| {
                 // What the others' parts leave is for the one that asked.
-                let all = match account.has_asked(None, since) {
-                    true => left.part(ALL, counts[ALL], asked.is_some()),
-                    false => [0; LANES],
+                let all = match account.has_requested(None, since) {
+                    true => left.part(ALL, counts[ALL], requester.is_some()),
+                    false => [0; COUNTERS],
                 };
                 let of = CLASSES.map(|class| {
                     let row = class.row();
-                    let asked =
-                        asked.is_some_and(|(_, changes)| changes[class as usize] != [0; LANES]);
-                    match account.has_asked(Some(class), since) {
-                        true => left.part(row, counts[row], asked),
-                        false => [0; LANES],
+                    let requester = requester
+                        .is_some_and(|(_, changes)| changes[class as usize] != [0; COUNTERS]);
+                    match account.has_requested(Some(class), since) {
+                        true => left.part(row, counts[row], requester),
+                        false => [0; COUNTERS],
                     }
                 });
-                account.set_slack(all, of);
+                account.set_headroom(all, of);
             };
-            // SAFETY: the books hold all accounts still.
+            // SAFETY: the stats hold all accounts still.
             unsafe { member.with_account(set) };
         }
         is_enough
     }
 
     /// Peaks are short by so much at most from now on.
-    pub fn allow(&mut self, allowance: Lanes) {
+    pub fn allow(&mut self, allowance: Counters) {
         self.ledger.allow(allowance);
         self.share_out(None);
     }
@@ -321,21 +327,21 @@ impl<M: Member> Books<M> {
     /// Somebody is about to look at peaks: none is lower than what is now.
     pub fn see(&mut self) {
         if !self.ledger.is_exact() {
-            let sums = self.sums(Row::current);
+            let sums = self.sums(ClassCounters::current);
             self.ledger.raise(&sums);
         }
     }
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&mut self) {
-        let sums = self.sums(Row::current);
+        let sums = self.sums(ClassCounters::current);
         self.ledger.reset_peak(&sums);
         self.share_out(None);
     }
 
     /// The cache was emptied.
     pub fn forget_highest(&mut self) {
-        let sums = self.sums(Row::current);
+        let sums = self.sums(ClassCounters::current);
         self.ledger.forget_highest(&sums);
         self.share_out(None);
     }
@@ -345,14 +351,14 @@ impl<M: Member> Books<M> {
         let [_, increased, decreased] = self.totals();
         self.ledger.reset_accumulated(&increased, &decreased);
         self.each(Account::reset_accumulated);
-        self.ledger.direct.reset_accumulated();
+        self.ledger.uncached.reset_accumulated();
     }
 
     /// Opens a scope of a thread; false: no host memory.
     pub fn open_scope(&mut self, owner: u64) -> bool {
         let [current, increased, decreased] = self.totals();
         let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
-        // Its peaks are lower than those below which the slack was shared out.
+        // Its peaks are lower than those below which the headroom was shared out.
         self.share_out(None);
         opened
     }

@@ -6,7 +6,7 @@ use crate::base::thread;
 use crate::gpu::device::Device;
 use crate::memory::backend::Server;
 use crate::memory::stats::ledger::Statistics;
-use crate::memory::{Books, DeviceMemory, Relaxed};
+use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
 use crate::runtime;
 use std::cell::Cell;
 
@@ -23,7 +23,7 @@ pub(crate) fn leave() {
     let Ok(inside) = thread::enter() else { return };
     let Some(runtime) = runtime::existing(&inside) else { return };
     for device in &runtime.devices {
-        let forget = |books: &mut Books| books.ledger.forget_scopes(thread::number());
+        let forget = |stats: &mut DeviceStats| stats.ledger.forget_scopes(thread::number());
         device.memory.with_ledger(None, forget);
     }
 }
@@ -31,9 +31,9 @@ pub(crate) fn leave() {
 impl DeviceMemory {
     /// Fills in all statistics, but what the driver counts.
     fn read_statistics(&self, to: &mut Statistics) {
-        self.with_ledger(None, |books| {
-            books.see();
-            books.statistics(to);
+        self.with_ledger(None, |stats| {
+            stats.see();
+            stats.statistics(to);
         });
         to.max_split_size = self.policy.max_split_size();
     }
@@ -61,14 +61,14 @@ impl DeviceMemory {
             let (what, by) = ("a scope of statistics", "allocator backend, cudaMallocAsync");
             return Err(Error::NotSupported { what, by });
         }
-        let opened = self.with_ledger(None, |books| books.open_scope(thread::number()));
+        let opened = self.with_ledger(None, |stats| stats.open_scope(thread::number()));
         OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_add(u32::from(opened)));
         if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
     }
 
     /// Closes the newest scope of this thread, and gives what happened in it.
     pub fn close_scope(&self) -> Result<Statistics> {
-        let closed = self.with_ledger(None, |books| books.close_scope(thread::number()));
+        let closed = self.with_ledger(None, |stats| stats.close_scope(thread::number()));
         let statistics = closed.ok_or(Error::InvalidState(
             "this thread has no open scope of statistics on the device; call \
              tcuda_memory_stats_push first",
@@ -79,7 +79,7 @@ impl DeviceMemory {
 
     /// Every peak becomes its current value.
     pub fn reset_peak(&self) {
-        self.with_ledger(None, Books::reset_peak);
+        self.with_ledger(None, DeviceStats::reset_peak);
         self.by_pool.lock().reset_peak();
     }
 
@@ -104,7 +104,7 @@ impl DeviceMemory {
                 ),
             );
         }
-        self.with_ledger(None, Books::reset_accumulated);
+        self.with_ledger(None, DeviceStats::reset_accumulated);
         self.by_pool.lock().reset_accumulated();
     }
 

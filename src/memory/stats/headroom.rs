@@ -1,50 +1,50 @@
 //! How much the quantities of an account may grow before somebody has to be asked.
 
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Lanes, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Counters, REQUESTED_BYTES,
 };
 
 /// What a block needs as it comes: a block, its bytes, and those that were asked for.
 pub const PARTS: usize = 3;
 
-/// Slack for each lane.
+/// Headroom for each counter.
 ///
 /// A block that comes is allocated and active, and so is one that nobody else uses when it goes: each of
-/// these two lanes has its own slack, and what they have in common is in one number, which is all that the
+/// these two counters has its own headroom, and what they have in common is in one number, which is all that the
 /// hot path reads and writes.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub struct Slack {
+pub struct Headroom {
     /// Blocks that may come. What the hot path writes does not lie side by side: a compiler would read two
     /// words as a vector, and a processor then waits until what the last call wrote word by word is in its
     /// cache.
     pub blocks: i64,
-    /// By lane: the first four beyond `blocks` and `bytes`, one of each two by nothing.
-    pub beyond: Lanes,
+    /// By counter: the first four beyond `blocks` and `bytes`, one of each two by nothing.
+    pub beyond: Counters,
     /// Bytes of blocks that may come.
     pub bytes: i64,
 }
 
-impl Slack {
-    /// So much for each lane.
-    pub fn new(lanes: Lanes) -> Slack {
-        let mut slack = Slack { blocks: 0, beyond: lanes, bytes: 0 };
-        slack.share();
-        slack
+impl Headroom {
+    /// So much for each counter.
+    pub fn new(counters: Counters) -> Headroom {
+        let mut headroom = Headroom { blocks: 0, beyond: counters, bytes: 0 };
+        headroom.share();
+        headroom
     }
 
-    /// That of a lane.
+    /// That of a counter.
     #[inline]
-    pub fn of(&self, lane: usize) -> i64 {
-        let common = match lane {
+    pub fn of(&self, counter: usize) -> i64 {
+        let common = match counter {
             ALLOCATION | ACTIVE => self.blocks,
             ALLOCATED_BYTES | ACTIVE_BYTES => self.bytes,
             _ => 0,
         };
-        self.beyond[lane] + common
+        self.beyond[counter] + common
     }
 
-    /// What two lanes have beyond what they have in common becomes common.
+    /// What two counters have beyond what they have in common becomes common.
     #[inline]
     pub fn share(&mut self) {
         let blocks = self.beyond[ALLOCATION].min(self.beyond[ACTIVE]);
@@ -57,14 +57,14 @@ impl Slack {
         self.beyond[ACTIVE_BYTES] -= bytes;
     }
 
-    /// Is there as much of each lane?
-    pub fn allows(&self, lanes: &Lanes) -> bool {
-        lanes.iter().enumerate().all(|(lane, wanted)| self.of(lane) >= *wanted)
+    /// Is there as much of each counter?
+    pub fn allows(&self, counters: &Counters) -> bool {
+        counters.iter().enumerate().all(|(counter, wanted)| self.of(counter) >= *wanted)
     }
 
-    /// Takes as much of each lane, or gives it back where it is negative.
-    pub fn take(&mut self, lanes: &Lanes) {
-        self.beyond.iter_mut().zip(lanes).for_each(|(slack, lane)| *slack -= lane);
+    /// Takes as much of each counter, or gives it back where it is negative.
+    pub fn take(&mut self, counters: &Counters) {
+        self.beyond.iter_mut().zip(counters).for_each(|(headroom, counter)| *headroom -= counter);
         self.share();
     }
 
@@ -84,8 +84,8 @@ impl Slack {
 
     /// What is left when a block came.
     #[inline(always)]
-    pub fn left(&self, bytes: i64, requested: i64) -> Left {
-        Left {
+    pub fn left(&self, bytes: i64, requested: i64) -> Remaining {
+        Remaining {
             blocks: self.blocks - 1,
             bytes: self.bytes - bytes,
             requested: self.beyond[REQUESTED_BYTES] - requested,
@@ -94,7 +94,7 @@ impl Slack {
 
     /// A block came.
     #[inline(always)]
-    pub fn set(&mut self, left: Left) {
+    pub fn set(&mut self, left: Remaining) {
         self.blocks = left.blocks;
         self.bytes = left.bytes;
         self.beyond[REQUESTED_BYTES] = left.requested;
@@ -103,13 +103,13 @@ impl Slack {
 
 /// What is left of each of [`PARTS`].
 #[derive(Clone, Copy)]
-pub struct Left {
+pub struct Remaining {
     blocks: i64,
     bytes: i64,
     requested: i64,
 }
 
-impl Left {
+impl Remaining {
     /// Negative if one of them is.
     #[inline(always)]
     pub fn lowest(self) -> i64 {

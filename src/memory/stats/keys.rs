@@ -2,7 +2,7 @@
 
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, Stat, StatRow, Statistics,
+    REQUESTED_BYTES, Stat, StatArray, Statistics,
 };
 use std::fmt;
 
@@ -81,7 +81,7 @@ pub fn nearest(text: &str) -> Key {
 }
 
 /// All keys, sorted, one a line; private pools in the order of the list.
-pub struct AllKeys<'a>(pub &'a [((u64, u64), StatRow)]);
+pub struct AllKeys<'a>(pub &'a [((u64, u64), StatArray)]);
 
 impl fmt::Display for AllKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,23 +119,23 @@ pub fn pool_in(key: &str) -> Option<((u64, u64), &str)> {
 }
 
 /// The value of a pool and metric, "all.current".
-pub fn in_row(row: &StatRow, key: &str) -> Option<u64> {
+pub fn in_row(row: &StatArray, key: &str) -> Option<u64> {
     let (pool, wanted) = key.split_once('.')?;
     let (_, index) = POOLS.iter().find(|(known, _)| *known == pool)?;
     metrics(&row[*index]).iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value as u64)
 }
 
 impl<'a> Keys<'a> {
-    fn arrays(&self) -> [(&'static str, &'a StatRow); 9] {
-        let lanes = &self.0.lanes;
+    fn arrays(&self) -> [(&'static str, &'a StatArray); 9] {
+        let counters = &self.0.counters;
         [
-            ("active", &lanes[ACTIVE]),
-            ("active_bytes", &lanes[ACTIVE_BYTES]),
-            ("allocated_bytes", &lanes[ALLOCATED_BYTES]),
-            ("allocation", &lanes[ALLOCATION]),
-            ("inactive_split", &lanes[INACTIVE_SPLIT]),
-            ("inactive_split_bytes", &lanes[INACTIVE_SPLIT_BYTES]),
-            ("requested_bytes", &lanes[REQUESTED_BYTES]),
+            ("active", &counters[ACTIVE]),
+            ("active_bytes", &counters[ACTIVE_BYTES]),
+            ("allocated_bytes", &counters[ALLOCATED_BYTES]),
+            ("allocation", &counters[ALLOCATION]),
+            ("inactive_split", &counters[INACTIVE_SPLIT]),
+            ("inactive_split_bytes", &counters[INACTIVE_SPLIT_BYTES]),
+            ("requested_bytes", &counters[REQUESTED_BYTES]),
             ("reserved_bytes", &self.0.reserved_bytes),
             ("segment", &self.0.segment),
         ]
@@ -166,7 +166,7 @@ impl<'a> Keys<'a> {
         let metrics = metrics(&Stat::default());
         let arrays = self.arrays();
         let (first, last) = arrays.split_at(arrays.partition_point(|(name, _)| *name < "max"));
-        let of_arrays = |arrays: &[(&'static str, &StatRow)], body: &mut dyn FnMut(Key)| {
+        let of_arrays = |arrays: &[(&'static str, &StatArray)], body: &mut dyn FnMut(Key)| {
             for (name, _) in arrays {
                 for (pool, _) in POOLS {
                     for (metric, _) in metrics {
@@ -223,7 +223,7 @@ fn write_stat(f: &mut fmt::Formatter<'_>, stat: &Stat) -> fmt::Result {
     f.write_str("}")
 }
 
-fn write_row(f: &mut fmt::Formatter<'_>, rows: &StatRow) -> fmt::Result {
+fn write_row(f: &mut fmt::Formatter<'_>, rows: &StatArray) -> fmt::Result {
     for (index, (pool, row)) in POOLS.iter().enumerate() {
         write!(f, "{}\"{pool}\": ", if index == 0 { "{" } else { ", " })?;
         write_stat(f, &rows[*row])?;
@@ -236,7 +236,7 @@ pub struct Json<'a> {
     /// The device's.
     pub statistics: &'a Statistics,
     /// The pools'.
-    pub by_pool: &'a [((u64, u64), StatRow)],
+    pub by_pool: &'a [((u64, u64), StatArray)],
 }
 
 impl fmt::Display for Json<'_> {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn every_key_of_pytorch_is_there() {
         let mut statistics = Statistics::default();
-        statistics.lanes[ALLOCATED_BYTES][2].peak = 7;
+        statistics.counters[ALLOCATED_BYTES][2].peak = 7;
         statistics.num_ooms = 3;
         let keys = Keys(&statistics);
         for name in [
@@ -299,9 +299,9 @@ mod tests {
         for wrong in ["", "allocated.current", "allocation.all", "num_ooms.all", "segment.x.peak"] {
             assert_eq!(keys.get(wrong), None, "{wrong}");
         }
-        let mut row = StatRow::default();
+        let mut row = StatArray::default();
         row[2].peak = 5;
-        let by_pool = [((0, 1), row), ((3, 0), StatRow::default())];
+        let by_pool = [((0, 1), row), ((3, 0), StatArray::default())];
         let json = Json { statistics: &statistics, by_pool: &by_pool }.to_string();
         assert!(json.contains("\"max_split_size\": -1"));
         let zeros =
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn older_documents_have_another_name() {
         let mut statistics = Statistics::default();
-        statistics.lanes[ALLOCATION][1].freed = 9;
+        statistics.counters[ALLOCATION][1].freed = 9;
         let keys = Keys(&statistics);
         assert_eq!(keys.get("allocation.small_pool.freed"), Some(9));
         assert_eq!(keys.get("allocated.small_pool.freed"), Some(9));
@@ -342,7 +342,7 @@ mod tests {
         assert!(keys.is_sorted());
         let statistics = Statistics::default();
         assert!(keys.iter().all(|key| Keys(&statistics).get(key).is_some()));
-        let rows = [((0, 1), StatRow::default()), ((3, 0), StatRow::default())];
+        let rows = [((0, 1), StatArray::default()), ((3, 0), StatArray::default())];
         let with_pools = AllKeys(&rows).to_string();
         let keys: Vec<&str> = with_pools.lines().collect();
         assert_eq!(keys.len(), 9 * 12 + 2 * 4 + 7 + 2 * 12);

@@ -1,10 +1,10 @@
 //! Statistics that are exact at all times and cost the hot path a few additions.
 //!
 //! Every arena counts for itself ([`Account`]). Currents and totals of a device are sums, made when
-//! someone asks. Peaks of sums cannot be made afterwards, so each arena holds *slack*: how much it may
+//! someone asks. Peaks of sums cannot be made afterwards, so each arena holds *headroom*: how much it may
 //! still grow before the device could exceed its peak. The invariant, for each quantity and for each
-//! of small, large and all: the sum of current and slack over the arenas is at most the peak. An arena
-//! that runs out of slack goes to the device's [`Ledger`], adds up the true currents, raises the peak
+//! of small, large and all: the sum of current and headroom over the arenas is at most the peak. An arena
+//! that runs out of headroom goes to the device's [`Ledger`], adds up the true currents, raises the peak
 //! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
 //! peaks: the invariant holds for the lowest of them, and therefore for all.
 //!
@@ -16,7 +16,7 @@ pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;
 
 /// The quantities that change with every block.
-pub const LANES: usize = 8;
+pub const COUNTERS: usize = 8;
 /// Blocks held by the host.
 pub const ALLOCATION: usize = 0;
 /// Their bytes, rounded.
@@ -38,7 +38,7 @@ pub const OVERSIZE: usize = 7;
 const CROWD: u32 = 64;
 
 /// A value for each quantity.
-pub type Lanes = [i64; LANES];
+pub type Counters = [i64; COUNTERS];
 
 /// The size class of a block, or of an arena: of mapped memory the small ones have their line at 64 KiB
 /// (`tally.rs`), so that the two may differ.
@@ -64,8 +64,8 @@ impl Class {
 }
 
 /// A change of one block and its bytes.
-pub fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Lanes {
-    let mut change = [0; LANES];
+pub fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Counters {
+    let mut change = [0; COUNTERS];
     change[ALLOCATION] = count;
     change[ALLOCATED_BYTES] = bytes;
     change[ACTIVE] = count;
@@ -119,15 +119,15 @@ impl Stat {
 }
 
 /// A statistic: all, small, large.
-pub type StatRow = [Stat; 3];
+pub type StatArray = [Stat; 3];
 
 /// Everything of `memory_stats`.
 #[derive(Clone, Copy, Default)]
 #[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
 pub struct Statistics {
-    pub lanes: [StatRow; LANES],
-    pub segment: StatRow,
-    pub reserved_bytes: StatRow,
+    pub counters: [StatArray; COUNTERS],
+    pub segment: StatArray,
+    pub reserved_bytes: StatArray,
     pub oversize_allocations: Stat,
     pub oversize_segments: Stat,
     pub num_alloc_retries: u64,
@@ -141,21 +141,21 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Fills in the lanes: sums, peaks, and increases with decreases of a row and lane.
+    /// Fills in the counters: sums, peaks, and increases with decreases of a row and counter.
     pub(in crate::memory) fn fill(
         &mut self,
         current: &Sums,
         peaks: &Sums,
         totals: impl Fn(usize, usize) -> (i64, i64),
     ) {
-        for (lane, rows) in self.lanes.iter_mut().enumerate() {
+        for (counter, rows) in self.counters.iter_mut().enumerate() {
             for (row, stat) in rows.iter_mut().enumerate() {
-                let (allocated, freed) = totals(row, lane);
-                let (current, peak) = (current[row][lane], peaks[row][lane]);
+                let (allocated, freed) = totals(row, counter);
+                let (current, peak) = (current[row][counter], peaks[row][counter]);
                 *stat = Stat { current, peak, allocated, freed };
             }
         }
-        self.oversize_allocations = self.lanes[OVERSIZE][ALL];
+        self.oversize_allocations = self.counters[OVERSIZE][ALL];
     }
 }
 
@@ -169,35 +169,35 @@ pub struct Ledger {
     /// The lowest of the device's peaks and the scopes'.
     lowest: Sums,
     /// How far the sums may be above that before the ledger is asked: 0 where peaks are exact.
-    allowance: Lanes,
+    allowance: Counters,
     counted: Statistics,
     scopes: Scopes,
     /// How often an arena asked.
-    pub asks: u64,
+    pub requests: u64,
     /// The thread that asked last, and how many times more they count as several.
-    asker: usize,
+    last_requester: usize,
     crowd: u32,
-    /// Did members get what they lacked when slack was shared out the last time?
-    pub(in crate::memory) has_given: bool,
-    /// Blocks that are in no arena; they have no slack, and ask each time.
-    pub direct: Account,
+    /// Did members get what they lacked when headroom was shared out the last time?
+    pub(in crate::memory) has_granted: bool,
+    /// Blocks that are in no arena; they have no headroom, and ask each time.
+    pub uncached: Account,
     /// What arenas that are gone have counted, of each class: increases, and values at the last reset.
-    pub(in crate::memory) gone: [Sums; 2],
+    pub(in crate::memory) removed: [Sums; 2],
 }
 
 /// Sums over the accounts of a device: all, small, large.
-pub type Sums = [Lanes; 3];
+pub type Sums = [Counters; 3];
 
 /// What is left below the peaks: of all, and of each class.
-pub struct Left(Sums);
+pub struct Remaining(Sums);
 
-impl Left {
+impl Remaining {
     /// Takes what an arena of a class lacks, all of it or nothing; was there enough?
     #[inline]
-    pub fn take(&mut self, class: Class, lacking: &Lanes) -> bool {
+    pub fn take(&mut self, class: Class, lacking: &Counters) -> bool {
         let rows = [ALL, class.row()];
         let is_enough =
-            |row: &Lanes| lacking.iter().zip(row).all(|(lacking, left)| lacking <= left);
+            |row: &Counters| lacking.iter().zip(row).all(|(lacking, left)| lacking <= left);
         let is_there = rows.iter().all(|row| is_enough(&self.0[*row]));
         if is_there {
             for row in rows {
@@ -210,12 +210,12 @@ impl Left {
     /// What one arena gets of a row, when it is shared among so many; the one that asked gets what the
     /// others' equal parts leave.
     #[inline]
-    pub fn part(&self, row: usize, among: i64, asked: bool) -> Lanes {
-        // A shift: a division for each lane would cost more than all the rest.
+    pub fn part(&self, row: usize, among: i64, requested: bool) -> Counters {
+        // A shift: a division for each counter would cost more than all the rest.
         let shift = among.max(1).cast_unsigned().next_power_of_two().ilog2();
         self.0[row].map(|left| {
             let part = left >> shift;
-            if asked { left - part * (among - 1) } else { part }
+            if requested { left - part * (among - 1) } else { part }
         })
     }
 }
@@ -240,7 +240,7 @@ impl Ledger {
         *bytes = (*bytes).min(self.highest);
     }
 
-    /// The cache was emptied: what was needed before says nothing any more. The slack is to be shared out
+    /// The cache was emptied: what was needed before says nothing any more. The headroom is to be shared out
     /// anew.
     pub fn forget_highest(&mut self, sums: &Sums) {
         self.highest = sums[ALL][ALLOCATED_BYTES];
@@ -248,7 +248,7 @@ impl Ledger {
     }
 
     /// Opens a scope of a thread, given the sums of currents, increases and decreases; false: no host
-    /// memory. The slack is to be shared out anew.
+    /// memory. The headroom is to be shared out anew.
     pub fn open_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> bool {
         let opened = self.scopes.open(owner, sums, &self.counted);
         self.find_lowest();
@@ -285,7 +285,7 @@ impl Ledger {
 
     /// Keeps what an arena has counted that goes, and has no blocks.
     pub fn keep_counts(&mut self, account: &Account) {
-        account.add_to(&mut self.gone, |row| {
+        account.add_to(&mut self.removed, |row| {
             let [_, increased, base] = row.counts();
             [increased, base]
         });
@@ -294,7 +294,7 @@ impl Ledger {
     /// Zeroes the ledger's own totals, where the arenas are about to forget these.
     pub fn reset_accumulated(&mut self, increased: &Sums, decreased: &Sums) {
         self.scopes.rebase(increased, decreased);
-        self.gone = Default::default();
+        self.removed = Default::default();
         let counted = &mut self.counted;
         let rows = counted.segment.iter_mut().chain(&mut counted.reserved_bytes);
         rows.for_each(Stat::reset_accumulated);
@@ -308,27 +308,27 @@ impl Ledger {
     }
 
     /// Peaks are short by so much at most from now on.
-    pub fn allow(&mut self, allowance: Lanes) {
+    pub fn allow(&mut self, allowance: Counters) {
         self.allowance = allowance;
     }
 
     /// What they may be short by.
     #[cfg(test)]
-    pub(in crate::memory) fn allowance(&self) -> Lanes {
+    pub(in crate::memory) fn allowance(&self) -> Counters {
         self.allowance
     }
 
     /// Is every peak exact?
     pub fn is_exact(&self) -> bool {
-        self.allowance == [0; LANES]
+        self.allowance == [0; COUNTERS]
     }
 
     /// A thread asks once more.
-    pub fn hears(&mut self, asker: usize) {
-        self.asks += 1;
-        let is_other = self.asker != asker && self.asker != 0;
+    pub fn note_requester(&mut self, last_requester: usize) {
+        self.requests += 1;
+        let is_other = self.last_requester != last_requester && self.last_requester != 0;
         self.crowd = if is_other { CROWD } else { self.crowd.saturating_sub(1) };
-        self.asker = asker;
+        self.last_requester = last_requester;
     }
 
     /// Did several threads ask of late?
@@ -338,10 +338,10 @@ impl Ledger {
 
     /// What is left below the lowest peaks, with what they may be short by.
     #[inline]
-    pub fn left(&self, sums: &Sums) -> Left {
-        Left(std::array::from_fn(|row| {
-            std::array::from_fn(|lane| {
-                self.lowest[row][lane] + self.allowance[lane] - sums[row][lane]
+    pub fn left(&self, sums: &Sums) -> Remaining {
+        Remaining(std::array::from_fn(|row| {
+            std::array::from_fn(|counter| {
+                self.lowest[row][counter] + self.allowance[counter] - sums[row][counter]
             })
         }))
     }
@@ -406,9 +406,9 @@ impl Ledger {
         to: &mut Statistics,
     ) {
         // Where they need not be exact, they may have been passed.
-        let peak = |row: usize, lane: usize| self.peaks[row][lane].max(current[row][lane]);
-        let peaks = std::array::from_fn(|row| std::array::from_fn(|lane| peak(row, lane)));
-        to.fill(current, &peaks, |row, lane| (increased[row][lane], decreased[row][lane]));
+        let peak = |row: usize, counter: usize| self.peaks[row][counter].max(current[row][counter]);
+        let peaks = std::array::from_fn(|row| std::array::from_fn(|counter| peak(row, counter)));
+        to.fill(current, &peaks, |row, counter| (increased[row][counter], decreased[row][counter]));
         let counted = &self.counted;
         to.segment = counted.segment;
         to.reserved_bytes = counted.reserved_bytes;
@@ -426,10 +426,10 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// A ledger with a peak of 100 blocks in its first lane, of which 93 are there: all of them small.
-    fn left_of_seven() -> Left {
+    /// A ledger with a peak of 100 blocks in its first counter, of which 93 are there: all of them small.
+    fn left_of_seven() -> Remaining {
         let mut ledger = Ledger::default();
-        let mut sums = [[0; LANES]; 3];
+        let mut sums = [[0; COUNTERS]; 3];
         sums[ALL][0] = 100;
         sums[Class::Small.row()][0] = 100;
         ledger.raise(&sums);
@@ -442,9 +442,9 @@ mod tests {
     fn slack_never_lets_the_sum_pass_the_peak() {
         let left = left_of_seven();
         for row in [ALL, Class::Small.row()] {
-            let (asked, other) = (left.part(row, 3, true)[0], left.part(row, 3, false)[0]);
-            assert_eq!((asked, other), (5, 1));
-            assert_eq!(asked + 2 * other, 7);
+            let (requested, other) = (left.part(row, 3, true)[0], left.part(row, 3, false)[0]);
+            assert_eq!((requested, other), (5, 1));
+            assert_eq!(requested + 2 * other, 7);
         }
     }
 
@@ -452,13 +452,13 @@ mod tests {
     fn what_is_lacking_is_there_in_every_lane_or_not_at_all() {
         let mut left = left_of_seven();
         let lacking = |first, second| {
-            let mut lacking = [0; LANES];
+            let mut lacking = [0; COUNTERS];
             (lacking[0], lacking[1]) = (first, second);
             lacking
         };
         assert!(left.take(Class::Small, &lacking(4, 0)));
         assert!(!left.take(Class::Small, &lacking(4, 0)), "three are left");
-        assert!(!left.take(Class::Small, &lacking(1, 1)), "none of the second lane");
+        assert!(!left.take(Class::Small, &lacking(1, 1)), "none of the second counter");
         assert!(!left.take(Class::Large, &lacking(1, 0)), "nor of the other class");
         assert!(left.take(Class::Large, &lacking(0, 0)));
         assert!(left.take(Class::Small, &lacking(3, 0)));

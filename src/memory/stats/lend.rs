@@ -1,7 +1,7 @@
-//! Slack that one account gives to another, so that the ledger need not be asked.
+//! Headroom that one account gives to another, so that the ledger need not be asked.
 
 use super::account::{Account, Split};
-use crate::memory::stats::class_counters::{OF_MEMORY, Row};
+use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY};
 use crate::memory::stats::headroom::PARTS;
 use crate::memory::stats::ledger::Class;
 
@@ -9,10 +9,10 @@ use crate::memory::stats::ledger::Class;
 type Parts = [i64; PARTS];
 
 impl Account {
-    /// [`Account::rise`] where the slack does not allow it, with slack of another account of the device;
+    /// [`Account::count_alloc`] where the headroom does not allow it, with headroom of another account of the device;
     /// false: nothing was done.
     #[inline(always)]
-    pub fn rise_with(
+    pub fn count_alloc_with(
         &mut self,
         other: &mut Account,
         class: Class,
@@ -26,12 +26,12 @@ impl Account {
         } else {
             self.take_all_from(other, class, wanted, split)
         };
-        has_taken && self.rise(class, bytes, requested, split)
+        has_taken && self.count_alloc(class, bytes, requested, split)
     }
 
-    /// [`Account::fall`] in the same way.
+    /// [`Account::count_free`] in the same way.
     #[inline(always)]
-    pub fn fall_with(
+    pub fn count_free_with(
         &mut self,
         other: &mut Account,
         class: Class,
@@ -40,14 +40,14 @@ impl Account {
     ) -> bool {
         let Some(of_free) = missing_split(&self.own, &other.own, split) else { return false };
         self.gain_split(other, of_free);
-        self.fall(class, bytes, requested, split)
+        self.count_free(class, bytes, requested, split)
     }
 
     /// Is there enough of all that a block needs, but for the blocks themselves?
     #[inline(always)]
     fn lacks_blocks_alone(&self, class: Class, [_, bytes, requested]: Parts, split: Split) -> bool {
-        let (split_blocks, split_bytes) = self.own.left_of(split);
-        let (all, row) = (self.all.parts(), self.rows[class as usize].slack.parts());
+        let (split_blocks, split_bytes) = self.own.headroom_after(split);
+        let (all, row) = (self.all.parts(), self.rows[class as usize].headroom.parts());
         let bytes = (all[1] - bytes) | (row[1] - bytes);
         let requested = (all[2] - requested) | (row[2] - requested);
         split_blocks | split_bytes | bytes | requested >= 0
@@ -81,7 +81,7 @@ impl Account {
         let Some(of_free) = of_free else { return false };
         let (row, others) = (&mut self.rows[class as usize], &mut other.rows[class as usize]);
         let of_all = missing::<MANY>(self.all.parts(), other.all.parts(), wanted);
-        let of_class = missing::<MANY>(row.slack.parts(), others.slack.parts(), wanted);
+        let of_class = missing::<MANY>(row.headroom.parts(), others.headroom.parts(), wanted);
         let (Some(of_all), Some(of_class)) = (of_all, of_class) else { return false };
         other.all.gain(negative(of_all));
         self.all.gain(of_all);
@@ -93,7 +93,7 @@ impl Account {
         true
     }
 
-    /// Gains slack of free memory that another one has.
+    /// Gains headroom of free memory that another one has.
     #[inline(always)]
     fn gain_split(&mut self, other: &mut Account, gained: [i64; 2]) {
         if gained != [0; 2] {
@@ -108,7 +108,7 @@ fn negative(parts: Parts) -> Parts {
     parts.map(|part| -part)
 }
 
-/// What another one's slack gives to one's own, so that it is what is wanted of the first `MANY`; none: it
+/// What another one's headroom gives to one's own, so that it is what is wanted of the first `MANY`; none: it
 /// cannot. Half of what it has, so that neither soon comes back.
 #[inline(always)]
 fn missing<const MANY: usize>(own: Parts, others: Parts, wanted: Parts) -> Option<Parts> {
@@ -127,17 +127,17 @@ fn missing<const MANY: usize>(own: Parts, others: Parts, wanted: Parts) -> Optio
 
 /// The same for the free memory of two, so that these may be free.
 #[inline(always)]
-fn missing_split(own: &Row, others: &Row, split: Split) -> Option<[i64; 2]> {
+fn missing_split(own: &ClassCounters, others: &ClassCounters, split: Split) -> Option<[i64; 2]> {
     let mut given = [0; 2];
     for (index, wanted) in [split.blocks, split.bytes].into_iter().enumerate() {
-        let lane = OF_MEMORY[index];
-        let missing = wanted - own.most[lane];
+        let counter = OF_MEMORY[index];
+        let missing = wanted - own.most[counter];
         if missing > 0 {
-            let most = others.slack.beyond[lane].min(own.spare[lane]);
+            let most = others.headroom.beyond[counter].min(own.spare[counter]);
             if missing > most {
                 return None;
             }
-            given[index] = missing.max(others.slack.beyond[lane] / 2).min(most);
+            given[index] = missing.max(others.headroom.beyond[counter] / 2).min(most);
         }
     }
     Some(given)
@@ -147,7 +147,7 @@ fn missing_split(own: &Row, others: &Row, split: Split) -> Option<[i64; 2]> {
 mod tests {
     use super::*;
     use crate::memory::stats::ledger::{
-        INACTIVE_SPLIT, LANES, Lanes, OVERSIZE, REQUESTED_BYTES, change_of, only,
+        COUNTERS, Counters, INACTIVE_SPLIT, OVERSIZE, REQUESTED_BYTES, change_of, only,
     };
 
     const SMALL: Class = Class::Small;
@@ -155,20 +155,22 @@ mod tests {
     /// An account of a class, with so much left below the peaks of all, and of its class.
     fn account(class: Class, [all, own]: [i64; 2]) -> Account {
         let mut account = Account::new(class);
-        account.set_slack([all; LANES], only(class, [own; LANES]));
+        account.set_headroom([all; COUNTERS], only(class, [own; COUNTERS]));
         account
     }
 
     /// What is there and may still come: of all, and of each class. That is what peaks bound.
-    fn bounds(accounts: [&Account; 2]) -> [Lanes; 3] {
-        let sum = |[one, two]: [Lanes; 2]| std::array::from_fn(|lane| one[lane] + two[lane]);
+    fn bounds(accounts: [&Account; 2]) -> [Counters; 3] {
+        let sum =
+            |[one, two]: [Counters; 2]| std::array::from_fn(|counter| one[counter] + two[counter]);
         let of_class = |class| sum(accounts.map(|account| account.most(class)));
         [sum(accounts.map(Account::most_of_all)), of_class(SMALL), of_class(Class::Large)]
     }
 
-    /// A small block comes, if need be with slack of another.
+    /// A small block comes, if need be with headroom of another.
     fn rises(own: &mut Account, other: &mut Account, bytes: (i64, i64), split: Split) -> bool {
-        own.rise(SMALL, bytes.0, bytes.1, split) || own.rise_with(other, SMALL, bytes, split)
+        own.count_alloc(SMALL, bytes.0, bytes.1, split)
+            || own.count_alloc_with(other, SMALL, bytes, split)
     }
 
     #[test]
@@ -185,7 +187,7 @@ mod tests {
                     }
                     came += 1;
                     assert_eq!(own.current(SMALL)[..OVERSIZE], [came; OVERSIZE]);
-                    assert_eq!(other.current(class), [0; LANES]);
+                    assert_eq!(other.current(class), [0; COUNTERS]);
                     assert_eq!(bounds([&own, &other]), before, "{left:?}");
                 }
                 // Free memory takes what the peaks of all leave, not what those of its class do.
@@ -202,9 +204,9 @@ mod tests {
     #[test]
     fn where_one_part_is_missing_nothing_is_given() {
         let (mut small, mut large) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
-        let mut left = [8; LANES];
+        let mut left = [8; COUNTERS];
         left[REQUESTED_BYTES] = 0;
-        large.set_slack(left, only(Class::Large, [8; LANES]));
+        large.set_headroom(left, only(Class::Large, [8; COUNTERS]));
         assert!(!rises(&mut small, &mut large, (1, 1), Split::NONE));
         let parts = |account: &Account| account.all.parts();
         assert_eq!((parts(&small), parts(&large)), ([0; PARTS], [8, 8, 0]));
@@ -217,14 +219,14 @@ mod tests {
         let (mut own, mut other) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
         let before = bounds([&own, &other]);
         own.add(&only(SMALL, change_of(1, 1, 1, false)));
-        let mut falls = |split| own.fall_with(&mut other, SMALL, (1, 1), split);
+        let mut falls = |split| own.count_free_with(&mut other, SMALL, (1, 1), split);
         assert!(!falls(Split { blocks: 9, bytes: 1 }), "the other has 8");
         assert!(falls(Split { blocks: 1, bytes: 1 }));
         assert_eq!(own.current(SMALL)[INACTIVE_SPLIT], 1);
         let after = bounds([&own, &other]);
         assert_eq!(
-            after.map(|lanes| lanes[INACTIVE_SPLIT]),
-            before.map(|lanes| lanes[INACTIVE_SPLIT])
+            after.map(|counters| counters[INACTIVE_SPLIT]),
+            before.map(|counters| counters[INACTIVE_SPLIT])
         );
     }
 }

@@ -1,8 +1,8 @@
 //! Statistics of a stretch of time: scopes with peaks and totals of their own, which nest on each
 //! thread. The device is what they look at, so that they see what other threads do there as well.
 //!
-//! A peak of a scope is the true one for the same reason as the device's: the slack of the arenas is
-//! shared out below the lowest of all open peaks, and whoever runs out of slack raises all of them.
+//! A peak of a scope is the true one for the same reason as the device's: the headroom of the arenas is
+//! shared out below the lowest of all open peaks, and whoever runs out of headroom raises all of them.
 //!
 //! Only the newest scope is changed: each has what happened while it was the newest, and what closed scopes
 //! handed on to it. The peaks of an older scope are never below those of a newer one, so that the lowest are
@@ -10,7 +10,7 @@
 //! the newest as well.
 
 use crate::base::thread::try_box;
-use crate::memory::stats::ledger::{Stat, StatRow, Statistics, Sums};
+use crate::memory::stats::ledger::{Stat, StatArray, Statistics, Sums};
 
 /// An open scope.
 pub struct Scope {
@@ -48,7 +48,7 @@ impl Scope {
             stat.freed += other.freed;
         };
         let (counted, other) = (&mut self.counted, &newer.counted);
-        let rows = |row: &mut StatRow, other: &StatRow| {
+        let rows = |row: &mut StatArray, other: &StatArray| {
             row.iter_mut().zip(other).for_each(|(stat, other)| follow(stat, other));
         };
         rows(&mut counted.segment, &other.segment);
@@ -126,10 +126,10 @@ impl Scopes {
         let increased = sum(increased, &self.forgotten[0]);
         let decreased = sum(decreased, &self.forgotten[1]);
         let mut all = scope.counted;
-        all.fill(current, &scope.peaks, |row, lane| {
+        all.fill(current, &scope.peaks, |row, counter| {
             (
-                increased[row][lane] - scope.increased[row][lane],
-                decreased[row][lane] - scope.decreased[row][lane],
+                increased[row][counter] - scope.increased[row][counter],
+                decreased[row][counter] - scope.decreased[row][counter],
             )
         });
         Some(all)

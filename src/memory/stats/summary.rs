@@ -2,7 +2,7 @@
 
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, Stat, StatRow, Statistics,
+    REQUESTED_BYTES, Stat, StatArray, Statistics,
 };
 use std::fmt;
 
@@ -80,7 +80,7 @@ fn row(
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = &self.statistics;
-        let lanes = &all.lanes;
+        let counters = &all.counters;
         line(f, '=')?;
         let title = "tcuda CUDA memory summary, device ID ";
         writeln!(f, "| {:16} {title}{:<19} |", "", self.device)?;
@@ -96,16 +96,16 @@ impl fmt::Display for Summary {
             f,
             "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |"
         )?;
-        let groups: [(&str, Unit, &StatRow); 9] = [
-            ("Allocated memory", Unit::Bytes, &lanes[ALLOCATED_BYTES]),
-            ("Active memory", Unit::Bytes, &lanes[ACTIVE_BYTES]),
-            ("Requested memory", Unit::Bytes, &lanes[REQUESTED_BYTES]),
+        let groups: [(&str, Unit, &StatArray); 9] = [
+            ("Allocated memory", Unit::Bytes, &counters[ALLOCATED_BYTES]),
+            ("Active memory", Unit::Bytes, &counters[ACTIVE_BYTES]),
+            ("Requested memory", Unit::Bytes, &counters[REQUESTED_BYTES]),
             ("GPU reserved memory", Unit::Bytes, &all.reserved_bytes),
-            ("Non-releasable memory", Unit::Bytes, &lanes[INACTIVE_SPLIT_BYTES]),
-            ("Allocations", Unit::Count, &lanes[ALLOCATION]),
-            ("Active allocs", Unit::Count, &lanes[ACTIVE]),
+            ("Non-releasable memory", Unit::Bytes, &counters[INACTIVE_SPLIT_BYTES]),
+            ("Allocations", Unit::Count, &counters[ALLOCATION]),
+            ("Active allocs", Unit::Count, &counters[ACTIVE]),
             ("GPU reserved segments", Unit::Count, &all.segment),
-            ("Non-releasable allocs", Unit::Count, &lanes[INACTIVE_SPLIT]),
+            ("Non-releasable allocs", Unit::Count, &counters[INACTIVE_SPLIT]),
         ];
         for (label, unit, [total, small, large]) in groups {
             line(f, '-')?;

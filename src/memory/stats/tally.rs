@@ -8,8 +8,8 @@
 use crate::memory::arena::Arena;
 use crate::memory::arena::arena_lock::ArenaLock;
 use crate::memory::arena::block::UNIT;
-use crate::memory::stats::device_stats::{GuardedBooks, Member};
-use crate::memory::stats::ledger::{Account, Class, LANES, Lanes, Split, only};
+use crate::memory::stats::device_stats::{GuardedStats, Member};
+use crate::memory::stats::ledger::{Account, COUNTERS, Class, Counters, Split, only};
 use crate::memory::{DeviceMemory, SMALL};
 use std::sync::atomic::Ordering;
 
@@ -64,16 +64,21 @@ impl Arena {
         if self.segmented { self.class } else { class_of_mapped(i64::from(units) * UNIT as i64) }
     }
 
-    /// Counts a block of mapped memory that is not oversize as it comes, if the slack allows; false:
+    /// Counts a block of mapped memory that is not oversize as it comes, if the headroom allows; false:
     /// nothing was done.
     ///
     /// # Safety
     /// The caller holds the lock and is not parked, and has no reference to the account.
     #[inline(always)]
-    pub(in crate::memory) unsafe fn rise(&self, bytes: i64, requested: i64, split: Split) -> bool {
+    pub(in crate::memory) unsafe fn count_alloc(
+        &self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        account.rise(class_of_mapped(bytes), bytes, requested, split)
+        account.count_alloc(class_of_mapped(bytes), bytes, requested, split)
     }
 
     /// The same for one that goes.
@@ -81,44 +86,49 @@ impl Arena {
     /// # Safety
     /// The same.
     #[inline(always)]
-    pub(in crate::memory) unsafe fn fall(&self, bytes: i64, requested: i64, split: Split) -> bool {
+    pub(in crate::memory) unsafe fn count_free(
+        &self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
         // SAFETY: the caller's promise.
         let account = unsafe { self.account() };
-        account.fall(class_of_mapped(bytes), bytes, requested, split)
+        account.count_free(class_of_mapped(bytes), bytes, requested, split)
     }
 
-    /// [`Arena::rise`] where the slack of this arena alone does not allow it, with that of the other one of
+    /// [`Arena::count_alloc`] where the headroom of this arena alone does not allow it, with that of the other one of
     /// its stream, if it is this thread's; false: nothing was done.
     ///
     /// # Safety
     /// The same.
     #[inline(never)]
-    pub(in crate::memory) unsafe fn rise_together(
+    pub(in crate::memory) unsafe fn count_alloc_joint(
         &self,
         bytes: i64,
         requested: i64,
         split: Split,
     ) -> bool {
         let class = class_of_mapped(bytes);
-        GuardedBooks::with_partner(self, |account, other| {
-            account.rise_with(other, class, (bytes, requested), split)
+        GuardedStats::with_partner(self, |account, other| {
+            account.count_alloc_with(other, class, (bytes, requested), split)
         })
     }
 
-    /// [`Arena::fall`] in the same way.
+    /// [`Arena::count_free`] in the same way.
     ///
     /// # Safety
     /// The same.
     #[inline(never)]
-    pub(in crate::memory) unsafe fn fall_together(
+    pub(in crate::memory) unsafe fn count_free_joint(
         &self,
         bytes: i64,
         requested: i64,
         split: Split,
     ) -> bool {
         let class = class_of_mapped(bytes);
-        GuardedBooks::with_partner(self, |account, other| {
-            account.fall_with(other, class, (bytes, requested), split)
+        GuardedStats::with_partner(self, |account, other| {
+            account.count_free_with(other, class, (bytes, requested), split)
         })
     }
 
@@ -127,10 +137,10 @@ impl Arena {
     /// # Safety
     /// The same.
     #[inline]
-    pub(in crate::memory) unsafe fn give_up(&self, bytes: i64, oversize: bool) {
+    pub(in crate::memory) unsafe fn count_deferred_free(&self, bytes: i64, oversize: bool) {
         let class = self.class_of((bytes as u64 / UNIT) as u32);
         // SAFETY: the caller's promise.
-        unsafe { self.account() }.give_up(class, bytes, oversize);
+        unsafe { self.account() }.count_deferred_free(class, bytes, oversize);
     }
 }
 
@@ -142,24 +152,29 @@ impl DeviceMemory {
         &self,
         arena: &Arena,
         class: Class,
-        change: Lanes,
+        change: Counters,
         split: Split,
     ) {
         let mut changes = only(class, change);
         // SAFETY: the lock is held and we are not parked.
         unsafe { arena.account() }.change_split(&mut changes, split);
-        self.books.count(arena, &changes);
+        self.stats.count(arena, &changes);
     }
 
     /// The same with the free blocks as the arena's state has them.
-    pub(in crate::memory) fn count_with_split(&self, arena: &Arena, class: Class, change: Lanes) {
+    pub(in crate::memory) fn count_with_split(
+        &self,
+        arena: &Arena,
+        class: Class,
+        change: Counters,
+    ) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let split = unsafe { arena.state() }.split();
         self.count_slowly(arena, class, change, split);
     }
 
     /// Counts how the free blocks are now. The caller holds the arena's lock.
-    pub(in crate::memory) fn count_free(&self, arena: &Arena) {
-        self.count_with_split(arena, arena.class, [0; LANES]);
+    pub(in crate::memory) fn count_split(&self, arena: &Arena) {
+        self.count_with_split(arena, arena.class, [0; COUNTERS]);
     }
 }

@@ -4,11 +4,11 @@
 use super::super::arena::ArenaState;
 use super::{MIB, on_machine};
 use crate::memory::arena::block::{Block, NONE, State};
-use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::foreign_free::Owner;
 use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, COUNTERS, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES,
 };
 
 impl ArenaState {
@@ -18,10 +18,10 @@ impl ArenaState {
         if self.segments.is_some() {
             return self.check_segments(account);
         }
-        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; LANES]; 2]);
+        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; COUNTERS]; 2]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
         let (mut lent, mut gaps) = (Vec::new(), 0);
-        let mut guests: Vec<(u32, u32)> = vec![(0, 0); self.guests.all().count()];
+        let mut foreign: Vec<(u32, u32)> = vec![(0, 0); self.foreign.all().count()];
         while id != NONE {
             let block = &self.blocks[id];
             if block.start != at || block.previous != below || block.units == 0 {
@@ -52,21 +52,21 @@ impl ArenaState {
                     }
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
-                State::Guest => {
-                    let Order::Guest(guest) = self.order_of(id) else {
+                State::ForeignFree => {
+                    let Owner::Stream(guest) = self.owner_of(id) else {
                         return Err(format!("block {id} is free for no guest"));
                     };
                     if below != NONE
-                        && self.blocks[below].state == State::Guest
-                        && self.order_of(below) == Order::Guest(guest)
+                        && self.blocks[below].state == State::ForeignFree
+                        && self.owner_of(below) == Owner::Stream(guest)
                     {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
                     }
-                    let bins = self.guests.all().nth(guest).map(|(_, _, bins)| bins);
+                    let bins = self.foreign.all().nth(guest).map(|(_, _, bins)| bins);
                     if !bins.is_some_and(|bins| bins.contains(&self.blocks, id)) {
                         return Err(format!("block {id} is in no bin of its guest"));
                     }
-                    guests[guest].1 += 1;
+                    foreign[guest].1 += 1;
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Quick => {
@@ -76,8 +76,8 @@ impl ArenaState {
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Allocated | State::Pending => {
-                    if let Order::Guest(guest) = self.order_of(id) {
-                        guests[guest].0 += 1;
+                    if let Owner::Stream(guest) = self.owner_of(id) {
+                        foreign[guest].0 += 1;
                     }
                     active += 1;
                     add_active(block, &mut sums);
@@ -89,7 +89,7 @@ impl ArenaState {
         if self.last != below || self.wilderness != if last_is_free { below } else { NONE } {
             return Err("last or wilderness is wrong".into());
         }
-        if !self.guests.all().map(|(held, free, _)| (held, free)).eq(guests) {
+        if !self.foreign.all().map(|(held, free, _)| (held, free)).eq(foreign) {
             return Err("the counts of a guest are wrong".into());
         }
         for (id, rest) in self.check_aliases(&mut lent, at)? {
@@ -120,7 +120,7 @@ impl ArenaState {
     }
 }
 
-fn add_active(block: &Block, sums: &mut [[i64; LANES]; 2]) {
+fn add_active(block: &Block, sums: &mut [[i64; COUNTERS]; 2]) {
     let sums = &mut sums[usize::from(block.bytes() > MIB as i64)];
     if block.state == State::Allocated {
         sums[ALLOCATION] += 1;
@@ -173,7 +173,7 @@ fn told(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
         bench.check();
         let arena = arena_of(blocks[0]).unwrap().0;
         let _guard = arena.lock.guard();
-        bench.memory().join_quick(arena);
+        bench.memory().merge_quick(arena);
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         // SAFETY: the lock is held and we are not parked.
@@ -229,8 +229,9 @@ fn wrong_counts_are_told() {
         state.blocks[at.hole].state = State::Pending;
         state.active_blocks += 1;
     });
-    for (lane, class) in (0..LANES).flat_map(|lane| CLASSES.map(|class| (lane, class))) {
-        is_told("the account has", |_, account, _| account.count_wrongly(class, lane));
+    for (counter, class) in (0..COUNTERS).flat_map(|counter| CLASSES.map(|class| (counter, class)))
+    {
+        is_told("the account has", |_, account, _| account.count_wrongly(class, counter));
     }
 }
 
@@ -247,7 +248,7 @@ fn a_guest_that_is_not_what_is_counted_is_told() {
             let _guard = arena.lock.guard();
             // SAFETY: the lock is held, and this is the only reference.
             let state = unsafe { arena.state() };
-            assert_eq!(state.blocks[state.first].state, State::Guest);
+            assert_eq!(state.blocks[state.first].state, State::ForeignFree);
             breaks(state);
             // SAFETY: the lock is held and we are not parked.
             state.check(unsafe { arena.account() }).unwrap_err()
@@ -266,7 +267,7 @@ fn a_guest_that_is_not_what_is_counted_is_told() {
     assert!(not_counted.contains("the counts of a guest"), "{not_counted}");
     let not_joined = told(&|state| {
         let (_, used) = ids(state);
-        state.blocks[used].state = State::Guest;
+        state.blocks[used].state = State::ForeignFree;
     });
     assert!(not_joined.contains("are free neighbours"), "{not_joined}");
     let in_no_bin = told(&|state| {

@@ -13,7 +13,7 @@ use crate::memory::trace::snapshot::Snapshot;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const LANES: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
+const COUNTERS: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -71,13 +71,13 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Copy)]
 struct Live {
     requested: u64,
-    is_direct: bool,
+    has_uncached: bool,
     is_shared: bool,
 }
 
 impl Live {
     fn bytes(self) -> u64 {
-        if self.is_direct { self.requested } else { round_size(self.requested) }
+        if self.has_uncached { self.requested } else { round_size(self.requested) }
     }
 }
 
@@ -87,8 +87,8 @@ struct Machine<'a> {
     live: BTreeMap<u64, Live>,
     freed: Vec<u64>,
     is_caching: bool,
-    /// All, small, large of each of `LANES`.
-    stats: [[Stat; 3]; LANES.len()],
+    /// All, small, large of each of `COUNTERS`.
+    stats: [[Stat; 3]; COUNTERS.len()],
 }
 
 impl Machine<'_> {
@@ -113,8 +113,8 @@ impl Machine<'_> {
     }
 
     fn came(&mut self, address: u64, bytes: u64) {
-        let is_direct = !self.is_caching;
-        let block = Live { requested: bytes, is_direct, is_shared: false };
+        let has_uncached = !self.is_caching;
+        let block = Live { requested: bytes, has_uncached, is_shared: false };
         let before = self.live.range(..address + block.bytes()).next_back();
         assert!(before.is_none_or(|(start, live)| start + live.bytes() <= address), "overlap");
         self.count(block, 1);
@@ -155,7 +155,7 @@ impl Machine<'_> {
                 inject::set(Some(Call::cuMemFree as usize), 1, 999, false);
                 let outcome = super::super::free(bench.runtime, address);
                 inject::clear();
-                assert_eq!(outcome.is_err(), block.is_direct, "{outcome:?}");
+                assert_eq!(outcome.is_err(), block.has_uncached, "{outcome:?}");
                 if outcome.is_ok() {
                     self.went(address, block);
                 }
@@ -168,7 +168,7 @@ impl Machine<'_> {
             Op::RecordStream { pick, stream } => {
                 let Some((address, block)) = self.pick(pick) else { return };
                 // A cached block would wait, and be active longer than the model knows.
-                if block.is_direct && !block.is_shared {
+                if block.has_uncached && !block.is_shared {
                     record_stream(address, self.streams[stream]).unwrap();
                 }
             }
@@ -195,8 +195,8 @@ impl Machine<'_> {
         self.bench.check();
         let mut told = Statistics::default();
         self.bench.memory().all_statistics(&mut told).unwrap();
-        for (lane, expected) in LANES.iter().zip(&self.stats) {
-            assert_eq!(told.lanes[*lane], *expected, "lane {lane}");
+        for (counter, expected) in COUNTERS.iter().zip(&self.stats) {
+            assert_eq!(told.counters[*counter], *expected, "counter {counter}");
         }
         for (address, live) in &self.live {
             let found = Found { requested: live.requested, bytes: live.bytes() };
@@ -205,7 +205,7 @@ impl Machine<'_> {
         let snapshot = Snapshot::of(&self.bench.runtime.devices, None, false).unwrap();
         let plain = snapshot.segments.iter().filter(|segment| !segment.is_expandable);
         let listed: Vec<(u64, u64)> = plain.map(|plain| (plain.address, plain.bytes)).collect();
-        let direct = self.live.iter().filter(|(_, live)| live.is_direct);
+        let direct = self.live.iter().filter(|(_, live)| live.has_uncached);
         let expected: Vec<(u64, u64)> = direct.map(|(at, live)| (*at, live.requested)).collect();
         assert_eq!(listed, expected);
     }

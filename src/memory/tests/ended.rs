@@ -24,7 +24,7 @@ fn destroy(bench: Bench, stream: &Stream) {
 
 /// Arenas of the device.
 fn arenas(bench: Bench) -> usize {
-    bench.memory().books.with_members(|arenas| arenas.len())
+    bench.memory().stats.with_members(|arenas| arenas.len())
 }
 
 fn streams(bench: Bench) -> usize {

@@ -80,11 +80,13 @@ fn parts(arena: &Arena) -> Parts {
                 State::Allocated => parts.allocated += bytes,
                 State::Pending => parts.pending += bytes,
                 State::Lent => parts.lent += bytes,
-                State::Free | State::Quick | State::Guest if round == 0 => match free.last_mut() {
-                    Some((_, end)) if *end == block.start => *end = block.end(),
-                    _ => free.push((block.start, block.end())),
-                },
-                State::Free | State::Quick | State::Guest => parts.below += bytes,
+                State::Free | State::Quick | State::ForeignFree if round == 0 => {
+                    match free.last_mut() {
+                        Some((_, end)) if *end == block.start => *end = block.end(),
+                        _ => free.push((block.start, block.end())),
+                    }
+                }
+                State::Free | State::Quick | State::ForeignFree => parts.below += bytes,
                 _ => (),
             }
             id = block.next;
@@ -196,8 +198,8 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
         }
     }
     bench.check();
-    let lanes = memory.statistics().lanes;
-    assert_eq!(lanes[ALLOCATED_BYTES][0].peak as u64, seen.allocated_peak);
+    let counters = memory.statistics().counters;
+    assert_eq!(counters[ALLOCATED_BYTES][0].peak as u64, seen.allocated_peak);
     let all = seen.allocated_peak as f64;
     let floor = seen.owners.values().map(|own| own.1).sum::<u64>() as f64 / all;
     println!("{name:26} {} floor {floor:.4} calls {calls:?}", ratios.join(" "));

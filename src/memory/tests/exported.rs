@@ -25,7 +25,7 @@ impl ArenaState {
 }
 
 fn allocated(bench: Bench) -> i64 {
-    bench.memory().statistics().lanes[ledger::ALLOCATED_BYTES][ledger::ALL].current
+    bench.memory().statistics().counters[ledger::ALLOCATED_BYTES][ledger::ALL].current
 }
 
 fn check(bench: Bench) {

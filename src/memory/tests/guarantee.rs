@@ -32,9 +32,9 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Bytes of the handles that are in use, in whole or in part.
 fn pinned(bench: Bench) -> u64 {
-    bench.memory().with_ledger(None, |books| {
+    bench.memory().with_ledger(None, |stats| {
         let mut pinned = 0;
-        for arena in &books.members {
+        for arena in &stats.members {
             // SAFETY: the test has one thread, which changes nothing now.
             let state = unsafe { arena.state() };
             let mut idle = 0;
@@ -126,7 +126,7 @@ fn live_units_keep_their_handles_and_all_else_serves() {
         }
         let block = bench.malloc(stream, 32 * MIB);
         assert!(matches!(bench.try_malloc(stream, MIB + 1), Err(Error::OutOfMemory(_))));
-        let current = bench.memory().statistics().lanes[ALLOCATED_BYTES][ALL].current as u64;
+        let current = bench.memory().statistics().counters[ALLOCATED_BYTES][ALL].current as u64;
         assert_eq!((current, bench.reserved()), (48 * MIB, LIMIT));
         bench.free(block);
         bench.check();

@@ -285,7 +285,7 @@ fn oversize_blocks_are_counted_as_what_they_were() {
         bench.free(other);
         assert_eq!((oversize().current, oversize().peak, oversize().freed), (0, 2, 2));
         bench.check();
-        assert_eq!(statistics(bench).lanes[OVERSIZE][1].peak, 0);
+        assert_eq!(statistics(bench).counters[OVERSIZE][1].peak, 0);
     });
 }
 

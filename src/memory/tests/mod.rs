@@ -32,7 +32,7 @@ mod threshold;
 mod truth;
 mod waits;
 
-use super::{Books, DeviceMemory};
+use super::{DeviceMemory, DeviceStats};
 use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::driver::{Call, inject};
@@ -157,12 +157,12 @@ impl DeviceMemory {
     /// Checks every invariant of the arenas and of what is counted; gives the first that does not
     /// hold. Arenas that a thread is changing right now are left out, and the sum over all with them.
     fn check(&self) -> std::result::Result<(), String> {
-        self.with_ledger(None, |books| books.check())
+        self.with_ledger(None, |stats| stats.check())
     }
 }
 
-impl Books {
-    /// Checks the arenas that `with_ledger` could lock, and the slack of all.
+impl DeviceStats {
+    /// Checks the arenas that `with_ledger` could lock, and the headroom of all.
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
         for arena in &self.members {
@@ -180,7 +180,7 @@ impl Books {
             }
         }
         for class in [Class::Small, Class::Large] {
-            let bytes = self.ledger.direct.current(class)[ledger::ALLOCATED_BYTES];
+            let bytes = self.ledger.uncached.current(class)[ledger::ALLOCATED_BYTES];
             mapped[ledger::ALL] += bytes;
             mapped[class.row()] += bytes;
         }
@@ -190,19 +190,19 @@ impl Books {
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let mut bounds = self.sums(crate::memory::stats::class_counters::Row::most);
-        bounds[ledger::ALL] = self.ledger.direct.most_of_all();
+        let mut bounds = self.sums(crate::memory::stats::class_counters::ClassCounters::most);
+        bounds[ledger::ALL] = self.ledger.uncached.most_of_all();
         self.each(|account| {
             let most = account.most_of_all();
             bounds[ledger::ALL].iter_mut().zip(most).for_each(|(sum, most)| *sum += most);
         });
-        for (lane, rows) in statistics.lanes.iter().enumerate() {
+        for (counter, rows) in statistics.counters.iter().enumerate() {
             for (row, stat) in rows.iter().enumerate() {
-                let most = stat.peak + self.ledger.allowance()[lane];
-                if bounds[row][lane] > most || stat.current > most {
-                    let bound = bounds[row][lane];
+                let most = stat.peak + self.ledger.allowance()[counter];
+                if bounds[row][counter] > most || stat.current > most {
+                    let bound = bounds[row][counter];
                     return Err(format!(
-                        "lane {lane} row {row}: up to {bound} without asking, {stat:?}"
+                        "counter {counter} row {row}: up to {bound} without asking, {stat:?}"
                     ));
                 }
             }

@@ -9,14 +9,14 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State};
 use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatRow,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatArray,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 const STREAMS: usize = 3;
-const LANES: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
+const COUNTERS: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
 
 /// Numbers that pick a block are taken modulo the number of candidates.
 #[derive(Clone, Debug)]
@@ -116,15 +116,15 @@ struct Model {
     /// Freed, but other streams used them and nobody looked since.
     pending: Vec<Live>,
     freed: Vec<u64>,
-    stats: [StatRow; 8],
+    stats: [StatArray; 8],
     retries: u64,
     ooms: u64,
 }
 
 impl Model {
-    fn add(&mut self, lane: usize, class: Class, by: i64) {
+    fn add(&mut self, counter: usize, class: Class, by: i64) {
         for row in [0, class.row()] {
-            let Stat { current, peak, allocated, freed } = &mut self.stats[lane][row];
+            let Stat { current, peak, allocated, freed } = &mut self.stats[counter][row];
             *current += by;
             *peak = (*peak).max(*current);
             *(if by > 0 { allocated } else { freed }) += by.abs();
@@ -307,8 +307,11 @@ impl Run<'_> {
     fn compare(&self) {
         self.bench.check();
         let found = self.bench.memory().statistics();
-        for lane in LANES {
-            assert_eq!(found.lanes[lane], self.model.stats[lane], "lane {lane}: all, small, large");
+        for counter in COUNTERS {
+            assert_eq!(
+                found.counters[counter], self.model.stats[counter],
+                "counter {counter}: all, small, large"
+            );
         }
         assert_eq!(
             (found.num_ooms, found.num_alloc_retries),

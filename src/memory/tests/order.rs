@@ -47,8 +47,12 @@ unsafe extern "C" fn wait_for_gate(gate: *mut c_void) {
 
 /// Current blocks: held, active, and bytes requested.
 fn current(bench: Bench) -> (i64, i64, i64) {
-    let lanes = bench.memory().statistics().lanes;
-    (lanes[ALLOCATION][0].current, lanes[ACTIVE][0].current, lanes[REQUESTED_BYTES][0].current)
+    let counters = bench.memory().statistics().counters;
+    (
+        counters[ALLOCATION][0].current,
+        counters[ACTIVE][0].current,
+        counters[REQUESTED_BYTES][0].current,
+    )
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn blocks_that_waited_together_count_each() {
                 let freed = order.into_iter().filter(|index| Some(*index) != lives);
                 let freed: Vec<_> = freed.collect();
                 freed.iter().for_each(|index| bench.free(blocks[*index]));
-                let before = bench.memory().statistics().lanes;
+                let before = bench.memory().statistics().counters;
                 let joined = JOINED.get();
                 gate.open();
                 other.synchronize(bench.runtime).unwrap();
@@ -164,11 +168,11 @@ fn blocks_that_waited_together_count_each() {
                 assert_eq!(JOINED.get() - joined, joins, "{order:?} {lives:?}");
                 bench.free(asks);
                 bench.check();
-                let lanes = bench.memory().statistics().lanes;
-                let gone = |lane: usize, row: usize| {
-                    let asked = if lane == REQUESTED_BYTES { 70 * MIB as i64 } else { 1 };
+                let counters = bench.memory().statistics().counters;
+                let gone = |counter: usize, row: usize| {
+                    let asked = if counter == REQUESTED_BYTES { 70 * MIB as i64 } else { 1 };
                     let asked = if row == Class::Small.row() { 0 } else { asked };
-                    lanes[lane][row].freed - before[lane][row].freed - asked
+                    counters[counter][row].freed - before[counter][row].freed - asked
                 };
                 let left = |row: usize| {
                     let is_of = |index: usize| {
@@ -278,7 +282,7 @@ fn events_that_are_not_ready_are_asked_rarely() {
         assert_eq!(bench.calls(Call::cuEventRecord), 2);
         assert_eq!(current(bench), (0, 224, 224 * KIB as i64));
         gates.iter().for_each(Gate::open);
-        // Once the host has heard that all is over, the next allocation hears it too.
+        // Once the host has heard that all is over, the next allocation note_requester it too.
         others.iter().for_each(|other| other.synchronize(bench.runtime).unwrap());
         bench.malloc(own, KIB);
         assert_eq!(current(bench), (1, 1, KIB as i64));

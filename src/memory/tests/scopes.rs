@@ -12,7 +12,7 @@ fn stat(current: i64, peak: i64, allocated: i64, freed: i64) -> Stat {
 }
 
 fn bytes(statistics: &Statistics) -> Stat {
-    statistics.lanes[ALLOCATED_BYTES][0]
+    statistics.counters[ALLOCATED_BYTES][0]
 }
 
 #[test]
@@ -33,8 +33,8 @@ fn a_scope_sees_what_happens_in_it() {
         let outer = memory.close_scope().unwrap();
         assert_eq!(bytes(&outer).peak, 3 * MIB as i64);
         assert_eq!(bytes(&outer).allocated, 2048 + 8192 + 3 * MIB as i64);
-        assert_eq!(outer.lanes[ALLOCATION][0], stat(0, 3, 3, 4));
-        assert_eq!(outer.lanes[ALLOCATION][1], stat(0, 3, 2, 3), "small");
+        assert_eq!(outer.counters[ALLOCATION][0], stat(0, 3, 3, 4));
+        assert_eq!(outer.counters[ALLOCATION][1], stat(0, 3, 2, 3), "small");
         assert_eq!(
             outer.reserved_bytes[0],
             stat(6 * MIB as i64, 6 * MIB as i64, 4 * MIB as i64, 0)
@@ -190,7 +190,7 @@ fn scopes_go_with_the_thread_that_opened_them() {
             // Joined, it has run its destructors.
             opening.join().unwrap();
         });
-        assert_eq!(memory.books.with(None, |books| books.ledger.open_scopes()), 1);
+        assert_eq!(memory.stats.with(None, |stats| stats.ledger.open_scopes()), 1);
         bench.free(bench.malloc(stream, 4096));
         let own = memory.close_scope().unwrap();
         assert_eq!(bytes(&own).peak, 4096, "that of another thread stays");

@@ -10,8 +10,8 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State, UNIT};
 use crate::memory::pools::pool::{MemPool, USE_ON_OOM};
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, only,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, COUNTERS, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, only,
 };
 use crate::memory::trace::snapshot::{BlockState, Snapshot};
 use crate::runtime;
@@ -22,7 +22,7 @@ impl ArenaState {
     /// Checks every invariant of an arena of segments; gives the first that does not hold.
     pub(super) fn check_segments(&self, account: &Account) -> std::result::Result<(), String> {
         let segments = self.segments.as_ref().unwrap();
-        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; LANES]);
+        let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; COUNTERS]);
         let (mut blocks, mut free, mut active, mut bytes) = (0, 0, 0, 0);
         while id != NONE {
             let block = &self.blocks[id];
@@ -48,7 +48,7 @@ impl ArenaState {
                 (blocks, bytes) = (blocks + 1, bytes + block.bytes());
             }
             match block.state {
-                State::Vacant | State::Lent | State::Guest => {
+                State::Vacant | State::Lent | State::ForeignFree => {
                     return Err(format!("block {id} is vacant"));
                 }
                 State::Quick => return Err(format!("block {id} of a segment is quick")),
@@ -197,7 +197,8 @@ fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
             let memory = bench.memory();
             memory.set_fraction(bench.reserved() as f64 / memory.total() as f64).unwrap();
             let blocks = sizes.map(|bytes| bench.malloc(stream, bytes));
-            let bytes = memory.statistics().lanes[ALLOCATED_BYTES].map(|stat| stat.current as u64);
+            let bytes =
+                memory.statistics().counters[ALLOCATED_BYTES].map(|stat| stat.current as u64);
             assert_eq!(bytes[1..], [530 * KIB, 3 * MIB], "{default}");
             bench.check();
             blocks.into_iter().for_each(|block| bench.free(block));
@@ -307,10 +308,10 @@ fn compare(bench: Bench, live: &Live) {
     let reserved: u64 = all.segments.iter().map(|segment| segment.bytes).sum();
     assert_eq!(found.reserved_bytes[0].current as u64, reserved);
     assert_eq!(found.segment[0].current as usize, all.segments.len());
-    assert_eq!(found.lanes[ACTIVE][0].current, active);
+    assert_eq!(found.counters[ACTIVE][0].current, active);
     if all.segments.iter().all(|segment| !segment.is_expandable) {
-        assert_eq!(found.lanes[INACTIVE_SPLIT][0].current, split);
-        assert_eq!(found.lanes[INACTIVE_SPLIT_BYTES][0].current, split_bytes);
+        assert_eq!(found.counters[INACTIVE_SPLIT][0].current, split);
+        assert_eq!(found.counters[INACTIVE_SPLIT_BYTES][0].current, split_bytes);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::driver::Call;
 use crate::driver::sys::CUstreamCaptureMode;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::State;
-use crate::memory::arena::foreign_free::Order;
+use crate::memory::arena::foreign_free::Owner;
 use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::pools::pool::MemPool;
 use crate::memory::stats::ledger::{ACTIVE, ALLOCATED_BYTES, ALLOCATION, Statistics};
@@ -96,7 +96,7 @@ fn rotate(bench: Bench, streams: usize, steps: u64, body: impl Fn(&Stream, u64))
 }
 
 fn ratio(statistics: &Statistics) -> f64 {
-    let allocated = statistics.lanes[ALLOCATED_BYTES][0].peak;
+    let allocated = statistics.counters[ALLOCATED_BYTES][0].peak;
     statistics.reserved_bytes[0].peak as f64 / allocated as f64
 }
 
@@ -116,9 +116,9 @@ fn memory_in_rotation_is_enough_once() {
             assert!(ratio <= 1.02, "{streams} streams: {ratio}");
             assert!(bench.memory().shared_waits() < 5 * streams, "one a step at most");
             let steps = 5 * streams as i64;
-            let row = found.lanes[ALLOCATION][0];
+            let row = found.counters[ALLOCATION][0];
             assert_eq!((row.allocated, row.current), (steps * 48 * 7 + 1, 1));
-            assert_eq!(found.lanes[ACTIVE], found.lanes[ALLOCATION]);
+            assert_eq!(found.counters[ACTIVE], found.counters[ALLOCATION]);
             bench.free(weights);
             bench.empty_cache();
             bench.check();
@@ -160,7 +160,7 @@ fn rotation_goes_on_beside_what_stays() {
         });
         let ratio = ratio(&found);
         assert!(ratio <= 1.05, "{ratio}");
-        assert_eq!(found.lanes[ALLOCATION][0].current, 52);
+        assert_eq!(found.counters[ALLOCATION][0].current, 52);
     });
 }
 
@@ -355,7 +355,7 @@ fn blocks_of_guests_wait_for_recorded_streams() {
         assert_eq!(bench.malloc(guest, 40 * MIB), block);
         record_stream(block, guest).unwrap();
         bench.free(block);
-        let active = || bench.memory().statistics().lanes[ACTIVE][0].current;
+        let active = || bench.memory().statistics().counters[ACTIVE][0].current;
         assert_eq!(active(), 0);
         is_invalid_pointer(super::super::free(bench.runtime, block));
         assert_eq!(bench.malloc(guest, 40 * MIB), block);
@@ -374,7 +374,7 @@ fn blocks_of_guests_wait_for_recorded_streams() {
     });
 }
 
-/// Giving back waits for guests too.
+/// Giving back waits for foreign too.
 #[test]
 fn memory_of_guests_goes_when_they_are_done() {
     super::sharing(THREADS, |bench| {
@@ -391,8 +391,8 @@ fn memory_of_guests_goes_when_they_are_done() {
             // SAFETY: the lock is held, and this is the only reference.
             let state = unsafe { arena.state() };
             let block = state.blocks[state.first];
-            assert_eq!((block.state, block.bytes() as u64), (State::Guest, 40 * MIB));
-            assert_eq!(state.order_of(state.first), Order::Guest(0));
+            assert_eq!((block.state, block.bytes() as u64), (State::ForeignFree, 40 * MIB));
+            assert_eq!(state.owner_of(state.first), Owner::Stream(0));
         }
         bench.empty_cache();
         assert!(guest.query(bench.runtime).unwrap());

@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 impl ArenaState {
     /// Is each block noted that should be, once and where it is looked for, and no other?
     pub(super) fn check_starts(&self) -> std::result::Result<(), String> {
-        let mut noted = self.starts.all(&self.blocks);
+        let mut noted = self.block_index.all(&self.blocks);
         noted.sort_unstable();
         let should_be = |id: &u32| self.blocks[*id].state.is_noted();
         if !self.blocks.all().filter(should_be).eq(noted.iter().copied()) {

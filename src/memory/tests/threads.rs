@@ -94,16 +94,16 @@ fn totals_are_exact_whoever_counts() {
         }
         let bytes = held.iter().map(|block| round_size(block.1) as i64).sum::<i64>();
         let requested = held.iter().map(|block| block.1 as i64).sum::<i64>();
-        let lanes = bench.memory().statistics().lanes;
-        for (lane, current, allocated) in [
+        let counters = bench.memory().statistics().counters;
+        for (counter, current, allocated) in [
             (ALLOCATION, held.len() as i64, sum(|t| t.count)),
             (ACTIVE, held.len() as i64, sum(|t| t.count)),
             (ALLOCATED_BYTES, bytes, sum(|t| t.bytes)),
             (ACTIVE_BYTES, bytes, sum(|t| t.bytes)),
             (REQUESTED_BYTES, requested, sum(|t| t.requested)),
         ] {
-            let [all, small, large] = lanes[lane];
-            assert_eq!((all.current, all.allocated), (current, allocated), "lane {lane}");
+            let [all, small, large] = counters[counter];
+            assert_eq!((all.current, all.allocated), (current, allocated), "counter {counter}");
             assert_eq!(all.allocated - all.freed, all.current);
             assert_eq!(small.current + large.current, all.current);
             assert_eq!(small.allocated + large.allocated, all.allocated);
@@ -155,7 +155,7 @@ fn biases_that_come_and_go_lose_no_count() {
                 while !is_done.load(Ordering::Relaxed) {
                     let _inside = thread::enter().unwrap();
                     bench.check();
-                    let [all, ..] = bench.memory().statistics().lanes[ALLOCATION];
+                    let [all, ..] = bench.memory().statistics().counters[ALLOCATION];
                     assert!((0..=3).contains(&all.current), "{} blocks are held", all.current);
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -168,15 +168,15 @@ fn biases_that_come_and_go_lose_no_count() {
         bench.check();
         let count = totals.iter().map(|total| total.0).sum::<i64>();
         let bytes = totals.iter().map(|total| total.1).sum::<i64>();
-        let lanes = bench.memory().statistics().lanes;
-        for (lane, expected) in [(ALLOCATION, count), (ALLOCATED_BYTES, bytes)] {
-            let [all, ..] = lanes[lane];
+        let counters = bench.memory().statistics().counters;
+        for (counter, expected) in [(ALLOCATION, count), (ALLOCATED_BYTES, bytes)] {
+            let [all, ..] = counters[counter];
             assert_eq!((all.current, all.allocated, all.freed), (0, expected, expected));
         }
     });
 }
 
-/// Two threads in turns, so that the true peak of the sum is known while slack goes to and fro.
+/// Two threads in turns, so that the true peak of the sum is known while headroom goes to and fro.
 #[test]
 fn peaks_are_exact_across_threads() {
     type Step = Box<dyn FnOnce(Bench, &Stream) + Send>;
@@ -223,7 +223,8 @@ fn peaks_are_exact_across_threads() {
                 hands[who].send(step).unwrap();
                 finished.recv().unwrap();
                 bench.check();
-                let [all, _, large]: [Stat; 3] = bench.memory().statistics().lanes[ALLOCATED_BYTES];
+                let [all, _, large]: [Stat; 3] =
+                    bench.memory().statistics().counters[ALLOCATED_BYTES];
                 let found = [all.current, all.peak, large.current, large.peak];
                 assert_eq!(found, expected.map(|bytes| bytes as i64), "step {index}");
             }
@@ -238,7 +239,7 @@ fn who_asks_leaves_the_others_what_they_had() {
     const ROUNDS: usize = 64;
     on_machine("memory=1GiB", |bench| {
         let streams: Vec<&Stream> = (0..4).map(|_| bench.stream()).collect();
-        let asks = || bench.memory().with_ledger(None, |books| books.ledger.asks);
+        let asks = || bench.memory().with_ledger(None, |stats| stats.ledger.requests);
         let blocks: Vec<u64> =
             streams[..3].iter().map(|stream| bench.malloc(stream, MIB)).collect();
         blocks.into_iter().for_each(|block| bench.free(block));
@@ -267,7 +268,7 @@ fn who_asks_leaves_the_others_what_they_had() {
         });
         let asked = asks() - before;
         assert!(asked <= 3 * ROUNDS as u64, "{asked} of {} asked", 4 * ROUNDS);
-        let [all, ..] = bench.memory().statistics().lanes[ALLOCATION];
+        let [all, ..] = bench.memory().statistics().counters[ALLOCATION];
         assert_eq!((all.current, all.peak), (0, 3));
         bench.check();
     });

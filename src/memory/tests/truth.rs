@@ -8,8 +8,8 @@ use crate::gpu::stream::Stream;
 use crate::graph::Graph;
 use crate::memory::pools::pool::{MemPool, NO_SPLIT, USE_ON_OOM};
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, CLASSES, Class, INACTIVE_SPLIT,
-    INACTIVE_SPLIT_BYTES, LANES, OVERSIZE, REQUESTED_BYTES, StatRow,
+    ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, CLASSES, COUNTERS, Class,
+    INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, StatArray,
 };
 use crate::memory::trace::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 use crate::runtime;
@@ -47,7 +47,7 @@ struct Run<'a> {
     captured: Option<Graph>,
     graphs: Vec<Graph>,
     held: BTreeMap<u64, Held>,
-    lanes: [StatRow; LANES],
+    counters: [StatArray; COUNTERS],
 }
 
 fn configure(text: &str) {
@@ -77,8 +77,8 @@ fn split(all: &Snapshot) -> [[i64; 2]; 2] {
 }
 
 impl Run<'_> {
-    fn add(&mut self, class: Class, lane: usize, by: i64) {
-        [ALL, class.row()].into_iter().for_each(|row| self.lanes[lane][row].change(by));
+    fn add(&mut self, class: Class, counter: usize, by: i64) {
+        [ALL, class.row()].into_iter().for_each(|row| self.counters[counter][row].change(by));
     }
 
     fn hold(&mut self, block: Held, sign: i64) {
@@ -197,12 +197,12 @@ impl Run<'_> {
             84 => self.bench.empty_cache(),
             85 => {
                 self.bench.memory().reset_peak();
-                let stats = self.lanes.as_flattened_mut();
+                let stats = self.counters.as_flattened_mut();
                 stats.iter_mut().for_each(|stat| stat.peak = stat.current);
             }
             86 => {
                 self.bench.memory().reset_accumulated();
-                let stats = self.lanes.as_flattened_mut();
+                let stats = self.counters.as_flattened_mut();
                 stats.iter_mut().for_each(|stat| (stat.allocated, stat.freed) = (0, 0));
             }
             87..90 => configure(SETTINGS[self.below(SETTINGS.len())]),
@@ -249,26 +249,28 @@ impl Run<'_> {
         let held = held.map(|(at, held)| (*at, held.bytes, held.requested, held.waits));
         assert!(shown.eq(held), "{told}: blocks");
         let split = split(&all);
-        for (index, lane) in SPLIT.into_iter().enumerate() {
+        for (index, counter) in SPLIT.into_iter().enumerate() {
             let change = |class: &Class| {
-                split[*class as usize][index] - self.lanes[lane][class.row()].current
+                split[*class as usize][index] - self.counters[counter][class.row()].current
             };
             let mut changes = CLASSES.map(|class| (change(&class), class));
             // Whichever came first: no peak is more than this says.
             changes.sort_unstable_by_key(|(change, _)| *change);
-            changes.into_iter().for_each(|(change, class)| self.add(class, lane, change));
+            changes.into_iter().for_each(|(change, class)| self.add(class, counter, change));
         }
-        let found = self.bench.memory().statistics().lanes;
-        for lane in (0..LANES).filter(|lane| !SPLIT.contains(lane)) {
-            assert_eq!(found[lane], self.lanes[lane], "{told}: lane {lane}");
+        let found = self.bench.memory().statistics().counters;
+        for counter in (0..COUNTERS).filter(|counter| !SPLIT.contains(counter)) {
+            assert_eq!(found[counter], self.counters[counter], "{told}: counter {counter}");
         }
         // What was split and joined again within a step is not seen.
-        for (lane, row) in SPLIT.into_iter().flat_map(|lane| [(lane, 0), (lane, 1), (lane, 2)]) {
-            let (found, known) = (found[lane][row], self.lanes[lane][row]);
+        for (counter, row) in
+            SPLIT.into_iter().flat_map(|counter| [(counter, 0), (counter, 1), (counter, 2)])
+        {
+            let (found, known) = (found[counter][row], self.counters[counter][row]);
             let is_seen = found.peak >= known.peak && found.allocated >= known.allocated;
             let is_so = is_seen && found.current == known.current;
-            assert!(is_so, "{told}: lane {lane} row {row}: {found:?} {known:?}");
-            self.lanes[lane][row] = found;
+            assert!(is_so, "{told}: counter {counter} row {row}: {found:?} {known:?}");
+            self.counters[counter][row] = found;
         }
     }
 
@@ -284,7 +286,7 @@ impl Run<'_> {
         self.pools.iter().for_each(MemPool::close);
         self.bench.empty_cache();
         self.compare("the end");
-        assert!(self.lanes.as_flattened().iter().all(|stat| stat.current == 0));
+        assert!(self.counters.as_flattened().iter().all(|stat| stat.current == 0));
     }
 }
 
@@ -301,8 +303,8 @@ fn statistics_are_what_the_snapshot_shows() {
             }
             let streams = (0..3).map(|_| bench.stream()).collect();
             let (pools, graphs, held) = (Vec::new(), Vec::new(), BTreeMap::new());
-            let (captured, lanes) = (None, [StatRow::default(); LANES]);
-            let mut run = Run { bench, random, streams, pools, captured, graphs, held, lanes };
+            let (captured, counters) = (None, [StatArray::default(); COUNTERS]);
+            let mut run = Run { bench, random, streams, pools, captured, graphs, held, counters };
             for number in 0..300 {
                 run.step();
                 run.compare(&format!("seed {seed}, step {number}"));
@@ -318,7 +320,7 @@ fn peaks_of(bench: Bench, seed: u64, allowed: [i64; 2]) -> u64 {
     let streams = [bench.stream(), bench.stream(), bench.stream()];
     let (mut random, mut held) = (Random(seed), Vec::new());
     let (mut now, mut peak, mut reported) = ([0i64; 2], [0i64; 2], [0i64; 2]);
-    let asks = || bench.memory().with_ledger(None, |books| books.ledger.asks);
+    let asks = || bench.memory().with_ledger(None, |stats| stats.ledger.requests);
     bench.memory().reset_peak();
     let before = asks();
     for step in 0..6000 {
@@ -335,9 +337,9 @@ fn peaks_of(bench: Bench, seed: u64, allowed: [i64; 2]) -> u64 {
         }
         peak = [peak[0].max(now[0]), peak[1].max(now[1])];
         if step % 500 == 499 {
-            let lanes = bench.memory().statistics().lanes;
-            for (index, lane) in [ALLOCATION, ALLOCATED_BYTES].into_iter().enumerate() {
-                let seen = lanes[lane][ALL].peak;
+            let counters = bench.memory().statistics().counters;
+            for (index, counter) in [ALLOCATION, ALLOCATED_BYTES].into_iter().enumerate() {
+                let seen = counters[counter][ALL].peak;
                 assert!(seen <= peak[index] && seen >= now[index] && seen >= reported[index]);
                 assert!(peak[index] - seen <= allowed[index], "{seen} of {}", peak[index]);
                 reported[index] = seen;

@@ -20,7 +20,7 @@ use crate::memory::backing::uncached::{self, Block};
 use crate::memory::config::settings::{self, Settings};
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, Class, Statistics};
-use crate::memory::{Books, DeviceMemory};
+use crate::memory::{DeviceMemory, DeviceStats};
 
 /// What a block is, in PyTorch's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,7 +282,7 @@ impl Snapshot {
         while id != NONE {
             let block = &state.blocks[id];
             let kind = match block.state {
-                State::Free | State::Quick | State::Guest => Some(BlockState::Inactive),
+                State::Free | State::Quick | State::ForeignFree => Some(BlockState::Inactive),
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
                 State::Hole | State::Gap | State::Lent | State::Vacant => None,
@@ -341,9 +341,9 @@ impl DeviceMemory {
     ) -> Result<()> {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
         loop {
-            let list = |books: &mut Books| {
-                books.see();
-                books.list(snapshot, self.ordinal, pool, with_history)
+            let list = |stats: &mut DeviceStats| {
+                stats.see();
+                stats.list(snapshot, self.ordinal, pool, with_history)
             };
             match self.with_ledger(None, list)? {
                 None => break,
@@ -355,7 +355,7 @@ impl DeviceMemory {
     }
 }
 
-impl Books {
+impl DeviceStats {
     /// Adds all arenas, or gives the room that they want where there is not enough.
     fn list(
         &self,
@@ -401,7 +401,7 @@ impl Books {
         let mut all = Statistics::default();
         self.statistics(&mut all);
         snapshot.devices.push(Past {
-            allocated_peak: all.lanes[ALLOCATED_BYTES][ALL].peak,
+            allocated_peak: all.counters[ALLOCATED_BYTES][ALL].peak,
             reserved_peak: all.reserved_bytes[ALL].peak,
             ..past
         });

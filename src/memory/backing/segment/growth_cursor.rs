@@ -19,7 +19,7 @@ impl ArenaState {
     /// All of its memory is one free block: it begins again. What other streams use repeats itself less.
     pub(in crate::memory) fn begin_again(&mut self) {
         let has_lists = self.class == Class::Small;
-        if (has_lists || !self.segment.aliases.is_empty()) && self.guests.is_empty() {
+        if (has_lists || !self.segment.aliases.is_empty()) && self.foreign.is_empty() {
             self.reach = 0;
         }
     }

@@ -138,7 +138,7 @@ impl DeviceMemory {
             let before = state.reserved();
             let grown = state.grow_at_end(memory, arena.base, new, limit);
             self.count_segment(arena, before);
-            self.count_free(arena);
+            self.count_split(arena);
             grown?;
         }
         // SAFETY: as above.

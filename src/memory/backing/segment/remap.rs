@@ -16,7 +16,7 @@ use super::{Mark, Segment};
 use crate::base::error::{Error, Result};
 use crate::memory::arena::block::{Block, NONE, State, UNIT};
 use crate::memory::arena::{ArenaState, Request};
-use crate::memory::stats::ledger::{Lanes, change_of};
+use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
@@ -357,7 +357,7 @@ impl ArenaState {
         base: u64,
         index: usize,
         request: Request,
-    ) -> Result<(u32, Lanes)> {
+    ) -> Result<(u32, Counters)> {
         let alias = &self.segment.aliases.list[index];
         let (start, units, parts) = (alias.start, alias.units, alias.homes.len());
         self.blocks.prepare(2 * parts as u32 + 2)?;

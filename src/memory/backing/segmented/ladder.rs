@@ -151,11 +151,11 @@ impl DeviceMemory {
         let Some(id) = state.best_fit(request, &rules) else { return Ok(None) };
         state.prepare_occupy()?;
         state.unshelve(id);
-        Ok(Some(self.hand_out(arena, id, request, &rules)))
+        Ok(Some(self.set_allocated(arena, id, request, &rules)))
     }
 
     /// Hands out a free block that is in no list. The caller holds the arena's lock.
-    fn hand_out(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
+    fn set_allocated(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let change = state.occupy(id, request, rules, self.now());
@@ -210,7 +210,7 @@ impl DeviceMemory {
         let heap = suballocations::segment(address, bytes);
         let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source, heap });
         let error = match self.attach(arena, &mut allocation) {
-            Ok(id) => return Ok(self.hand_out(arena, id, request, &rules)),
+            Ok(id) => return Ok(self.set_allocated(arena, id, request, &rules)),
             Err(error) => error,
         };
         drop(guard);
@@ -248,8 +248,8 @@ impl DeviceMemory {
             return added.and(Err(NOT_ITS_OWN));
         }
         history::segment_of(arena, Action::SegmentAlloc, address, bytes);
-        self.with_ledger(Some(arena), |books| {
-            books.ledger.count_segment(arena.class, bytes as i64, oversize);
+        self.with_ledger(Some(arena), |stats| {
+            stats.ledger.count_segment(arena.class, bytes as i64, oversize);
             self.count_of(arena, bytes as i64);
         });
         Ok(attached.id)
@@ -292,8 +292,8 @@ impl DeviceMemory {
     fn forget_segment(&self, arena: &Arena, gone: &Allocation) {
         table::remove(gone.address);
         history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
-        self.with_ledger(Some(arena), |books| {
-            books.ledger.count_segment(arena.class, -(gone.bytes as i64), gone.oversize);
+        self.with_ledger(Some(arena), |stats| {
+            stats.ledger.count_segment(arena.class, -(gone.bytes as i64), gone.oversize);
             self.count_of(arena, -(gone.bytes as i64));
         });
         self.virtual_memory.limit.let_go(gone.bytes);

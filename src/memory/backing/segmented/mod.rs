@@ -2,7 +2,7 @@
 //! instead of being mapped: for IPC and RDMA, drivers without virtual memory, and pools that split
 //! nothing. What is allocated, split, merged and given back is what PyTorch does there, to the byte.
 //!
-//! The blocks are those of every other arena, with the same locks, limbo, history and accounts. A
+//! The blocks are those of every other arena, with the same locks, deferred, history and accounts. A
 //! segment has a range of the arena's units for itself, which says nothing of its addresses, and a hole
 //! on each side, so that nothing merges over its edge. Blocks know their segment by the index that
 //! elsewhere names the next block of a bin; free ones are in `fits` instead of bins.
@@ -22,7 +22,7 @@ use crate::memory::DeviceMemory;
 use crate::memory::arena::block::{Block, NONE, State, UNIT};
 use crate::memory::arena::{Arena, ArenaState, Request};
 use crate::memory::pointer::{Locked, unknown_pointer};
-use crate::memory::stats::ledger::{Lanes, change_of};
+use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;
 use crate::profiling::nvtx::memory::Heap;
 use crate::runtime::Runtime;
@@ -327,7 +327,7 @@ impl ArenaState {
         request: Request,
         rules: &Rules,
         now: u64,
-    ) -> Lanes {
+    ) -> Counters {
         let Request { units, bytes: requested, .. } = request;
         let Block { start, units: whole, next, .. } = self.blocks[id];
         if self.is_split(id) {
@@ -365,7 +365,7 @@ impl ArenaState {
     }
 
     /// The host lets go of a block that no other stream uses.
-    pub(in crate::memory) fn free_in_segment(&mut self, id: u32, now: u64) -> Lanes {
+    pub(in crate::memory) fn free_in_segment(&mut self, id: u32, now: u64) -> Counters {
         let block = &self.blocks[id];
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         self.active_blocks -= 1;
