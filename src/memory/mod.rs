@@ -224,7 +224,7 @@ impl DeviceMemory {
             let size =
                 crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
             let address = self.allocate_block::<false>(runtime, device, stream, bytes, size)?;
-            sanitizer::allocated_plainly(address, bytes, stream);
+            sanitizer::allocated_uncaptured(address, bytes, stream);
             return Ok(address);
         }
         let address = self.allocate_by_policy(runtime, device, stream, bytes)?;

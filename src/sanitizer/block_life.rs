@@ -1,19 +1,21 @@
-//! Blocks come and go: whose bytes they are, what the allocator waits for before they serve again, and
-//! so what comes before what with them.
+//! Allocation and free of blocks: what the allocator waits for before it reuses memory, and the
+//! order that follows for accesses to that memory.
 
 use super::change::{transform, transform_inside};
 use super::clock::push;
 use super::domain::{Domain, StreamInfo};
 use super::ranges::Inside;
-use super::state::{MAIN, State, of};
+use super::state::{MAIN, State, domain_at};
 use super::store::{Access, COVERED, EARLIER, IMPLIED, LAUNCHED, UNCOVERED};
 use crate::base::error::Result;
 
-/// What the allocator waits for before a block serves again; lists that are used again and again.
+/// The streams that the allocator waits for before it reuses a block. The lists are reused between
+/// calls.
 pub(super) struct ReuseOrder {
-    /// What these streams hold.
+    /// The owner of the block and the streams that use it.
     held: Vec<u32>,
-    /// What the next work of the legacy stream comes after besides: what these hold.
+    /// Streams that the next work of the owner comes after, if the owner is a legacy default
+    /// stream.
     implied: Vec<u32>,
 }
 
@@ -22,7 +24,7 @@ impl ReuseOrder {
         ReuseOrder { held: Vec::new(), implied: Vec::new() }
     }
 
-    /// For a block of these streams, by their keys.
+    /// Fills the lists for a block of `owner`, used by the streams with the keys `users`.
     fn fill(&mut self, domain: &Domain, owner: Option<StreamInfo>, users: &[u64]) -> Result<()> {
         self.held.clear();
         self.implied.clear();
@@ -46,12 +48,12 @@ impl State {
         self.blocks.used(address, key)
     }
 
-    /// How many bytes a block has from an address on; 0: nobody knows of one.
+    /// Bytes from `address` to the end of its block; 0 if no block is known there.
     pub(super) fn rest_of_block(&self, address: u64) -> u64 {
         self.blocks.find(address).map_or(0, |((_, end), _)| end - address)
     }
 
-    /// A block was given out, for a stream, or for the host where there is none.
+    /// Records an allocated block, for a stream or, without one, for the host.
     pub(super) fn allocated(
         &mut self,
         capture: u64,
@@ -65,36 +67,38 @@ impl State {
         let range = (start, start.saturating_add(bytes));
         self.blocks.add(range, (owner, capture, frames))?;
         let Some(stream) = owner else { return self.reallocated_to_host(range) };
-        // The driver hears nothing of it: no order comes of it but that of these bytes.
+        // An allocation queues nothing in the driver, so it orders only accesses to these bytes.
         if capture == 0 {
             let inside = self.main.ranges.inside(range.0, range.1);
             if matches!(inside, Inside::Nothing) {
-                // Only who has it: promises of a legacy stream count before it does anything.
+                // No accesses are known here, but the stream must be: a legacy stream may be the
+                // owner of a block before it has done anything.
                 return self.main.slot(&stream).map(drop);
             }
             let (index, slot) = self.find(capture, &stream)?;
             return self.reallocated(index, slot, (range, inside));
         }
-        // Launches use it from now on: what was there before is over, or it was not minded.
+        // Launches use the memory from now on. Earlier accesses are complete, unless the allocator
+        // did not wait for them (`UNCOVERED`).
         let mut change = |access: &Access| (access.flags & UNCOVERED != 0).then_some(*access);
         let ranges = &mut self.main.ranges;
         transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)?;
         let (index, slot) = self.find(capture, &stream)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let inside = domain.ranges.inside(range.0, range.1);
         self.reallocated(index, slot, (range, inside))
     }
 
-    /// Bytes serve again, in the order of a stream.
+    /// Updates the accesses to bytes that are allocated again, in the order of a stream.
     #[inline]
     fn reallocated(&mut self, index: usize, slot: u32, range: ((u64, u64), Inside)) -> Result<()> {
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let time = domain.advance(slot, &mut self.now);
         let (ranges, knows) = domain.split();
         let (host, is_main) = (&self.host, index == MAIN);
         let mut change = |access: &Access| {
             let flags = access.flags & (COVERED | UNCOVERED | IMPLIED);
-            // Nobody said that the memory was freed, or it was not in use any more then.
+            // The free was not recorded, or the access is complete.
             if is_main && (flags == 0 || access.is_before(|slot, time| host.knows(slot, time))) {
                 return None;
             }
@@ -109,7 +113,8 @@ impl State {
         transform_inside(ranges, &mut self.store, &mut self.scratch, range, &mut change)
     }
 
-    /// Pinned memory serves again: what covers its uses, the host has waited for.
+    /// Updates the accesses to pinned memory that is allocated again. The host has waited for the
+    /// covered ones, so they are removed.
     fn reallocated_to_host(&mut self, range: (u64, u64)) -> Result<()> {
         let host = &self.host;
         let mut change = |access: &Access| {
@@ -122,7 +127,7 @@ impl State {
         transform(ranges, &mut self.store, &mut self.scratch, range, &mut change)
     }
 
-    /// A block is given back.
+    /// Records that a block is freed.
     pub(super) fn freed(&mut self, start: u64) -> Result<()> {
         let Some((range, place)) = self.blocks.remove(start) else { return Ok(()) };
         let number = self.blocks.at(place).domain;
@@ -136,10 +141,10 @@ impl State {
         Ok(())
     }
 
-    /// Bytes are nobody's: what the allocator waits for before they serve again, and what not.
+    /// Marks each access to the freed bytes: does the allocator wait for it before it reuses them?
     #[inline]
     fn mark_freed(&mut self, index: usize, range: (u64, u64), place: u32) -> Result<()> {
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let inside = domain.ranges.inside(range.0, range.1);
         if matches!(inside, Inside::Nothing) {
             return Ok(());
@@ -147,8 +152,8 @@ impl State {
         let (block, reuse_order) = (self.blocks.at(place), &mut self.reuse_order);
         reuse_order.fill(domain, block.owner, &block.users)?;
         let (host, is_main) = (&self.host, index == MAIN);
-        // The allocator minds launches of those graphs that had the memory, or that read pinned
-        // memory.
+        // The allocator waits for launches of graphs that own the memory, and for launches that use
+        // pinned memory.
         let waits_for_launches = block.domain != 0 || block.owner.is_none();
         let (ranges, knows) = domain.split();
         let mut change = |access: &Access| {

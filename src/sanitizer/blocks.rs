@@ -1,27 +1,29 @@
-//! Blocks of memory that are given out: whose they are, who uses them besides, and where that was.
+//! Allocated blocks: their owner stream, the streams that use them, and the host's frames at the
+//! allocation.
 
 use super::clock::{NO_MEMORY, push};
 use super::domain::StreamInfo;
 use super::ranges::{Entry, Ranges};
 use crate::base::error::Result;
 
-/// Blocks that may be gone and stay in the table besides as many as live.
-const FEW: usize = 64;
+/// Freed blocks that may stay in the table: at most the number of live blocks + `EXTRA_FREED`.
+const EXTRA_FREED: usize = 64;
 
-/// A block that somebody has, or had.
+/// An allocated block, or a freed one whose place is not yet reused.
 pub(super) struct Block {
-    /// The stream in whose order it is; none: pinned memory of the host.
+    /// The stream in whose order the block is allocated. `None`: pinned host memory.
     pub(super) owner: Option<StreamInfo>,
-    /// The world in which it was given out.
+    /// The ordering domain in which the block was allocated.
     pub(super) domain: u64,
     pub(super) frames: u32,
-    /// It is not given back yet.
+    /// The block is not freed yet.
     is_live: bool,
-    /// Streams for which the allocator waits besides, by their keys.
+    /// Keys of the other streams for which the allocator waits before it reuses the block.
     pub(super) users: Vec<u64>,
 }
 
-/// All of them. What is given back keeps its place for a while: mostly the next block comes there.
+/// All known blocks. A freed block keeps its place for a while, because the next allocation mostly
+/// has the same address.
 pub(super) struct Blocks {
     ranges: Ranges,
     blocks: Vec<Block>,
@@ -34,24 +36,23 @@ impl Blocks {
         Blocks { ranges: Ranges::new(), blocks: Vec::new(), free: Vec::new(), live: 0 }
     }
 
-    /// The block that has an address, and its range.
+    /// Returns the live block that contains `address`, and its range.
     pub(super) fn find(&self, address: u64) -> Option<((u64, u64), &Block)> {
         let entry = self.ranges.find(address)?;
         let block = &self.blocks[entry.value as usize];
         block.is_live.then_some(((entry.start, entry.end), block))
     }
 
-    /// The frames of all blocks; 0 of those that are gone.
+    /// The frames of all blocks; 0 for freed blocks.
     pub(super) fn frames(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|block| if block.is_live { block.frames } else { 0 })
     }
 
-    /// The block of a place.
     pub(super) fn at(&self, place: u32) -> &Block {
         &self.blocks[place as usize]
     }
 
-    /// A block is given out. What was there is gone: its end was not told.
+    /// Records an allocated block. Blocks that overlap it are removed: their free was not recorded.
     pub(super) fn add(
         &mut self,
         (start, end): (u64, u64),
@@ -68,7 +69,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// A place for a block that is not where just one other was.
+    /// Returns a place for a block whose range does not match exactly one known block.
     fn make_room(&mut self, start: u64, end: u64) -> Result<u32> {
         let mut old = Vec::new();
         self.ranges.overlapping(start, end, &mut old)?;
@@ -80,7 +81,7 @@ impl Blocks {
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
-                // Free places fit: none has to be put back without room.
+                // `free` has room for every place, so that `leave` cannot fail.
                 let more = (self.blocks.len() + 1).saturating_sub(self.free.len());
                 self.free.try_reserve(more).map_err(|_| NO_MEMORY)?;
                 let (owner, users) = (None, Vec::new());
@@ -93,14 +94,15 @@ impl Blocks {
         Ok(place)
     }
 
-    /// A place is out of the table.
+    /// Marks a place as unused.
     fn leave(&mut self, place: u32) {
         let block = &mut self.blocks[place as usize];
         (block.is_live, block.users) = (false, Vec::new());
         self.free.push(place);
     }
 
-    /// A block is given back: its range, and its place until another one is given out.
+    /// Marks a block as freed. Returns its range, and its place, which is valid until the next
+    /// allocation.
     pub(super) fn remove(&mut self, start: u64) -> Option<((u64, u64), u32)> {
         let entry = self.ranges.find(start).filter(|entry| entry.start == start)?;
         let block = &mut self.blocks[entry.value as usize];
@@ -111,10 +113,10 @@ impl Blocks {
         Some(((entry.start, entry.end), entry.value))
     }
 
-    /// Forgets what was given back, each time that it is much.
+    /// Removes the freed blocks when there are many.
     #[inline]
     pub(super) fn tidy(&mut self) {
-        if self.ranges.len() > 2 * self.live + FEW {
+        if self.ranges.len() > 2 * self.live + EXTRA_FREED {
             self.forget_gone();
         }
     }
@@ -132,7 +134,7 @@ impl Blocks {
         });
     }
 
-    /// A stream uses the block that has an address.
+    /// Records that a stream uses the block that contains `address`.
     pub(super) fn used(&mut self, address: u64, key: u64) -> Result<()> {
         let Some(entry) = self.ranges.find(address) else { return Ok(()) };
         let block = &mut self.blocks[entry.value as usize];
@@ -143,12 +145,12 @@ impl Blocks {
         push(&mut block.users, key)
     }
 
-    /// Do all counts agree with what is there?
+    /// Checks that all counts agree with the contents.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let is_live = |entry: &&Entry| self.blocks[entry.value as usize].is_live;
         assert_eq!(self.ranges.iter().filter(is_live).count(), self.live);
         assert_eq!(self.ranges.len() + self.free.len(), self.blocks.len());
-        assert!(self.ranges.len() <= 2 * self.live + FEW + 1);
+        assert!(self.ranges.len() <= 2 * self.live + EXTRA_FREED + 1);
     }
 }

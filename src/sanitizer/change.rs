@@ -1,4 +1,5 @@
-//! Changes of what is remembered of bytes: when blocks come and go, and when work is over.
+//! Changes to the recorded accesses of ranges: when blocks are allocated and freed, and when work
+//! completes.
 
 use super::check::{Scratch, append, exchange};
 use super::clock::NO_MEMORY;
@@ -6,7 +7,7 @@ use super::ranges::{Inside, Ranges};
 use super::store::{Access, Cell, NO_CELL, NO_MEMO, Store};
 use crate::base::error::Result;
 
-/// Changes the accesses of a range, or of all; `None` forgets one.
+/// Applies `change` to each access of a range; an access for which it returns `None` is removed.
 pub(super) fn transform(
     ranges: &mut Ranges,
     store: &mut Store,
@@ -18,7 +19,7 @@ pub(super) fn transform(
     transform_inside(ranges, store, scratch, (range, inside), change)
 }
 
-/// The same of a range of which is known what is inside.
+/// As [`transform`], for a range whose contents the caller has looked up already.
 #[inline]
 pub(super) fn transform_inside(
     ranges: &mut Ranges,
@@ -81,8 +82,8 @@ fn transform_each(
     outcome
 }
 
-/// The cell of changed accesses: the same, another, or none. Where all bytes of a range change, a cell
-/// that nothing else has changes itself.
+/// Returns the cell with the changed accesses: the same cell, another one, or `NO_CELL`. A cell is
+/// changed in place if all bytes of the range change and no other range has it.
 fn changed(
     store: &mut Store,
     scratch: &mut Scratch,
@@ -114,7 +115,7 @@ fn changed(
     store.add_cell(write, &scratch.reads, &scratch.partial)
 }
 
-/// The same for all ranges.
+/// As [`transform`], for all ranges.
 pub(super) fn transform_all(
     ranges: &mut Ranges,
     store: &mut Store,

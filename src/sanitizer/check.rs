@@ -1,5 +1,5 @@
-//! An operation's touches, compared with what other streams did with the same bytes, and
-//! remembered.
+//! Compares the touches of an operation with the recorded accesses of other streams to the same
+//! bytes, and records them.
 
 use super::Mode;
 use super::clock::{NO_SLOT, push};
@@ -10,30 +10,31 @@ use super::store::{Access, AccessDetails, Cell, Memo, NO_CELL, NO_MEMO, Store};
 use crate::base::error::Result;
 use crate::base::thread::try_box;
 
-/// Runs up to which the bytes of a touch are remembered one by one; beyond, as a shape.
+/// The most runs of a touch whose bytes are recorded run by run. A touch with more runs is recorded
+/// as a shape.
 pub(super) const MAX_RUNS: u64 = 256;
-/// The most shapes that count for the same bytes.
+/// The most partial accesses of one cell.
 const MAX_PARTIAL: usize = 64;
-/// The most pairs of one operation that are reported.
+/// The most races of one operation that are reported.
 const MAX_RACES: usize = 64;
 
 /// Two accesses that nothing orders.
 #[derive(Clone, Copy)]
 pub(super) struct Race {
-    /// The later one's, in the store.
+    /// The later access's touch, in the store.
     touched: u32,
     pub(super) current: AccessDetails,
     pub(super) previous: AccessDetails,
-    /// What else is known of the earlier one: EARLIER, UNCOVERED.
+    /// Flags of the earlier access: `EARLIER`, `UNCOVERED`.
     pub(super) flags: u32,
-    /// To whom the bytes were given since.
+    /// The stream to which the bytes were allocated since the earlier access.
     pub(super) reallocated_to: Option<StreamInfo>,
-    /// The first bytes of both.
+    /// The first range of bytes that both access.
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-/// Lists that are used again and again.
+/// Lists that are reused between calls.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) old: Vec<Entry>,
@@ -48,38 +49,38 @@ impl Scratch {
     }
 }
 
-/// What an operation is compared with, and where that is remembered.
+/// The recorded state with which an operation is compared, and into which it is recorded.
 pub(super) struct Check<'a> {
     pub(super) domain: &'a mut Domain,
     pub(super) store: &'a mut Store,
     pub(super) scratch: &'a mut Scratch,
     pub(super) races: &'a mut Vec<Race>,
-    /// Touches about which nothing is known.
+    /// Number of touches that could not be checked.
     pub(super) unchecked: &'a mut u64,
-    /// Runs up to which the bytes of a touch are remembered one by one.
     pub(super) max_runs: u64,
 }
 
-/// One touch on its way.
+/// One touch while it is compared and recorded.
 struct Pass {
     access: Access,
     is_write: bool,
-    /// Not all bytes of a run.
+    /// The touch accesses only some bytes of each run; its shape says which.
     is_partial: bool,
-    /// The cell of bytes that nobody touched, or of all that is written.
+    /// The cell with only this access: for bytes without recorded accesses, or, of a write, for all
+    /// bytes.
     fresh: u32,
-    /// The last cell without a conflict.
+    /// The last cell in which no race was found.
     clean: u32,
     memo: Memo,
-    /// Where the last run was, how much further that is than the one before, and where the next one
-    /// is then.
+    /// The place of the last run, its distance from the run before, and the place predicted for the
+    /// next run.
     last: Place,
     step: usize,
     next: Place,
 }
 
 impl Pass {
-    /// A run was there.
+    /// Notes the place of the last run, and predicts the next one.
     #[inline]
     fn set_last(&mut self, place: Place) {
         if place.0 == self.last.0 {
@@ -93,8 +94,8 @@ impl Pass {
 const NO_PLACE: Place = (usize::MAX, 0);
 
 impl Check<'_> {
-    /// A touch, by its access: the store's touch has its mode, and gets its range and shape.
-    pub(super) fn touch(&mut self, access: Access, mode: Mode, form: ByteSet<'_>) -> Result<()> {
+    /// Compares and records a touch. The store gets its range and shape.
+    pub(super) fn touch(&mut self, access: Access, mode: Mode, bytes: ByteSet<'_>) -> Result<()> {
         let mut pass = Pass {
             access,
             is_write: mode != Mode::Read,
@@ -106,7 +107,7 @@ impl Check<'_> {
             step: 1,
             next: NO_PLACE,
         };
-        match form {
+        match bytes {
             ByteSet::Nothing => (),
             ByteSet::Unknown => *self.unchecked += 1,
             ByteSet::Range(start, end) => {
@@ -146,10 +147,10 @@ impl Check<'_> {
         self.run(pass, start, end)
     }
 
-    /// Bytes from `start` up to `end`.
+    /// Compares and records the bytes `start..end`.
     #[inline]
     fn run(&mut self, pass: &mut Pass, start: u64, end: u64) -> Result<()> {
-        // A row like the one before it.
+        // Fast path: the run has the same cell as the previous one, at the predicted place.
         let Memo { old, new } = pass.memo;
         let is_known = pass.clean == old && old != NO_CELL && !pass.is_partial;
         if is_known && self.domain.ranges.replace_at(pass.next, (start, end), old, new) {
@@ -192,8 +193,8 @@ impl Check<'_> {
         outcome
     }
 
-    /// The range to which only the cell happens: the same as another time, nearly always, or what a
-    /// write covers.
+    /// Returns the range whose cell alone is replaced: exactly `start..end`, which is the usual
+    /// case of a repeated access, or one range that a write covers.
     #[inline]
     fn single_range(&self, pass: &Pass, start: u64, end: u64) -> Option<(Place, Entry)> {
         let next = self.domain.ranges.carry(pass.next);
@@ -205,7 +206,7 @@ impl Check<'_> {
         (is_same || pass.is_write && !pass.is_partial).then_some((place, entry))
     }
 
-    /// The cell that comes instead of another; `is_whole`: for all of a range that has it.
+    /// Returns the cell that replaces `old`. `is_whole`: the replacement covers the whole range.
     #[inline]
     fn replacement(
         &mut self,
@@ -232,7 +233,7 @@ impl Check<'_> {
         self.with_access(pass, (old, is_whole))
     }
 
-    /// The cell of all that is written.
+    /// Returns the cell that all written bytes get.
     #[inline]
     fn write_cell(&mut self, pass: &mut Pass) -> Result<u32> {
         if pass.fresh == NO_CELL {
@@ -242,7 +243,7 @@ impl Check<'_> {
         Ok(pass.fresh)
     }
 
-    /// All bytes get one cell.
+    /// Records a write: all bytes get one cell.
     fn write(
         &mut self,
         pass: &mut Pass,
@@ -257,7 +258,7 @@ impl Check<'_> {
         append(self.store, new, (start, end), cell)
     }
 
-    /// Each cell gets one access more.
+    /// Adds the access to the cell of each range, and fills the gaps.
     fn add(
         &mut self,
         pass: &mut Pass,
@@ -279,7 +280,7 @@ impl Check<'_> {
         if place < end { self.gap(pass, new, (place, end)) } else { Ok(()) }
     }
 
-    /// Bytes that nobody touched.
+    /// Records bytes without earlier accesses.
     fn gap(&mut self, pass: &mut Pass, new: &mut Vec<Entry>, piece: (u64, u64)) -> Result<()> {
         if !self.is_in(pass, piece) {
             return Ok(());
@@ -295,13 +296,13 @@ impl Check<'_> {
         append(self.store, new, piece, pass.fresh)
     }
 
-    /// Does the touch have a byte in a piece of its run?
+    /// Returns whether the touch accesses a byte of `piece`.
     fn is_in(&self, pass: &Pass, piece: (u64, u64)) -> bool {
         let shape = self.store.touched(pass.access.touched).shape.as_ref();
         shape.is_none_or(|shape| shape.within(piece.0, piece.1).is_some())
     }
 
-    /// A cell with the access besides what counts of the old one.
+    /// Returns a cell with the new access and those accesses of the old cell that still matter.
     fn with_access(&mut self, pass: &mut Pass, (old, is_whole): (u32, bool)) -> Result<u32> {
         if pass.memo.old == old {
             return Ok(pass.memo.new);
@@ -310,7 +311,7 @@ impl Check<'_> {
         let (access, cell) = (pass.access, store.cell(old));
         let last = if pass.is_partial { &cell.partial } else { &cell.reads };
         if last.iter().any(|known| known.touched == access.touched) {
-            // The runs of one touch overlap.
+            // Two runs of this touch overlap, so the access is already recorded.
             return Ok(old);
         }
         let knows = |slot, time| domain.knows(access.slot, slot, time);
@@ -320,7 +321,8 @@ impl Check<'_> {
             return Ok(old);
         }
         let own = store.touched(access.touched).shape.as_ref();
-        // The new access stands for those before it that touch no more than it does.
+        // An earlier access is dropped if it is ordered before the new one, the new one touches all
+        // its bytes, and it is a read or the new one is a write.
         let is_same = |known: &Access| store.touched(known.touched).shape.as_ref() == own;
         let stays_read = |known: &&Access| pass.is_partial || !known.is_before(knows);
         let stays_partial = |known: &&Access| {
@@ -345,7 +347,7 @@ impl Check<'_> {
         Ok(new)
     }
 
-    /// Finds what the access is not ordered with.
+    /// Reports the accesses of a cell that are not ordered before the new one.
     #[inline]
     fn compare(&mut self, pass: &mut Pass, cell: u32, piece: (u64, u64)) -> Result<()> {
         if pass.clean == cell {
@@ -403,7 +405,8 @@ impl Check<'_> {
     }
 }
 
-/// Was an access of the same stream to the same bytes, later than `previous`, told of with that?
+/// Returns whether the race with `previous` was reported already, at an access of the same stream
+/// to the same bytes after `previous`.
 fn is_reported(store: &Store, cell: &Cell, own: Access, previous: &Access, is_read: bool) -> bool {
     let shape = store.touched(own.touched).shape.as_ref();
     let is_same = |known: &&Access| shape == store.touched(known.touched).shape.as_ref();
@@ -412,7 +415,7 @@ fn is_reported(store: &Store, cell: &Cell, own: Access, previous: &Access, is_re
     own_before.any(|known| !is_read || !store.is_read(known))
 }
 
-/// The bytes of a touch that an earlier access has too, in a piece that both reach.
+/// Returns bytes of `piece` that both the touch and an earlier access touch.
 fn common(store: &Store, touched: u32, previous: &Access, piece: (u64, u64)) -> Common {
     let own = store.touched(touched).shape.as_deref();
     let theirs = store.touched(previous.touched).shape.as_deref();
@@ -433,7 +436,7 @@ fn note(
 ) -> Result<()> {
     let (current, previous) =
         (store.touched(touched).details, store.touched(access.touched).details);
-    // The number of an operation, its mode and its range tell its touches apart.
+    // Sequence number, range and mode identify a touch.
     let name =
         |details: &AccessDetails| (details.sequence, details.start, details.end, details.mode);
     let is_pair =
@@ -455,7 +458,8 @@ fn note(
     )
 }
 
-/// A range at the end of a list, which has its cell from then on, or the last one longer.
+/// Appends a range and takes a reference to its cell. If the last range is adjacent and has the
+/// same cell, that range grows instead.
 pub(super) fn append(
     store: &mut Store,
     new: &mut Vec<Entry>,
@@ -482,7 +486,8 @@ fn gather<'a>(list: &mut Vec<Access>, from: impl Iterator<Item = &'a Access>) ->
     Ok(())
 }
 
-/// New ranges, which have their cells already, for those that were there.
+/// Replaces ranges. The list already holds references to the cells of `new`; the references of
+/// `old` are released.
 pub(super) fn exchange(
     ranges: &mut Ranges,
     store: &mut Store,

@@ -1,26 +1,26 @@
-//! What comes before what: clocks of streams, and what is handed from one to another.
+//! Vector clocks of streams, and the points that are passed between them.
 //!
-//! Time is one counter, which grows with each operation and with each change of a stream's clock.
-//! So who knows a stream up to some time knows all that the stream knew then, and a wait for
-//! something known already is found out by one comparison.
+//! Time is one counter for all streams. It grows with each operation and with each change of a
+//! stream's clock. A stream that knows another stream at time t therefore knows all that the other
+//! knew at t. Whether a wait adds anything is decided by one comparison.
 
 use crate::base::error::{Error, Result};
 use crate::base::shared::Shared;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// No stream's number.
+/// The number of no stream.
 pub(super) const NO_SLOT: u32 = u32::MAX;
 
 pub(super) const NO_MEMORY: Error = Error::OutOfHostMemory("the stream sanitizer");
 
-/// A value at the end of a list.
+/// Appends a value, or returns an error without host memory.
 pub(super) fn push<T>(list: &mut Vec<T>, value: T) -> Result<()> {
     list.try_reserve(1).map_err(|_| NO_MEMORY)?;
     list.push(value);
     Ok(())
 }
 
-/// A table by numbers that are far apart, addresses mostly.
+/// A hash table whose keys are mostly addresses.
 pub(super) type Table<V> = std::collections::HashMap<u64, V, BuildHasherDefault<Mixed>>;
 
 pub(super) fn insert<V>(table: &mut Table<V>, key: u64, value: V) -> Result<()> {
@@ -29,7 +29,7 @@ pub(super) fn insert<V>(table: &mut Table<V>, key: u64, value: V) -> Result<()> 
     Ok(())
 }
 
-/// Multiplies, which is enough for addresses.
+/// A hasher that multiplies, which suffices for addresses.
 #[derive(Default)]
 pub(super) struct Mixed(u64);
 
@@ -50,8 +50,8 @@ impl Hasher for Mixed {
     }
 }
 
-/// Of each stream, by its number, up to when it is known to be over. Copied when it changes, unless
-/// nobody else has it.
+/// For each stream, by its slot: the time up to which its work is ordered before the owner of the
+/// clock. Copied on write while it is shared.
 #[derive(Default)]
 pub(super) struct Clock(Option<Shared<Vec<u64>>>);
 
@@ -74,7 +74,7 @@ impl Clock {
         self.0.as_ref().map_or(&[], |times| times)
     }
 
-    /// Its own times, of at least so many streams.
+    /// Returns times that only this clock has, for at least `len` streams.
     fn own(&mut self, len: usize) -> Result<&mut Vec<u64>> {
         let is_own = self.0.as_mut().is_some_and(|times| times.alone().is_some());
         if !is_own {
@@ -92,7 +92,8 @@ impl Clock {
         Ok(times)
     }
 
-    /// Knows all that is before a point as well; false: it did already.
+    /// Joins a point: afterwards the clock covers all that is before it. Returns false if it
+    /// already did.
     pub(super) fn join(&mut self, stamp: &Stamp) -> Result<bool> {
         if stamp.slot != NO_SLOT && self.get(stamp.slot) >= stamp.time {
             return Ok(false);
@@ -117,18 +118,18 @@ impl Clock {
         Ok(true)
     }
 
-    /// As a point of nobody's own.
+    /// Returns this clock as a point that belongs to no stream.
     pub(super) fn stamp(&self) -> Stamp {
         Stamp { slot: NO_SLOT, time: 0, clock: self.share() }
     }
 
-    /// As a point of a stream, at a time of its own.
+    /// Returns the point of stream `slot` at `time`.
     pub(super) fn stamp_of(&self, slot: u32, time: u64) -> Stamp {
         Stamp { slot, time, clock: self.share() }
     }
 }
 
-/// A point: all that a stream had done at a time, and all that came before that.
+/// A point: all that a stream had done at a time, and all that is ordered before that.
 pub(super) struct Stamp {
     slot: u32,
     time: u64,
@@ -140,12 +141,12 @@ impl Stamp {
         Stamp { slot: self.slot, time: self.time, clock: self.clock.share() }
     }
 
-    /// Is it a point of that stream?
+    /// Returns whether it is a point of stream `slot`.
     pub(super) fn is_of(&self, slot: u32) -> bool {
         self.slot == slot
     }
 
-    /// Is a time of a stream before it?
+    /// Returns whether stream `slot` at `time` is at or before this point.
     #[cfg(test)]
     pub(super) fn covers(&self, slot: u32, time: u64) -> bool {
         slot == self.slot && time <= self.time || time <= self.clock.get(slot)
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_told_by_one_number() {
+    fn one_comparison_decides_what_is_known() {
         let (mut first, mut second) = (Clock::new(), Clock::new());
         assert!(first.join(&second.stamp_of(1, 5)).unwrap());
         let point = first.stamp_of(0, 7);

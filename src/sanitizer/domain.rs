@@ -1,52 +1,52 @@
-//! Streams, and what is ordered before what: of the device's work, or of one capture, which is a
-//! world of its own.
+//! Ordering domains: the streams of the device's work, or of one capture, and their clocks.
 
 use super::clock::{Clock, NO_MEMORY, NO_SLOT, Stamp, Table, push};
 use super::ranges::Ranges;
 use crate::base::error::Result;
 
-/// How a stream relates to the legacy default stream of its device.
+/// How a stream is ordered with the legacy default stream of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// It is that.
+    /// The legacy default stream itself.
     Legacy,
-    /// Each comes after what the other held.
+    /// The legacy default stream's next work waits for this stream, and the other way round.
     Blocking,
-    /// Not at all.
+    /// A stream that the legacy default stream does not order.
     NonBlocking,
 }
 
-/// A stream, as others know it.
+/// Identity and properties of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StreamInfo {
-    /// Its own for as long as the library lives.
+    /// Unique until shutdown.
     pub(super) key: u64,
     pub(super) id: i64,
     pub(super) device: i32,
     pub(super) kind: Kind,
 }
 
-/// Streams below which no number serves another one.
-const FEW: usize = 64;
+/// Slots are not recycled below this number of streams.
+const MIN_RECYCLE: usize = 64;
 
-/// A stream's place in a world.
+/// A stream of a domain, by its slot.
 struct DomainStream {
     stream: StreamInfo,
     clock: Clock,
-    /// When it did something last, or heard something new.
+    /// Time of its last operation, or of the last change of its clock.
     time: u64,
-    /// What it has heard of the host.
+    /// The version of the host's clock that this stream has joined.
     version: u64,
 }
 
-/// The streams of a device that are ordered by the legacy one.
+/// The streams of a device that are ordered with its legacy default stream.
 struct Ordered {
     device: i32,
     legacy: Option<u32>,
     blocking: Vec<u32>,
 }
 
-/// What the host knows to be over; each stream hears of it before it does something.
+/// The clock of the host: the work that it knows to be complete. Each stream joins it before its
+/// next operation.
 pub(super) struct Host {
     pub(super) clock: Clock,
     version: u64,
@@ -57,7 +57,7 @@ impl Host {
         Host { clock: Clock::new(), version: 0 }
     }
 
-    /// The host hears that a point is over.
+    /// Records that the host knows that the work before a point is complete.
     pub(super) fn join(&mut self, stamp: &Stamp) -> Result<()> {
         if self.clock.join(stamp)? {
             self.version += 1;
@@ -72,29 +72,29 @@ impl Host {
 
 const RECENT: usize = 8;
 
-/// Where a stream is among the recent ones: keys are addresses.
+/// The index of a key in the cache of recent lookups.
 #[inline]
 fn recent(key: u64) -> usize {
     (key >> 6 ^ key >> 9) as usize % RECENT
 }
 
-/// A world.
+/// An ordering domain: the uncaptured work of all devices, or one capture.
 pub(super) struct Domain {
-    /// The capture's; 0: it is no capture.
+    /// Number of the capture; 0: uncaptured work.
     pub(super) number: u64,
     streams: Vec<DomainStream>,
     slots: Table<u32>,
-    /// Numbers that serve the next streams.
+    /// Free slots, for the next streams.
     free: Vec<u32>,
-    /// Numbers from which on those of idle streams serve others.
+    /// Number of slots from which on those of idle streams are recycled.
     pub(super) recycle_at: usize,
-    /// Keys and numbers of streams that were asked for last.
+    /// Keys and slots of recent lookups.
     recent: [(u64, u32); RECENT],
     ordered: Vec<Ordered>,
     pub(super) events: Table<Stamp>,
-    /// The accesses of all bytes, as cells.
+    /// For each range of bytes, the cell with its accesses.
     pub(super) ranges: Ranges,
-    /// Events outside for which a launch of what is captured waits, and which it records.
+    /// External events that each launch of the captured graph waits for, and those that it records.
     pub(super) awaited: Vec<u64>,
     pub(super) recorded: Vec<u64>,
 }
@@ -106,7 +106,7 @@ impl Domain {
             streams: Vec::new(),
             slots: Table::with_hasher(std::hash::BuildHasherDefault::new()),
             free: Vec::new(),
-            recycle_at: FEW,
+            recycle_at: MIN_RECYCLE,
             recent: [(0, NO_SLOT); RECENT],
             ordered: Vec::new(),
             events: Table::with_hasher(std::hash::BuildHasherDefault::new()),
@@ -116,7 +116,7 @@ impl Domain {
         }
     }
 
-    /// The stream's number here, given now if it has none.
+    /// Returns the slot of a stream; assigns one if it has none.
     #[inline]
     pub(super) fn slot(&mut self, stream: &StreamInfo) -> Result<u32> {
         let (key, slot) = self.recent[recent(stream.key)];
@@ -134,10 +134,10 @@ impl Domain {
             return Ok(*slot);
         }
         let slot = self.free.last().copied().unwrap_or(self.streams.len() as u32);
-        // First what may fail: a stream is known as a whole, or not.
+        // Reserves first: a failure must not leave a stream in only one of the tables.
         self.streams.try_reserve(1).map_err(|_| NO_MEMORY)?;
         self.slots.try_reserve(1).map_err(|_| NO_MEMORY)?;
-        // Streams that are captured have nothing to do with the legacy one.
+        // The legacy default stream does not order captured streams.
         if self.number == 0 && stream.kind != Kind::NonBlocking {
             let ordered = self.ordered.iter().position(|ordered| ordered.device == stream.device);
             let place = ordered.unwrap_or(self.ordered.len());
@@ -159,10 +159,11 @@ impl Domain {
         Ok(slot)
     }
 
-    /// Where there are many streams, the numbers of those of which the host knows all that they did and
-    /// heard serve others: hosts that make and end streams would have ever more of them. Whoever does
-    /// something hears first what the host knows, so that a number's earlier times are over for all. A stream
-    /// that comes back gets another number. No number is held meanwhile.
+    /// Recycles the slots of idle streams when there are many, so that a host that creates and
+    /// destroys streams does not use ever more of them. A stream is idle if the host knows that all
+    /// its work is complete. Each stream joins the host's clock before it does something, so every
+    /// stream knows the earlier times of a recycled slot. A stream that returns gets a new slot.
+    /// Callers hold no slot across this call.
     #[inline]
     pub(super) fn recycle(&mut self, host: &Host) -> Result<()> {
         if self.number != 0 || self.streams.len() < self.recycle_at || !self.free.is_empty() {
@@ -191,13 +192,12 @@ impl Domain {
         Ok(())
     }
 
-    /// How many numbers there are.
     #[cfg(test)]
     pub(super) fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// The number of a stream, by its key.
+    /// Returns the slot of a stream, by its key.
     #[inline]
     pub(super) fn known(&self, key: u64) -> Option<u32> {
         let (known, slot) = self.recent[recent(key)];
@@ -207,36 +207,35 @@ impl Domain {
         self.slots.get(&key).copied()
     }
 
-    /// The stream of a number.
     pub(super) fn stream(&self, slot: u32) -> StreamInfo {
         self.streams[slot as usize].stream
     }
 
-    /// Does a stream come after a time of another?
+    /// Returns whether stream `other` at `time` is ordered before stream `slot`.
     #[inline]
     pub(super) fn knows(&self, slot: u32, other: u32, time: u64) -> bool {
         knows(&self.streams, slot, other, time)
     }
 
-    /// The ranges, to be changed, and whether a stream comes after a time of another.
+    /// Returns the ranges for a change, together with [`Domain::knows`].
     pub(super) fn split(&mut self) -> (&mut Ranges, impl Fn(u32, u32, u64) -> bool) {
         let streams = &self.streams;
         (&mut self.ranges, |slot, other, time| knows(streams, slot, other, time))
     }
 
-    /// Forgets accesses, events, and what belongs to a capture.
+    /// Removes all accesses and events.
     pub(super) fn forget(&mut self) {
         self.ranges = Ranges::new();
         self.events = Table::default();
     }
 
-    /// All that a stream has done, and all before it.
+    /// Returns the point after all that a stream has done.
     pub(super) fn stamp(&self, slot: u32) -> Stamp {
         let known = &self.streams[slot as usize];
         known.clock.stamp_of(slot, known.time)
     }
 
-    /// A stream comes after a point.
+    /// Orders a stream after a point.
     pub(super) fn join(&mut self, slot: u32, stamp: &Stamp, now: &mut u64) -> Result<()> {
         let known = &mut self.streams[slot as usize];
         if stamp.is_of(slot) {
@@ -249,7 +248,7 @@ impl Domain {
         Ok(())
     }
 
-    /// A stream comes after another.
+    /// Orders a stream after all that another has done.
     pub(super) fn follow(&mut self, slot: u32, other: u32, now: &mut u64) -> Result<()> {
         let time = self.streams[other as usize].time;
         if self.knows(slot, other, time) {
@@ -259,7 +258,7 @@ impl Domain {
         self.join(slot, &stamp, now)
     }
 
-    /// The stream hears what the host knows.
+    /// Orders a stream after all that the host knows to be complete.
     #[inline]
     pub(super) fn join_host(&mut self, slot: u32, host: &Host, now: &mut u64) -> Result<()> {
         if self.number == 0 && self.streams[slot as usize].version != host.version {
@@ -269,8 +268,8 @@ impl Domain {
         Ok(())
     }
 
-    /// The stream is about to do something: it comes after the streams that the driver orders before
-    /// it.
+    /// Orders a stream that is about to do something after the streams that the driver orders
+    /// before it.
     pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
         let stream = &self.streams[slot as usize].stream;
         if self.number != 0 || stream.kind == Kind::NonBlocking {
@@ -286,7 +285,7 @@ impl Domain {
         Ok(())
     }
 
-    /// The streams that the driver orders before the next work of a stream.
+    /// Returns the `index`-th stream that the driver orders before the next work of a stream.
     fn before(&self, stream: &StreamInfo, index: usize) -> Option<u32> {
         let ordered = self.ordered.iter().find(|ordered| ordered.device == stream.device)?;
         match stream.kind {
@@ -296,23 +295,23 @@ impl Domain {
         }
     }
 
-    /// The streams besides whose work a wait for a stream waits for: of the legacy one those that its
-    /// next work would come after.
+    /// Returns the `index`-th other stream that a wait for this stream also waits for. Only the
+    /// legacy default stream has some: those that its next work comes after.
     pub(super) fn implied_by(&self, slot: u32, index: usize) -> Option<u32> {
         let stream = &self.streams[slot as usize].stream;
         let is_legacy = self.number == 0 && stream.kind == Kind::Legacy;
         if is_legacy { self.before(stream, index) } else { None }
     }
 
-    /// The stream does something: when that is.
+    /// Records that a stream does something; returns the time.
     pub(super) fn advance(&mut self, slot: u32, now: &mut u64) -> u64 {
         *now += 1;
         self.streams[slot as usize].time = *now;
         *now
     }
 
-    /// What a wait for a stream waits for: of the legacy one also what its next work would come
-    /// after.
+    /// Returns the point that a wait for a stream reaches. For the legacy default stream it
+    /// includes the streams that its next work comes after.
     pub(super) fn point(&self, slot: u32) -> Result<Stamp> {
         if self.implied_by(slot, 0).is_none() {
             return Ok(self.stamp(slot));
@@ -328,7 +327,7 @@ impl Domain {
         Ok(clock.stamp())
     }
 
-    /// What all streams hold, of a device or of all.
+    /// Returns the point after all work of the streams of one device, or of all devices.
     pub(super) fn point_of_all(&self, device: Option<i32>) -> Result<Stamp> {
         let mut clock = Clock::new();
         for (slot, known) in self.streams.iter().enumerate() {

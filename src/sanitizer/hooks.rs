@@ -1,5 +1,5 @@
-//! What the rest of the library tells, made into what the state knows: streams and captures by
-//! numbers, and the host's functions called with no lock held.
+//! Translates the calls of the rest of the library into changes of the state. Streams and captures
+//! become numbers; host functions are called with no lock held.
 
 use super::clock::Stamp;
 use super::domain::{Kind, StreamInfo};
@@ -16,7 +16,8 @@ use crate::memory::pools::route;
 use crate::runtime::Runtime;
 use std::cell::Cell;
 
-/// What a stream, event or device had before it at some moment; joined once that is over.
+/// A point, and the library's generation in which it was taken. The host's clock joins it when the
+/// work before it is complete.
 pub struct Point(Stamp, u64);
 
 impl Clone for Point {
@@ -25,7 +26,7 @@ impl Clone for Point {
     }
 }
 
-/// What was captured, for the launches of its graph.
+/// The operations of a capture, for the launches of its graph, and the library's generation.
 pub struct Recording(Shared<Recorded>, u64);
 
 impl Clone for Recording {
@@ -34,13 +35,14 @@ impl Clone for Recording {
     }
 }
 
-/// What a thread has to say for the calls that it is in.
+/// State of a thread for its current and last call.
 struct ThreadState {
     depth: Cell<u32>,
-    /// Did a call ask for frames before it took locks?
+    /// The frames of this call were captured, before it took locks.
     has_captured_frames: Cell<bool>,
     frames: Cell<u32>,
-    /// The frames of its last call, and the life of the library that knows them.
+    /// The frames of the thread's last call, which are pinned, and the library's generation that
+    /// knows them.
     pinned: Cell<(u32, u64)>,
     has_reports: Cell<bool>,
 }
@@ -76,10 +78,10 @@ impl ThreadState {
         }
     }
 
-    /// Asks for the host's frames, once in a call.
+    /// Captures the host's frames, once per call.
     fn capture_frames(&self) {
         if !self.has_captured_frames.replace(true) {
-            // What the host's function does itself gets none.
+            // Calls that the host's frame function makes get no frames.
             self.frames.set(0);
             let pinned = switch::frames();
             self.frames.set(pinned.0);
@@ -88,16 +90,16 @@ impl ThreadState {
     }
 }
 
-/// This thread ends.
+/// Releases the frames of a thread that exits.
 pub(crate) fn leave() {
     THREAD_STATE.with(|own| switch::unpin(own.pinned.replace((0, 0))));
 }
 
-/// A call that tells of several things: reports wait until the outermost ends.
+/// A call that records several operations: reports wait until the outermost call ends.
 pub struct Call(());
 
 impl Call {
-    /// Asks for frames now, unless a call around it did.
+    /// Captures frames now, unless an enclosing call did.
     #[cold]
     pub(super) fn begin() -> Call {
         THREAD_STATE.with(|own| {
@@ -114,7 +116,7 @@ impl Drop for Call {
     }
 }
 
-/// Changes the state; gives whether there are reports for this thread besides.
+/// Changes the state; also returns whether reports for this thread are pending.
 fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool) {
     let mut has_reports = false;
     let outcome = with(|state| {
@@ -125,7 +127,7 @@ fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool)
     (outcome, has_reports)
 }
 
-/// Changes the state; reports wait for the next call of those that end with handing them over.
+/// Changes the state. Reports stay pending until a call ends that delivers them.
 fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
     let (outcome, has_reports) = change(body);
     if has_reports {
@@ -134,7 +136,7 @@ fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
     outcome
 }
 
-/// Changes the state by an operation of the host's, whose frames `body` gets, and hands reports over.
+/// Changes the state for an operation of the host, with its frames, and delivers reports.
 fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
     let has_frames = switch::has_frames();
     let call = has_frames.then(Call::begin);
@@ -147,20 +149,22 @@ fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
     drop(call);
 }
 
-/// A stream as it is on this thread, and the capture that it is in; 0: none.
+/// Resolves a stream on the calling thread. Returns the number of its capture, or 0, and its
+/// properties.
 fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
     let stream = stream.on_this_thread(runtime).unwrap_or(stream);
     match capture(runtime, stream) {
         Ok(number) => Some((number, info_of(runtime, stream, number != 0))),
         Err(_) => {
-            // Nobody knows where it belongs.
+            // The capture is unknown, so the operation cannot be recorded.
             switch::note_loss();
             None
         }
     }
 }
 
-/// The same of a stream that gets memory: the driver is asked of captures where the allocator asks.
+/// As [`place`], for an allocation: the driver is queried for a capture only when the allocator
+/// does so.
 fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
     if runtime.captures.any() || route::is_routed() {
         return place(runtime, stream);
@@ -171,7 +175,7 @@ fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64,
 
 fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
     if stream.is_default() {
-        // It cannot be captured.
+        // The default stream cannot be captured.
         return Ok(0);
     }
     let _context = stream.enter(runtime)?;
@@ -187,7 +191,7 @@ fn info_of(runtime: &Runtime, stream: &Stream, is_captured: bool) -> StreamInfo 
         () if stream.is_default() => Kind::Legacy,
         () if stream.is_per_thread() => Kind::Blocking,
         () if !stream.is_external() => Kind::NonBlocking,
-        // While it is captured it makes no difference.
+        // The kind is not used for captured streams.
         () if is_captured => Kind::NonBlocking,
         () => kind_of_external(runtime, stream),
     };
@@ -198,7 +202,7 @@ fn kind_of_external(runtime: &Runtime, stream: &Stream) -> Kind {
     match stream.order(runtime) {
         Ok(Order::Free) => Kind::NonBlocking,
         Ok(Order::Blocking) => Kind::Blocking,
-        // More order than there is gives no false report.
+        // Unknown: too much order causes no false report.
         Err(_) => Kind::Blocking,
     }
 }
@@ -350,7 +354,7 @@ pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream
     update_in_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(info), frames));
 }
 
-pub(super) fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
+pub(super) fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
     let kind = if stream.is_default() { Kind::Legacy } else { Kind::NonBlocking };
     let info = StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind };
     update_in_call(|state, frames| state.allocated(0, (ptr, bytes), Some(info), frames));

@@ -1,8 +1,10 @@
-//! The stream sanitizer: finds accesses to the same bytes that nothing orders, by the order that
-//! the program makes, not by what happened by chance.
+//! The stream sanitizer: reports two accesses to the same bytes that no stream order, event or host
+//! wait orders. It looks at the order that the program establishes, not at when the work happened
+//! to run.
 //!
-//! What queues work tells of it here, after the driver has taken it, with no lock held under which
-//! the driver or the host may not be called. Off, each of these is a load and a branch.
+//! Code that queues work calls the functions here after the driver has accepted the work. The
+//! caller holds no lock under which calls to the driver or the host are forbidden. While the
+//! sanitizer is off, each function costs one load and one branch.
 
 mod block_life;
 mod blocks;
@@ -36,77 +38,78 @@ pub(crate) use switch::{begin, forget, in_child, is_wanted, stop};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Is anybody watching?
+/// Returns whether the sanitizer is on.
 #[inline(always)]
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// What an operation does with bytes.
+/// How an operation accesses bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Reads them.
+    /// The operation reads the bytes.
     Read,
-    /// Writes them.
+    /// The operation writes the bytes.
     Write,
-    /// Both.
+    /// The operation reads and writes the bytes.
     ReadWrite,
 }
 
-/// Which bytes.
+/// The bytes of a [`Touch`].
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// `rows` times `bytes`, whose beginnings are `pitch` apart.
+    /// `rows` rows of `bytes` bytes; the starts of two neighbours are `pitch` bytes apart.
     Rows {
-        /// The first byte.
+        /// Address of the first byte.
         ptr: u64,
-        /// Of a row.
+        /// Bytes per row.
         bytes: u64,
-        /// Rows; 1 is a plain range.
+        /// Number of rows; 1 is a contiguous range.
         rows: u64,
-        /// From one to the next.
+        /// Distance between the starts of two rows, in bytes.
         pitch: u64,
     },
-    /// The elements of a tensor; one in plain memory of the host is none.
+    /// The elements of a tensor. A tensor in pageable host memory is ignored.
     Tensor(&'a Tensor),
 }
 
-/// Bytes that an operation touches.
+/// Bytes that an operation accesses, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch<'a> {
-    /// Which.
+    /// The bytes.
     pub bytes: Bytes<'a>,
-    /// What it does with them.
+    /// Whether the operation reads or writes them.
     pub mode: Mode,
 }
 
 impl<'a> Touch<'a> {
-    /// Reads a range.
+    /// A read of a contiguous range.
     #[inline]
     pub fn read(ptr: u64, bytes: u64) -> Touch<'a> {
         Touch::rows(ptr, bytes, 1, 0, Mode::Read)
     }
 
-    /// Writes a range.
+    /// A write of a contiguous range.
     #[inline]
     pub fn write(ptr: u64, bytes: u64) -> Touch<'a> {
         Touch::rows(ptr, bytes, 1, 0, Mode::Write)
     }
 
-    /// Rows of bytes.
+    /// An access to rows of bytes.
     #[inline]
     pub fn rows(ptr: u64, bytes: u64, rows: u64, pitch: u64, mode: Mode) -> Touch<'a> {
         Touch { bytes: Bytes::Rows { ptr, bytes, rows, pitch }, mode }
     }
 
-    /// A tensor's elements.
+    /// An access to the elements of a tensor.
     #[inline]
     pub fn tensor(tensor: &'a Tensor, mode: Mode) -> Touch<'a> {
         Touch { bytes: Bytes::Tensor(tensor), mode }
     }
 }
 
-/// An operation was queued: "tcuda_copy", with all that it touches.
+/// Records an operation that was queued on `stream`, with all bytes that it accesses. `label` is
+/// the name of the called function, for example "tcuda_copy".
 #[inline(always)]
 pub fn operation(runtime: &Runtime, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
     if is_on() {
@@ -114,12 +117,13 @@ pub fn operation(runtime: &Runtime, stream: &Stream, label: &'static str, touche
     }
 }
 
-/// How many bytes a block that was given out has from an address on; 0 where nobody knows of one.
+/// Returns the number of bytes from `address` to the end of its allocated block, or 0 if no block
+/// is known there.
 pub fn rest_of_block(address: u64) -> u64 {
     if is_on() { hooks::rest_of_block(address) } else { 0 }
 }
 
-/// The same as [`operation`] with a name of the host's.
+/// As [`operation`], with a name that the host chose.
 #[inline(always)]
 pub fn named_operation(runtime: &Runtime, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
     if is_on() {
@@ -127,7 +131,8 @@ pub fn named_operation(runtime: &Runtime, stream: &Stream, name: &str, touches: 
     }
 }
 
-/// Work on several streams that begins when all have come to it, and ends for all at once.
+/// Records one operation on several streams: it starts when all streams have reached it, and ends
+/// on all of them at once.
 #[inline(always)]
 pub fn collective(runtime: &Runtime, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
     if is_on() {
@@ -135,7 +140,7 @@ pub fn collective(runtime: &Runtime, label: &'static str, members: &[(&Stream, &
     }
 }
 
-/// An event, known by its key, was recorded.
+/// Records that an event, identified by its key, was recorded on `stream`.
 #[inline(always)]
 pub fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
     if is_on() {
@@ -143,7 +148,7 @@ pub fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
     }
 }
 
-/// A stream waits for it.
+/// Records that `stream` waits for an event.
 #[inline(always)]
 pub fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
     if is_on() {
@@ -151,7 +156,7 @@ pub fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
     }
 }
 
-/// It is destroyed: the key may be another's.
+/// Records that an event is destroyed; another event may get its key.
 #[inline(always)]
 pub fn event_gone(event: u64) {
     if is_on() {
@@ -159,7 +164,7 @@ pub fn event_gone(event: u64) {
     }
 }
 
-/// A stream waits for all that another holds now.
+/// Records that `stream` waits for all work that `other` holds now.
 #[inline(always)]
 pub fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
     if is_on() {
@@ -167,38 +172,40 @@ pub fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
     }
 }
 
-/// All that a stream holds now. Taken before the driver is asked or waited for, and handed to
-/// [`reached`] when that said that it is over; also for functions of hosts, when they begin.
+/// Returns the point after all work that `stream` holds now. The caller takes it before it queries
+/// or waits for the stream, and passes it to [`reached`] when the driver reports that the work is
+/// complete. Host functions on a stream do the same when they begin.
 #[inline(always)]
 pub fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
     if is_on() { hooks::point_of_stream(runtime, stream) } else { None }
 }
 
-/// The same of work that is about to be queued there: of what the driver orders before that, too.
+/// As [`point_of_stream`], for work that is about to be queued on `stream`: the point also includes
+/// the work of other streams that the driver orders before it.
 #[inline(always)]
 pub fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
     if is_on() { hooks::point_of_work(runtime, stream) } else { None }
 }
 
-/// What an event was last recorded behind.
+/// Returns the point at which an event was last recorded.
 #[inline(always)]
 pub fn point_of_event(event: u64) -> Option<Point> {
     if is_on() { hooks::point_of_event(event) } else { None }
 }
 
-/// All that the streams of a device hold now.
+/// Returns the point after all work that the streams of a device hold now.
 #[inline(always)]
 pub fn point_of_device(device: i32) -> Option<Point> {
     if is_on() { hooks::point_of_all(Some(device)) } else { None }
 }
 
-/// All that all streams hold now.
+/// Returns the point after all work that all streams hold now.
 #[inline(always)]
 pub fn point_of_everything() -> Option<Point> {
     if is_on() { hooks::point_of_all(None) } else { None }
 }
 
-/// The host knows that it is over.
+/// Records that the host knows that all work before `point` is complete.
 #[inline(always)]
 pub fn reached(point: Option<Point>) {
     if let Some(point) = point {
@@ -206,7 +213,8 @@ pub fn reached(point: Option<Point>) {
     }
 }
 
-/// A block was given out, in the order of a stream; before its host sees it.
+/// Records an allocated block in the order of `stream`. The caller has not yet returned its address
+/// to the host.
 #[inline(always)]
 pub fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
     if is_on() {
@@ -214,15 +222,16 @@ pub fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
     }
 }
 
-/// The same in the order of a stream of the library's, while no memory goes to pools or captures.
+/// As [`allocated`], for a stream of the library, while the sanitizer is the only active observer:
+/// then no allocation is routed to a private pool and no capture gets memory.
 #[inline]
-pub fn allocated_plainly(ptr: u64, bytes: u64, stream: &Stream) {
+pub fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
     if is_on() {
-        hooks::allocated_plainly(ptr, bytes, stream);
+        hooks::allocated_uncaptured(ptr, bytes, stream);
     }
 }
 
-/// A block is about to be free; before anybody else can get it.
+/// Records that a block is about to be freed, before another allocation can get its memory.
 #[inline(always)]
 pub fn freed(ptr: u64) {
     if is_on() {
@@ -230,8 +239,8 @@ pub fn freed(ptr: u64) {
     }
 }
 
-/// The allocator will wait for a stream as well before the block at `ptr` (inside which it may lie)
-/// serves again.
+/// Records that `stream` uses the block that contains `ptr`: the allocator waits for `stream`
+/// before it reuses the block.
 #[inline(always)]
 pub fn used_on(ptr: u64, stream: &Stream) {
     if is_on() {
@@ -239,7 +248,7 @@ pub fn used_on(ptr: u64, stream: &Stream) {
     }
 }
 
-/// Pinned memory of the host was given out.
+/// Records an allocated block of pinned host memory.
 #[inline(always)]
 pub fn pinned(ptr: u64, bytes: u64) {
     if is_on() {
@@ -247,7 +256,7 @@ pub fn pinned(ptr: u64, bytes: u64) {
     }
 }
 
-/// It is about to be free.
+/// Records that a block of pinned host memory is about to be freed.
 #[inline(always)]
 pub fn unpinned(ptr: u64) {
     if is_on() {
@@ -255,20 +264,21 @@ pub fn unpinned(ptr: u64) {
     }
 }
 
-/// The number of the capture that a stream is in; before it ends.
+/// Returns the number of the capture that `stream` is part of, before that capture ends.
 #[inline(always)]
 pub fn capture_of(runtime: &Runtime, stream: &Stream) -> Option<u64> {
     if is_on() { hooks::capture_number(runtime, stream) } else { None }
 }
 
-/// A capture has ended: what was captured, to be kept with the graph. None when nothing is known.
+/// Records that a capture has ended. Returns its operations, to be kept with the graph, or `None`
+/// if none are known.
 #[inline(always)]
 pub fn capture_ended(capture: Option<u64>) -> Option<Recording> {
     capture.and_then(hooks::capture_ended)
 }
 
-/// A graph is about to be launched by an executable, which is known by a key; a launch comes after
-/// the one before of the same executable, whatever their streams.
+/// Records that `executable`, identified by a key, is about to be launched. A launch comes after
+/// the previous launch of the same executable, whatever their streams.
 #[inline(always)]
 pub fn graph_launched(
     runtime: &Runtime,
@@ -281,7 +291,7 @@ pub fn graph_launched(
     }
 }
 
-/// An executable is destroyed: its key may be another's.
+/// Records that an executable is destroyed; another one may get its key.
 #[inline(always)]
 pub fn executable_gone(executable: u64) {
     if is_on() {
@@ -289,7 +299,7 @@ pub fn executable_gone(executable: u64) {
     }
 }
 
-/// A captured stream records an event at each launch of what is captured.
+/// Records that each launch of the graph under capture records an event.
 #[inline(always)]
 pub fn event_recorded_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
     if is_on() {
@@ -297,7 +307,7 @@ pub fn event_recorded_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
     }
 }
 
-/// A captured stream waits for an event at each launch of what is captured.
+/// Records that each launch of the graph under capture waits for an event.
 #[inline(always)]
 pub fn event_waited_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
     if is_on() {
@@ -305,7 +315,8 @@ pub fn event_waited_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
     }
 }
 
-/// A stream waits for what nobody here can know: it comes after everything.
+/// Records a wait for work that this process cannot know, for example of another process: `stream`
+/// then comes after everything.
 #[inline(always)]
 pub fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
     if is_on() {
@@ -313,9 +324,9 @@ pub fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
     }
 }
 
-/// Begins a call that tells of several things, or that takes locks under which the host may not be
-/// called; before any lock. The host's frames are asked for now, and reports handed over when the
-/// outermost of these ends, after the last lock was given back.
+/// Begins a call that records several operations, or that takes locks under which host functions
+/// are forbidden. The caller takes no lock before. The host's frames are captured now. Reports are
+/// delivered when the outermost such call ends, after its last lock is released.
 #[inline(always)]
 pub fn call() -> Option<Call> {
     if is_on() { Some(hooks::Call::begin()) } else { None }

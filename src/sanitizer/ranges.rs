@@ -1,4 +1,4 @@
-//! Ranges of addresses that do not overlap, each with a number: sorted, in chunks.
+//! A sorted map of disjoint address ranges to numbers, stored in chunks.
 
 use super::clock::NO_MEMORY;
 use crate::base::error::Result;
@@ -12,23 +12,23 @@ pub(super) struct Entry {
     pub(super) value: u32,
 }
 
-/// The most of a chunk.
-const MOST: usize = 64;
+/// The most entries of a chunk.
+const MAX: usize = 64;
 
-/// Where a range is: its chunk, and its place there.
+/// The place of an entry: index of its chunk, and index in the chunk.
 pub(super) type Place = (usize, usize);
 
-/// What is in some bytes.
+/// The contents of a range of addresses.
 pub(super) enum Inside {
-    /// No range.
+    /// No entry.
     Nothing,
-    /// One, whole.
+    /// Exactly one entry, which lies inside completely.
     One(Place, Entry),
-    /// More, or parts.
+    /// Several entries, or parts of entries.
     More,
 }
 
-/// None is empty.
+/// A chunk; never empty.
 struct Chunk(Vec<Entry>);
 
 impl Chunk {
@@ -37,13 +37,13 @@ impl Chunk {
     }
 }
 
-/// The ranges.
+/// The map.
 pub(super) struct Ranges {
     chunks: Vec<Chunk>,
     len: usize,
-    /// The room of a chunk that is gone, for the next one.
+    /// The buffer of a removed chunk, for the next new one.
     spare: Vec<Entry>,
-    /// What was found last: the next search often ends there, or one further on.
+    /// The last place found: the next search often ends there, or one entry further.
     last: Cell<Place>,
 }
 
@@ -56,12 +56,12 @@ impl Ranges {
         self.len
     }
 
-    /// The chunk in which a range that begins at an address would be.
+    /// The chunk in which an entry that starts at `address` belongs.
     fn chunk_of(&self, address: u64) -> usize {
         self.chunks.partition_point(|chunk| chunk.first() <= address).saturating_sub(1)
     }
 
-    /// The first range that ends behind an address.
+    /// The first entry whose end is > `address`.
     #[inline]
     fn first_behind(&self, address: u64) -> Place {
         let (chunk, place) = self.last.get();
@@ -91,27 +91,27 @@ impl Ranges {
         (chunk, place)
     }
 
-    /// Where the range behind a place begins.
+    /// The start of the entry after `place`.
     fn begins_behind(&self, (chunk, place): Place) -> Option<u64> {
         let next = self.chunks[chunk].0.get(place + 1).map(|entry| entry.start);
         next.or_else(|| self.chunks.get(chunk + 1).map(Chunk::first))
     }
 
-    /// The range around an address.
+    /// The entry that contains `address`.
     pub(super) fn find(&self, address: u64) -> Option<Entry> {
         let (chunk, place) = self.first_behind(address);
         let entry = self.chunks.get(chunk)?.0.get(place)?;
         (entry.start <= address).then_some(*entry)
     }
 
-    /// The number of a place, if just this range is there.
+    /// The number of the entry at `place`, if its range is exactly `start..end`.
     #[inline]
     pub(super) fn at(&self, (chunk, place): Place, start: u64, end: u64) -> Option<u32> {
         let entry = self.chunks.get(chunk)?.0.get(place)?;
         ((entry.start, entry.end) == (start, end)).then_some(entry.value)
     }
 
-    /// The same place, told by the chunk behind where the chunk has no such place.
+    /// Converts a place past the end of its chunk to the place in the next chunk.
     pub(super) fn carry(&self, (chunk, place): Place) -> Place {
         match self.chunks.get(chunk).map(|chunk| chunk.0.len()) {
             Some(len) if place >= len => (chunk + 1, place - len),
@@ -119,7 +119,8 @@ impl Ranges {
         }
     }
 
-    /// Another number for the range of a place, if just this range is there and has the old one.
+    /// Changes the number of the entry at `place` to `new`, if its range is exactly `start..end`
+    /// and its number is `old`.
     #[inline]
     pub(super) fn replace_at(
         &mut self,
@@ -137,13 +138,13 @@ impl Ranges {
         true
     }
 
-    /// What is from an address up to another.
+    /// Returns what `start..end` contains.
     #[inline]
     pub(super) fn inside(&self, start: u64, end: u64) -> Inside {
         let (chunk, place) = self.first_behind(start);
         let Some(Chunk(entries)) = self.chunks.get(chunk) else { return Inside::Nothing };
         let Some(entry) = entries.get(place) else {
-            // Behind all of the chunk.
+            // The address is after the last entry of the chunk.
             let next = self.chunks.get(chunk + 1).map(Chunk::first);
             return if next.is_none_or(|next| next >= end) {
                 Inside::Nothing
@@ -160,19 +161,20 @@ impl Ranges {
         if is_alone { Inside::One((chunk, place), *entry) } else { Inside::More }
     }
 
-    /// Another number for the range of a place.
+    /// Changes the number of the entry at `place`.
     #[inline]
     pub(super) fn set(&mut self, (chunk, place): Place, value: u32) {
         self.chunks[chunk].0[place].value = value;
     }
 
-    /// Another range at a place; nothing else is in it.
+    /// Replaces the entry at `place`. The new range overlaps no other entry.
     #[inline]
     pub(super) fn put(&mut self, (chunk, place): Place, entry: Entry) {
         self.chunks[chunk].0[place] = entry;
     }
 
-    /// Makes the only range that reaches into some bytes have just these; its number.
+    /// If exactly one entry overlaps `start..end`, sets its range to `start..end` and returns its
+    /// number.
     #[inline]
     pub(super) fn take_over(&mut self, start: u64, end: u64) -> Option<u32> {
         let (chunk, place) = self.first_behind(start);
@@ -189,7 +191,7 @@ impl Ranges {
         self.chunks.iter().flat_map(|chunk| chunk.0.iter())
     }
 
-    /// Puts what overlaps `start..end` at the end of a list, whole.
+    /// Appends all entries that overlap `start..end` to `found`, uncut.
     pub(super) fn overlapping(&self, start: u64, end: u64, found: &mut Vec<Entry>) -> Result<()> {
         let (first, mut place) = self.first_behind(start);
         for chunk in self.chunks.get(first..).unwrap_or(&[]) {
@@ -205,15 +207,15 @@ impl Ranges {
         Ok(())
     }
 
-    /// Replaces what is in `start..end` by other ranges there, in order. What reaches out of it
-    /// stays there.
+    /// Replaces the contents of `start..end` by `new`, which is sorted. The parts of entries
+    /// outside of `start..end` stay.
     pub(super) fn replace(&mut self, start: u64, end: u64, new: &[Entry]) -> Result<()> {
         let (first, place) = self.first_behind(start);
         if self.chunks.is_empty() {
             self.chunks.try_reserve(1).map_err(|_| NO_MEMORY)?;
             self.chunks.push(Chunk(std::mem::take(&mut self.spare)));
         }
-        // One for one, nearly always.
+        // Fast path of the usual case: the same range gets another number.
         if let ([new], Some(entry)) = (new, self.chunks[first].0.get_mut(place))
             && (entry.start, entry.end) == (start, end)
             && (new.start, new.end) == (start, end)
@@ -222,7 +224,7 @@ impl Ranges {
             return Ok(());
         }
         let (mut head, mut tail) = (None, None);
-        // What goes: to the end of the first chunk, and the beginnings of those behind.
+        // Find the end of what is removed: chunk `last`, entries before `until`.
         let mut last = first;
         let mut until = place;
         loop {
@@ -272,18 +274,18 @@ impl Ranges {
         self.tidy(first)
     }
 
-    /// A chunk that is empty goes, one that is too long is cut.
+    /// Removes an empty chunk; splits a chunk that is too long.
     fn tidy(&mut self, index: usize) -> Result<()> {
         let len = self.chunks[index].0.len();
         if len == 0 {
             self.spare = self.chunks.remove(index).0;
-        } else if len > MOST {
-            let half = MOST / 2;
+        } else if len > MAX {
+            let half = MAX / 2;
             let more = len.div_ceil(half) - 1;
             self.chunks.try_reserve(more).map_err(|_| NO_MEMORY)?;
             for cut in (1..=more).rev() {
                 let mut part = Vec::new();
-                part.try_reserve_exact(MOST + 2).map_err(|_| NO_MEMORY)?;
+                part.try_reserve_exact(MAX + 2).map_err(|_| NO_MEMORY)?;
                 part.extend(self.chunks[index].0.drain(cut * half..));
                 self.chunks.insert(index + 1, Chunk(part));
             }
@@ -291,7 +293,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// Gives each range another number, or takes it out.
+    /// Calls `keep` for each entry, which may change its number; removes the entries for which it
+    /// returns false.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut Entry) -> bool) {
         for chunk in &mut self.chunks {
             chunk.0.retain_mut(&mut keep);
@@ -300,14 +303,14 @@ impl Ranges {
         self.len = self.chunks.iter().map(|chunk| chunk.0.len()).sum();
     }
 
-    /// Takes a range out that begins there.
+    /// Removes the entry that starts at `start`.
     pub(super) fn remove(&mut self, start: u64) -> Option<Entry> {
         let entry = self.find(start).filter(|entry| entry.start == start)?;
         self.remove_at(self.first_behind(start));
         Some(entry)
     }
 
-    /// Takes the range of a place out.
+    /// Removes the entry at `place`.
     pub(super) fn remove_at(&mut self, (chunk, place): Place) {
         self.chunks[chunk].0.remove(place);
         self.len -= 1;
@@ -330,7 +333,7 @@ mod tests {
         }
     }
 
-    /// The numbers of all bytes.
+    /// The number of each byte; 0: none.
     fn bytes_of(ranges: &Ranges) -> Vec<u32> {
         let mut bytes = vec![0; 4096];
         let mut last = 0;
@@ -378,7 +381,7 @@ mod tests {
                         assert!(inside == [entry] && entry.start >= start && entry.end <= end);
                         assert_eq!(ranges.at(place, entry.start, entry.end), Some(entry.value));
                     }
-                    // Or one in the chunk behind.
+                    // Also the answer when the only entry lies in the next chunk.
                     Inside::More => assert!(!is_free),
                 }
                 ranges.replace(start, end, &new).unwrap();
@@ -399,7 +402,7 @@ mod tests {
                         assert_eq!(bytes_of(&ranges), bytes, "seed {seed}");
                     }
                     (Some(_), _) => panic!("{inside:?}"),
-                    // One in the next chunk is not looked for.
+                    // `take_over` does not look into the next chunk.
                     (None, inside) => assert!(inside.len() != 1 || inside[0].start > start),
                 }
                 let some = random.below(4096);

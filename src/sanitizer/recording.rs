@@ -1,5 +1,5 @@
-//! What a capture did, for the launches of its graph: each launch is one operation that does all of
-//! it.
+//! The operations of a capture, for the launches of its graph: each launch is one operation with
+//! all their accesses.
 
 use super::Mode;
 use super::clock::{Table, insert, push};
@@ -9,7 +9,7 @@ use super::store::{Access, Store};
 use super::text::{Label, TextBuffer, Texts};
 use crate::base::error::Result;
 
-/// One touch of one captured operation: what of it counts at the end.
+/// One access of a captured operation, with the bytes that no later access replaced.
 pub(super) struct Operation {
     pub(super) label: Label,
     pub(super) mode: Mode,
@@ -18,7 +18,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    pub(super) fn form(&self) -> Result<ByteSet<'_>> {
+    pub(super) fn bytes(&self) -> Result<ByteSet<'_>> {
         match &self.shape {
             Some(shape) => Ok(ByteSet::Shaped(shape.try_clone()?)),
             None => Ok(ByteSet::Runs(&self.runs)),
@@ -26,17 +26,17 @@ impl Operation {
     }
 }
 
-/// All that a capture did.
+/// All accesses of a capture.
 #[derive(Default)]
 pub(super) struct Recorded {
     pub(super) operations: Vec<Operation>,
-    /// Events for which a launch waits first, and that it records in the end.
+    /// Events that a launch waits for when it begins, and events that it records when it ends.
     pub(super) awaited: Vec<u64>,
     pub(super) recorded: Vec<u64>,
 }
 
 impl Recorded {
-    /// Of a world that has ended.
+    /// Takes the accesses of a capture that has ended.
     pub(super) fn of(domain: &mut Domain, store: &Store, texts: &mut Texts) -> Result<Recorded> {
         let mut recorded = Recorded {
             operations: Vec::new(),
@@ -46,7 +46,7 @@ impl Recorded {
         let mut places = Table::default();
         for entry in domain.ranges.iter() {
             let cell = store.cell(entry.value);
-            // A write counts for all reads of the same bytes.
+            // A write includes the reads of the same bytes.
             if let Some(access) = cell.write.as_ref().or(cell.reads.first()) {
                 let place = recorded.place(access, &mut places, store, texts)?;
                 let runs = &mut recorded.operations[place].runs;
@@ -62,7 +62,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// The place of an access's touch.
+    /// Returns the index of the operation of an access; adds it if it is missing.
     fn place(
         &mut self,
         access: &Access,

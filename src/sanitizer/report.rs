@@ -1,4 +1,4 @@
-//! Reports: what two accesses that nothing orders were, and what would order them.
+//! Reports: two accesses that nothing orders, and the calls that would order them.
 
 use super::Mode;
 use super::blocks::Blocks;
@@ -12,60 +12,60 @@ use crate::base::text::Count;
 use crate::memory::trace::frames::Stacks;
 use std::fmt;
 
-/// Reports that are kept unless the host says otherwise.
+/// Number of reports that are kept if the host sets no other.
 pub const DEFAULT_MAX_REPORTS: usize = 1000;
 
-/// One of two accesses; texts stay where they are until the library is shut down.
+/// One of the two accesses of a report. The texts are valid until the library is shut down.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// The first byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// From there to the last.
+    /// Number of bytes up to the last one.
     pub bytes: u64,
-    /// The operation.
+    /// Name of the operation.
     pub label: CText,
-    /// The host's frames, a line each.
+    /// The host's frames, one per line.
     pub frames: CText,
-    /// PyTorch's number of the stream.
+    /// The stream's number in PyTorch.
     pub stream_id: i64,
-    /// The number of the operation.
+    /// Sequence number of the operation.
     pub sequence: u64,
-    /// The stream's device.
+    /// Device of the stream.
     pub device: i32,
-    /// What it does.
+    /// Whether the access reads or writes.
     pub mode: Mode,
 }
 
 /// Two accesses that nothing orders.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// The first byte that both touch.
+    /// Address of the first byte that both access.
     pub start: u64,
-    /// How many lie there.
+    /// Number of contiguous bytes that both access.
     pub bytes: u64,
-    /// The later one.
+    /// The later access.
     pub current: Access,
-    /// The earlier one.
+    /// The earlier access.
     pub previous: Access,
-    /// Where the block was allocated; may be empty.
+    /// The allocation of the block; may be empty.
     pub allocation: CText,
-    /// What would order them.
+    /// What would order the two accesses.
     pub missing: CText,
 }
 
-/// A report with its texts.
+/// A report with the numbers of its texts.
 #[derive(Clone, Copy)]
 struct StoredReport {
     report: Report,
     texts: [TextId; 6],
 }
 
-/// Those of a run.
+/// The reports since the sanitizer was turned on.
 pub(super) struct Reports {
     pub(super) most: usize,
     pub(super) count: usize,
     kept: Vec<StoredReport>,
-    /// Not handed over yet, with the thread that found them.
+    /// Reports that are not delivered yet, with the thread that found them.
     waiting: Vec<(usize, StoredReport)>,
 }
 
@@ -74,8 +74,8 @@ impl Reports {
         Reports { most: DEFAULT_MAX_REPORTS, count: 0, kept: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Makes a report. Without host memory, or beyond those that are kept, it only counts: texts stay
-    /// until shutdown, and a race in a loop must not fill the host's memory with them.
+    /// Adds a report. Without host memory, or when `most` reports are kept, it only counts: texts
+    /// stay until shutdown, and a race in a loop must not fill the host's memory.
     pub(super) fn add(&mut self, race: &Race, blocks: &Blocks, stacks: &Stacks, texts: &mut Texts) {
         self.count += 1;
         if self.kept.len() < self.most
@@ -86,7 +86,7 @@ impl Reports {
         }
     }
 
-    /// Does one wait for this thread?
+    /// Returns whether a report is pending for this thread.
     pub(super) fn is_waiting(&self) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -95,14 +95,15 @@ impl Reports {
         self.waiting.iter().any(|(thread, _)| *thread == own)
     }
 
-    /// The oldest that waits for this thread, and its text where that is wanted.
+    /// Removes the oldest report that is pending for this thread. Returns it with its text, which
+    /// is empty unless `is_text`.
     pub(super) fn take(&mut self, texts: &Texts, is_text: bool) -> Option<(Report, TextBuffer)> {
         let own = thread();
         let place = self.waiting.iter().position(|(thread, _)| *thread == own)?;
         let (_, whole) = self.waiting.remove(place);
         let mut line = TextBuffer::default();
         if is_text {
-            let _ = line.add(format_args!("{}", Shown(&whole, texts)));
+            let _ = line.add(format_args!("{}", ReportText(&whole, texts)));
         }
         Some((whole.report, line))
     }
@@ -111,26 +112,26 @@ impl Reports {
         self.kept.get(index).map(|whole| whole.report)
     }
 
-    /// The text of a report.
+    /// Formats a report.
     pub(super) fn text(&self, index: usize, texts: &Texts) -> Option<Result<TextBuffer>> {
         let whole = self.kept.get(index)?;
         let mut line = TextBuffer::default();
-        let written = line.add(format_args!("{}", Shown(whole, texts)));
+        let written = line.add(format_args!("{}", ReportText(whole, texts)));
         Some(written.map(|()| line))
     }
 
-    /// None any more, and another number of those that are kept.
+    /// Removes all reports and sets the number that are kept.
     pub(super) fn start_anew(&mut self, most: usize) {
         *self = Reports { most, ..Reports::new() };
     }
 }
 
-/// This thread, told from others that live.
+/// An identity of this thread, unique among the live ones.
 fn thread() -> usize {
     std::ptr::from_ref(crate::base::thread::block()).addr()
 }
 
-/// A stream in a sentence.
+/// A stream as the text of a report shows it.
 struct StreamName(StreamInfo);
 
 impl fmt::Display for StreamName {
@@ -179,7 +180,7 @@ fn describe(
     Ok(StoredReport { report, texts: [label, frames, before, frames_before, allocation, missing] })
 }
 
-/// The sentence that says what would order the two.
+/// Returns the sentence that says what would order the two accesses.
 fn missing(race: &Race, owner: Option<StreamInfo>, texts: &Texts) -> Result<TextBuffer> {
     let mut line = TextBuffer::default();
     let (current, previous) = (&race.current, &race.previous);
@@ -238,12 +239,13 @@ fn access(
     Ok((access, [label, frames]))
 }
 
-/// A report as PyTorch has it: both accesses with their stacks, and where the memory comes from.
-struct Shown<'a>(&'a StoredReport, &'a Texts);
+/// Formats a report as PyTorch does: both accesses with their stacks, and the allocation of the
+/// memory.
+struct ReportText<'a>(&'a StoredReport, &'a Texts);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ReportText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(StoredReport { report, texts: kept }, texts) = self;
+        let ReportText(StoredReport { report, texts: kept }, texts) = self;
         let [label, frames, before, frames_before, allocation, missing] =
             kept.map(|text| texts.text(text));
         writeln!(f, "============================")?;

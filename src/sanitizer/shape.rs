@@ -1,21 +1,21 @@
-//! Bytes that do not lie side by side: runs, at distances, at distances of those, and so on. What
-//! two of them share is found without counting their bytes.
+//! Non-contiguous bytes: runs at regular distances, in several dimensions. The common bytes of two
+//! shapes are found without enumerating bytes.
 
 use super::clock::{NO_MEMORY, push};
 use super::{Bytes, Touch};
 use crate::base::error::Result;
 use crate::tensor::{MAX_DIMS, Place, Tensor};
 
-/// How often something lies there, and how far apart.
+/// A dimension: the number of its parts, and their distance in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Dim {
     count: u64,
     stride: u64,
-    /// From the first byte to the last of one of them.
+    /// The extent of one part, from its first byte to its last.
     inner: u64,
 }
 
-/// The largest distance comes first.
+/// Equal runs at regular distances. `dims` is sorted by decreasing stride.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     base: u64,
@@ -23,7 +23,7 @@ pub(super) struct Shape {
     dims: Vec<Dim>,
 }
 
-/// Runs of the same length, all as far apart.
+/// Equally long runs with one distance.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) start: u64,
@@ -34,26 +34,27 @@ pub(super) struct Rows {
 
 /// The bytes of a touch.
 pub(super) enum ByteSet<'a> {
-    /// None, or none that anybody watches.
+    /// No bytes, or bytes that are not checked.
     Nothing,
-    /// So many that nobody can tell them.
+    /// The bytes cannot be represented.
     Unknown,
-    /// All from a byte up to another.
+    /// The bytes from one address up to another.
     Range(u64, u64),
-    /// Rows.
+    /// Rows with a pitch.
     Rows(Rows),
-    /// In parts.
+    /// A strided shape.
     Shaped(Shape),
-    /// In these, in order.
+    /// Disjoint ranges in increasing order.
     Runs(&'a [(u64, u64)]),
 }
 
-/// Steps after which a question is given up, which takes shapes that have nothing in common.
+/// Steps after which the search for common bytes is abandoned. Only shapes of unrelated strides
+/// take that many.
 const MAX_STEPS: u32 = 1 << 20;
-/// Addresses end here, so that there is room for sums, also of bits.
+/// Addresses are below this bound, so that sums do not overflow, also in bits.
 const END: u64 = 1 << 58;
 
-/// The bytes that two share first, or that they share none; `Err`: nobody knows.
+/// The first common bytes, or `None` without common bytes. `Err`: the search was abandoned.
 pub(super) type Common = std::result::Result<Option<(u64, u64)>, ()>;
 
 fn overlap(first: (u64, u64), second: (u64, u64)) -> Option<(u64, u64)> {
@@ -97,12 +98,12 @@ fn of_rows(start: u64, bytes: u64, rows: u64, pitch: u64) -> ByteSet<'static> {
 }
 
 impl Rows {
-    /// One past its last byte.
+    /// One past the last byte.
     pub(super) fn end(&self) -> u64 {
         self.start + (self.rows - 1) * self.pitch + self.bytes
     }
 
-    /// Where each begins.
+    /// The address of each row.
     pub(super) fn starts(&self) -> impl Iterator<Item = u64> {
         let Rows { start, pitch, .. } = *self;
         (0..self.rows).map(move |row| start + row * pitch)
@@ -126,7 +127,7 @@ fn of_tensor(tensor: &Tensor) -> Result<ByteSet<'static>> {
     if tensor.is_compact() {
         return Ok(plain(first, end - first));
     }
-    // In bits, the smallest distance first; elements that are one count once.
+    // Strides in bits, sorted in increasing order. Dimensions of size 1 or stride 0 add no bytes.
     let mut list = [(0, 0); MAX_DIMS];
     let mut len = 0;
     for (size, stride) in tensor.shape().iter().zip(tensor.strides()) {
@@ -149,7 +150,7 @@ fn of_tensor(tensor: &Tensor) -> Result<ByteSet<'static>> {
         return Ok(plain(first, end - first));
     }
     if !run.is_multiple_of(8) || dims.iter().any(|dim| !dim.stride.is_multiple_of(8)) {
-        // Elements that are parts of bytes, at places that are none.
+        // Elements of less than a byte that do not fill whole bytes.
         return Ok(ByteSet::Unknown);
     }
     let run = run / 8;
@@ -171,27 +172,27 @@ impl Shape {
         Ok(Shape { base: self.base, run: self.run, dims })
     }
 
-    /// Its first byte, and one past its last.
+    /// The address of the first byte, and one past the last.
     pub(super) fn range(&self) -> (u64, u64) {
         (self.base, self.base + extent(&self.dims, self.run))
     }
 
-    /// How many runs.
+    /// Number of runs.
     pub(super) fn runs(&self) -> u64 {
         self.dims.iter().fold(1, |runs: u64, dim| runs.saturating_mul(dim.count))
     }
 
-    /// Each run, first byte and one past the last.
+    /// Calls `body` with the start and end of each run.
     pub(super) fn each(&self, body: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
         each(self.base, &self.dims, self.run, body)
     }
 
-    /// Its first bytes in a range.
+    /// The first of its bytes inside `start..end`.
     pub(super) fn within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         within(self.base, &self.dims, self.run, (start, end))
     }
 
-    /// The bytes in a range that both have.
+    /// The first common bytes of two shapes inside `start..end`.
     pub(super) fn shared(&self, other: &Shape, start: u64, end: u64) -> Common {
         let Some(both) = overlap(self.range(), other.range()) else { return Ok(None) };
         let mut steps = MAX_STEPS;
@@ -201,7 +202,7 @@ impl Shape {
         if found.is_none() || (start <= both.0 && end >= both.1) {
             return Ok(found);
         }
-        // Somewhere, and perhaps not here.
+        // There are common bytes, but perhaps not inside `start..end`.
         let mut steps = MAX_STEPS;
         shared_within(own, other, (start, end), &mut steps)
     }
@@ -221,7 +222,7 @@ fn each(
     (0..dim.count).try_for_each(|index| each(base + index * dim.stride, dims, run, body))
 }
 
-/// Which of a dimension's parts reach into a range.
+/// The indices of the parts of a dimension that overlap a range.
 fn parts(base: u64, dim: &Dim, (start, end): (u64, u64)) -> std::ops::Range<u64> {
     if base >= end {
         return 0..0;
@@ -244,7 +245,7 @@ fn within(base: u64, dims: &[Dim], run: u64, range: (u64, u64)) -> Option<(u64, 
 
 type Part<'a> = (u64, &'a [Dim], u64);
 
-/// What two have in common. Of equal distances only parts that meet are looked at.
+/// Finds common bytes. With equal strides only pairs of parts that overlap are compared.
 fn shared(first: Part<'_>, second: Part<'_>, steps: &mut u32) -> Common {
     *steps = steps.checked_sub(1).ok_or(())?;
     let range = |part: Part<'_>| (part.0, part.0 + extent(part.1, part.2));
@@ -255,8 +256,8 @@ fn shared(first: Part<'_>, second: Part<'_>, steps: &mut u32) -> Common {
         (None, Some(_)) => Ok(within(second.0, second.1, second.2, own)),
         (Some(_), None) => Ok(within(first.0, first.1, first.2, theirs)),
         (Some((dim, rest)), Some((other, others))) if dim.stride == other.stride => {
-            // The second's part number k steps further on than the first's; the first of each
-            // that both have.
+            // For a difference k of the two indices, only the first pair is compared;
+            // the others are the same, shifted.
             let (dim_count, other_count) = (dim.count as i64, other.count as i64);
             let stride = dim.stride as i64;
             let distance = second.0 as i64 - first.0 as i64;
@@ -322,7 +323,7 @@ mod tests {
         let mut inner = run;
         let mut stride = run;
         for _ in 0..1 + random.below(3) {
-            // Now and then parts lie inside each other.
+            // Sometimes the parts of a dimension overlap.
             stride = match random.below(4) {
                 0 => stride + random.below(5),
                 _ => [8, 12, 40, 41, 200][random.below(5) as usize],
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_a_large_matrix_are_told_apart_at_once() {
+    fn columns_of_a_large_matrix_are_compared_in_few_steps() {
         let column = |base| {
             let dims = vec![
                 Dim { count: 1 << 13, stride: 1 << 15, inner: 4095 * 8 + 4 },

@@ -1,4 +1,5 @@
-//! All that the sanitizer knows, and what changes it. Nothing here knows of the driver or of C.
+//! The state of the sanitizer and the operations on it. This code knows nothing of the driver or of
+//! the C interface.
 
 use super::block_life::ReuseOrder;
 use super::blocks::Blocks;
@@ -16,17 +17,17 @@ use crate::base::error::Result;
 use crate::memory::trace::frames::Named as HostFrame;
 use crate::memory::trace::stacks::StackTable;
 
-/// Cells below which nothing is forgotten early.
-const FEW: usize = 4096;
+/// The least value of `prune_at`.
+const MIN_PRUNE: usize = 4096;
 
-/// What an operation is.
+/// The name of an operation and the host's frames.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) label: Label,
     pub(super) frames: u32,
 }
 
-/// When and where an operation is.
+/// The domain, stream and time of an operation.
 #[derive(Clone, Copy)]
 struct At {
     domain: usize,
@@ -35,9 +36,10 @@ struct At {
     flags: u32,
 }
 
-/// A world by its place, in parts of the state that can be borrowed beside others.
+/// Returns a domain by its index. Takes the fields separately, so that the caller can borrow other
+/// fields of the state.
 #[inline]
-pub(super) fn of<'a>(
+pub(super) fn domain_at<'a>(
     captures: &'a mut [Domain],
     main: &'a mut Domain,
     index: usize,
@@ -45,12 +47,11 @@ pub(super) fn of<'a>(
     captures.get_mut(index).unwrap_or(main)
 }
 
-/// The place of the device's world.
+/// The index of the domain of uncaptured work.
 pub(super) const MAIN: usize = usize::MAX;
 
-/// All of it.
 pub(super) struct State {
-    /// Does anybody watch?
+    /// Whether the sanitizer is on.
     pub(super) is_on: bool,
     pub(super) now: u64,
     sequence: u64,
@@ -59,7 +60,7 @@ pub(super) struct State {
     pub(super) captures: Vec<Domain>,
     pub(super) store: Store,
     pub(super) blocks: Blocks,
-    /// The end of the last launch of each executable.
+    /// For each executable, the point of its last launch.
     launches: Table<Stamp>,
     pub(super) scratch: Scratch,
     pub(super) reuse_order: ReuseOrder,
@@ -67,17 +68,17 @@ pub(super) struct State {
     pub(super) stacks: StackTable,
     pub(super) texts: Texts,
     pub(super) reports: Reports,
-    /// Touches of which the bytes, or conflicts, are not known.
+    /// Number of touches whose bytes are unknown, or whose races could not be determined.
     pub(super) unchecked: u64,
-    /// How often all was forgotten for want of host memory.
+    /// How often everything was forgotten for lack of host memory.
     pub(super) lost: u64,
-    /// Was the host told of these?
+    /// Whether `unchecked` and `lost` were logged.
     pub(super) is_loss_logged: bool,
-    /// Another one after each shutdown.
+    /// The library's generation: changes with each shutdown.
     pub(super) generation: u64,
-    /// Cells from which on what is over is forgotten.
+    /// Number of cells and ranges from which on completed accesses are removed.
     prune_at: usize,
-    /// Runs up to which the bytes of a touch are remembered one by one.
+    /// The most runs of a touch whose bytes are recorded run by run.
     pub(super) max_runs: u64,
 }
 
@@ -103,18 +104,18 @@ impl State {
             lost: 0,
             is_loss_logged: false,
             generation: 0,
-            prune_at: FEW,
+            prune_at: MIN_PRUNE,
             max_runs: MAX_RUNS,
         }
     }
 
-    /// How much is remembered.
+    /// Number of cells and ranges.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.store.cells() + self.main.ranges.len()
     }
 
-    /// Do all counts agree with what is there?
+    /// Checks that all counts agree with the contents.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let domains = self.captures.iter().chain([&self.main]);
@@ -122,13 +123,13 @@ impl State {
         self.store.check(domains.flat_map(|domain| domain.ranges.iter()).map(|entry| entry.value));
     }
 
-    /// Is there something for the host, on this thread?
+    /// Returns whether this thread has reports to deliver or a loss to log.
     pub(super) fn has_output(&self) -> bool {
         self.reports.is_waiting() || !self.is_loss_logged && self.lost + self.unchecked > 0
     }
 
-    /// Forgets all accesses, blocks, events and captures. Clocks stay: what they lack from here on
-    /// concerns only what is forgotten.
+    /// Forgets all accesses, blocks, events and captures. The clocks stay: an order that they miss
+    /// from here on concerns only forgotten accesses.
     pub(super) fn start_anew(&mut self) {
         self.main.forget();
         self.captures = Vec::new();
@@ -138,11 +139,12 @@ impl State {
         self.scratch = Scratch::new();
         self.reuse_order = ReuseOrder::new();
         self.races = Vec::new();
-        self.prune_at = FEW;
+        self.prune_at = MIN_PRUNE;
         self.forget_unnamed();
     }
 
-    /// The host's frames, pinned until another call of the thread has some; 0: none.
+    /// Stores the host's frames and returns their number; 0: none. They stay pinned until the
+    /// thread's next call.
     pub(super) fn keep_frames(&mut self, named: &mut dyn Iterator<Item = HostFrame<'_>>) -> u32 {
         let frames = self.stacks.keep(named, &[]);
         if self.stacks.are_many() {
@@ -151,7 +153,7 @@ impl State {
         frames
     }
 
-    /// Forgets the stacks that no touch, block or call names.
+    /// Removes the stacks that no touch, block or thread names.
     fn forget_unnamed(&mut self) {
         let Some(mut ids) = self.stacks.begin() else { return };
         let mut walked = 0;
@@ -162,7 +164,8 @@ impl State {
         drop(self.stacks.finish(&ids, walked));
     }
 
-    /// The world of a capture, made now if there is none; 0: the device's.
+    /// Returns the index of a capture's domain, which is created if it is missing; capture 0 is
+    /// uncaptured work.
     #[inline]
     fn domain(&mut self, capture: u64) -> Result<usize> {
         if capture == 0 { Ok(MAIN) } else { self.domain_of_capture(capture) }
@@ -177,25 +180,25 @@ impl State {
         Ok(self.captures.len() - 1)
     }
 
-    /// A stream's world, and its number there.
+    /// Returns a stream's domain and its slot there.
     #[inline]
     pub(super) fn find(&mut self, capture: u64, stream: &StreamInfo) -> Result<(usize, u32)> {
         let index = self.domain(capture)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let slot = domain.slot(stream)?;
         domain.join_host(slot, &self.host, &mut self.now)?;
         Ok((index, slot))
     }
 
-    /// The same of a stream that is about to do something.
+    /// As [`State::find`], for a stream that is about to do something.
     pub(super) fn ready(&mut self, capture: u64, stream: &StreamInfo) -> Result<(usize, u32)> {
         let (index, slot) = self.find(capture, stream)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         domain.prepare(slot, &mut self.now)?;
         Ok((index, slot))
     }
 
-    /// An operation was queued.
+    /// Records a queued operation.
     pub(super) fn operation(
         &mut self,
         capture: u64,
@@ -205,7 +208,7 @@ impl State {
     ) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
         self.sequence += 1;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let time = domain.advance(slot, &mut self.now);
         self.touch(At { domain: index, slot, time, flags: 0 }, named, touches)?;
         self.prune()
@@ -218,8 +221,8 @@ impl State {
         Ok(())
     }
 
-    fn touch_one(&mut self, at: At, named: Named, mode: Mode, form: ByteSet<'_>) -> Result<()> {
-        let domain = of(&mut self.captures, &mut self.main, at.domain);
+    fn touch_one(&mut self, at: At, named: Named, mode: Mode, bytes: ByteSet<'_>) -> Result<()> {
+        let domain = domain_at(&mut self.captures, &mut self.main, at.domain);
         let (stream, sequence) = (domain.stream(at.slot), self.sequence);
         let Named { label, frames } = named;
         let details = AccessDetails { sequence, label, frames, stream, mode, start: 0, end: 0 };
@@ -227,12 +230,12 @@ impl State {
         let access = Access::new(at.slot, at.time, place, at.flags);
         let (store, scratch, races) = (&mut self.store, &mut self.scratch, &mut self.races);
         let (unchecked, max_runs) = (&mut self.unchecked, self.max_runs);
-        Check { domain, store, scratch, races, unchecked, max_runs }.touch(access, mode, form)?;
+        Check { domain, store, scratch, races, unchecked, max_runs }.touch(access, mode, bytes)?;
         self.store.settle(place);
         if self.races.is_empty() { Ok(()) } else { self.add_reports() }
     }
 
-    /// Makes reports of what was found.
+    /// Makes reports of the races found.
     #[cold]
     fn add_reports(&mut self) -> Result<()> {
         for race in self.races.drain(..) {
@@ -241,7 +244,7 @@ impl State {
         Ok(())
     }
 
-    /// Work on several streams that begins and ends for all at once.
+    /// Records one operation on several streams that begins and ends on all of them at once.
     pub(super) fn collective(
         &mut self,
         named: Named,
@@ -251,27 +254,28 @@ impl State {
         let mut times = Vec::new();
         for (capture, stream, _) in members {
             let (domain, slot) = self.ready(*capture, stream)?;
-            let time = of(&mut self.captures, &mut self.main, domain).advance(slot, &mut self.now);
+            let time =
+                domain_at(&mut self.captures, &mut self.main, domain).advance(slot, &mut self.now);
             push(&mut times, At { domain, slot, time, flags: 0 })?;
         }
-        // From here on each knows all of these times.
-        self.meet(members)?;
+        // Afterwards each stream is ordered after all of these times.
+        self.join_all(members)?;
         for (at, (_, _, touches)) in times.iter().zip(members) {
             self.touch(*at, named, touches)?;
         }
         self.prune()
     }
 
-    /// Each of several streams comes after all of them.
-    fn meet(&mut self, members: &[(u64, StreamInfo, &[Touch<'_>])]) -> Result<()> {
-        // Through the first one of each world, there and back.
+    /// Orders each of the streams after all of them.
+    fn join_all(&mut self, members: &[(u64, StreamInfo, &[Touch<'_>])]) -> Result<()> {
+        // Joins all streams into the first one of each domain, then the first one into all.
         for place in (1..members.len()).chain((0..members.len()).rev()) {
             let (capture, stream, _) = members[place];
             let Some(first) = members.iter().position(|member| member.0 == capture) else {
                 continue;
             };
             let index = self.domain(capture)?;
-            let domain = of(&mut self.captures, &mut self.main, index);
+            let domain = domain_at(&mut self.captures, &mut self.main, index);
             let (slot, first) = (domain.slot(&stream)?, domain.slot(&members[first].1)?);
             domain.follow(first, slot, &mut self.now)?;
             domain.follow(slot, first, &mut self.now)?;
@@ -289,7 +293,7 @@ impl State {
         if capture != 0 {
             self.main.events.remove(&event);
         }
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let stamp = domain.stamp(slot);
         insert(&mut domain.events, event, stamp)
     }
@@ -301,7 +305,7 @@ impl State {
         stream: StreamInfo,
     ) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let Some(stamp) = domain.events.get(&event).map(Stamp::share) else { return Ok(()) };
         domain.join(slot, &stamp, &mut self.now)
     }
@@ -311,13 +315,13 @@ impl State {
         self.captures.iter_mut().for_each(|domain| drop(domain.events.remove(&event)));
     }
 
-    /// At each launch of what is captured, an event outside is recorded, or waited for.
+    /// Records that each launch of the captured graph records or waits for an external event.
     pub(super) fn event_outside(&mut self, capture: u64, event: u64, records: bool) -> Result<()> {
         if capture == 0 {
             return Ok(());
         }
         let index = self.domain(capture)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let list = if records { &mut domain.recorded } else { &mut domain.awaited };
         if list.contains(&event) { Ok(()) } else { push(list, event) }
     }
@@ -330,17 +334,17 @@ impl State {
     ) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
         let (_, other) = self.ready(capture, &other)?;
-        of(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
+        domain_at(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
     }
 
     pub(super) fn waits_for_everything(&mut self, capture: u64, stream: StreamInfo) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let all = domain.point_of_all(None)?;
         domain.join(slot, &all, &mut self.now)
     }
 
-    /// What a wait for a stream waits for.
+    /// The point that a wait for a stream reaches.
     pub(super) fn point_of_stream(&mut self, stream: StreamInfo) -> Result<Option<Stamp>> {
         self.main.known(stream.key).map(|slot| self.main.point(slot)).transpose()
     }
@@ -357,7 +361,7 @@ impl State {
         self.host.join(stamp)
     }
 
-    /// A capture has ended; what it did, if anything is known.
+    /// Ends the domain of a capture. Returns its operations, if any are known.
     pub(super) fn capture_ended(&mut self, capture: u64) -> Result<Option<Recorded>> {
         let known = self.captures.iter().position(|domain| domain.number == capture);
         let Some(index) = known else { return Ok(None) };
@@ -367,7 +371,7 @@ impl State {
         recorded.map(Some)
     }
 
-    /// A graph is launched: one operation.
+    /// Records the launch of a graph as one operation.
     pub(super) fn launched(
         &mut self,
         capture: u64,
@@ -378,7 +382,7 @@ impl State {
     ) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
         self.sequence += 1;
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         let before = self.launches.get(&executable).filter(|_| capture == 0).map(Stamp::share);
         let awaited = recorded.map_or(&[][..], |recorded| &recorded.awaited);
         let events = awaited.iter().filter_map(|event| domain.events.get(event).map(Stamp::share));
@@ -393,9 +397,9 @@ impl State {
         let at = At { domain: index, slot, time, flags: LAUNCHED };
         for operation in recorded.map_or(&[][..], |recorded| &recorded.operations) {
             let named = Named { label: operation.label, frames };
-            self.touch_one(at, named, operation.mode, operation.form()?)?;
+            self.touch_one(at, named, operation.mode, operation.bytes()?)?;
         }
-        let domain = of(&mut self.captures, &mut self.main, index);
+        let domain = domain_at(&mut self.captures, &mut self.main, index);
         if capture == 0 {
             insert(&mut self.launches, executable, domain.stamp(slot))?;
         }
@@ -410,7 +414,7 @@ impl State {
         self.launches.remove(&executable);
     }
 
-    /// Forgets what the host knows to be over, each time that there is twice as much.
+    /// Removes the accesses that the host knows to be complete, each time the amount has doubled.
     fn prune(&mut self) -> Result<()> {
         self.main.recycle(&self.host)?;
         if self.store.cells() + self.main.ranges.len() < self.prune_at {
@@ -423,7 +427,7 @@ impl State {
         };
         let ranges = &mut self.main.ranges;
         transform_all(ranges, &mut self.store, &mut self.scratch, &mut change)?;
-        self.prune_at = FEW.max(2 * (self.store.cells() + self.main.ranges.len()));
+        self.prune_at = MIN_PRUNE.max(2 * (self.store.cells() + self.main.ranges.len()));
         Ok(())
     }
 }

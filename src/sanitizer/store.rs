@@ -1,5 +1,5 @@
-//! What is remembered of accesses, each thing once: operations' touches, and *cells*, the accesses
-//! that count for some bytes. Many ranges have the same cell.
+//! Storage of touches and cells. A touch is the access of one operation to some bytes. A cell is
+//! the list of accesses that matter for some bytes; many ranges share a cell.
 
 use super::Mode;
 use super::clock::{NO_MEMORY, NO_SLOT, push};
@@ -8,7 +8,7 @@ use super::shape::Shape;
 use super::text::Label;
 use crate::base::error::Result;
 
-/// What a report says of an access.
+/// What a report says about an access.
 #[derive(Clone, Copy)]
 pub(super) struct AccessDetails {
     pub(super) sequence: u64,
@@ -22,31 +22,33 @@ pub(super) struct AccessDetails {
 
 /// A touch of an operation.
 pub(super) struct Touched {
-    /// Accesses that name it, and the operation while it is looked at.
+    /// Number of accesses in cells that name it, plus one while its operation is checked.
     refs: u32,
     pub(super) details: AccessDetails,
-    /// Not all bytes from `start` to `end`, but these.
+    /// The touched bytes, if they are not all of `start..end`.
     pub(super) shape: Option<Box<Shape>>,
 }
 
-/// The access was made in an earlier life of the memory.
+/// The bytes were freed and allocated again since the access.
 pub(super) const EARLIER: u32 = 1;
-/// The memory was freed since, and what the allocator waits for covers it.
+/// The bytes were freed since; the allocator waits for the access before it reuses them.
 pub(super) const COVERED: u32 = 2;
-/// The same, and it is not covered.
+/// The bytes were freed since; the allocator does not wait for the access.
 pub(super) const UNCOVERED: u32 = 4;
-/// The same, and only the next work of the legacy stream comes after it.
+/// The bytes were freed since; only the next work of the legacy default stream is ordered after the
+/// access.
 pub(super) const IMPLIED: u32 = 8;
-/// The access is a launch's of a graph.
+/// The access belongs to a launch of a graph.
 pub(super) const LAUNCHED: u32 = 16;
 
-/// An access, as what comes later is compared with it.
+/// An access, with what is needed to compare later ones with it.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Access {
     pub(super) slot: u32,
     pub(super) touched: u32,
     pub(super) time: u64,
-    /// Who comes after this comes after it as well: its bytes were given out there. NOBODY: none.
+    /// Stream and time of an allocation that reused the bytes: what is ordered after that
+    /// allocation is ordered after this access. `NO_SLOT`: none.
     pub(super) realloc_slot: u32,
     pub(super) flags: u32,
     pub(super) realloc_time: u64,
@@ -57,7 +59,8 @@ impl Access {
         Access { slot, touched, time, realloc_slot: NO_SLOT, flags, realloc_time: 0 }
     }
 
-    /// Is it before what `knows` a time of a stream?
+    /// Returns whether the access is ordered before the stream or host whose knowledge `knows(slot,
+    /// time)` returns.
     #[inline]
     pub(super) fn is_before(&self, knows: impl Fn(u32, u64) -> bool) -> bool {
         knows(self.slot, self.time)
@@ -65,16 +68,16 @@ impl Access {
     }
 }
 
-/// The accesses that count for some bytes.
+/// The accesses that matter for some bytes.
 #[derive(Default)]
 pub(super) struct Cell {
-    /// Ranges that have it.
+    /// Number of ranges that have the cell.
     refs: u32,
-    /// The last one to all of these bytes.
+    /// The last write to all of these bytes.
     pub(super) write: Option<Access>,
-    /// All since, but for those before another one.
+    /// Reads of all of these bytes since `write`, without those ordered before a later read.
     pub(super) reads: Vec<Access>,
-    /// Those to some of these bytes.
+    /// Accesses to some of these bytes.
     pub(super) partial: Vec<Access>,
 }
 
@@ -84,10 +87,9 @@ impl Cell {
     }
 }
 
-/// No cell.
 pub(super) const NO_CELL: u32 = u32::MAX;
 
-/// Things by number, whose places serve again.
+/// A vector whose free places are reused.
 struct Slab<T> {
     items: Vec<T>,
     free: Vec<u32>,
@@ -102,13 +104,13 @@ impl<T> Slab<T> {
         self.items.len() - self.free.len()
     }
 
-    /// A new place. Room to give it back is there then.
+    /// Adds an item at a new place, and reserves room for its place in `free`.
     fn add(&mut self, item: T) -> Result<u32> {
         let place = u32::try_from(self.items.len()).map_err(|_| NO_MEMORY)?;
         if place == NO_CELL {
             return Err(NO_MEMORY);
         }
-        // Free places fit: none of those that are out has to be put back without room.
+        // `free` has room for every place, so that freeing cannot fail.
         let more = (self.items.len() + 1).saturating_sub(self.free.len());
         self.free.try_reserve(more).map_err(|_| NO_MEMORY)?;
         push(&mut self.items, item)?;
@@ -117,7 +119,7 @@ impl<T> Slab<T> {
 }
 
 impl Slab<Touched> {
-    /// An owner less.
+    /// Drops a reference.
     #[inline]
     fn settle(&mut self, place: u32) {
         let touched = &mut self.items[place as usize];
@@ -130,7 +132,6 @@ impl Slab<Touched> {
     }
 }
 
-/// All of them.
 pub(super) struct Store {
     touched: Slab<Touched>,
     cells: Slab<Cell>,
@@ -141,17 +142,16 @@ impl Store {
         Store { touched: Slab::new(), cells: Slab::new() }
     }
 
-    /// The frames of all touches; 0 of places that are free.
+    /// The frames of all touches; 0 for free places.
     pub(super) fn frames(&self) -> impl Iterator<Item = u32> {
         self.touched.items.iter().map(|touched| touched.details.frames)
     }
 
-    /// How many cells there are.
     pub(super) fn cells(&self) -> usize {
         self.cells.live()
     }
 
-    /// Do all counts agree with what is there? The ranges' numbers are those of cells.
+    /// Checks that all counts agree with the contents. `ranges` are the cells of all ranges.
     #[cfg(test)]
     pub(super) fn check(&self, ranges: impl Iterator<Item = u32>) {
         let mut cells = vec![0; self.cells.items.len()];
@@ -172,7 +172,7 @@ impl Store {
         );
     }
 
-    /// A touch, the caller's until it settles it.
+    /// Adds a touch with one reference, which the caller drops with `settle`.
     pub(super) fn add_touched(&mut self, details: AccessDetails) -> Result<u32> {
         let touched = Touched { refs: 1, details, shape: None };
         match self.touched.free.pop() {
@@ -188,18 +188,17 @@ impl Store {
         &self.touched.items[place as usize]
     }
 
-    /// Which bytes a touch has.
+    /// Sets the bytes of a touch.
     pub(super) fn place(&mut self, place: u32, start: u64, end: u64, shape: Option<Box<Shape>>) {
         let touched = &mut self.touched.items[place as usize];
         (touched.details.start, touched.details.end, touched.shape) = (start, end, shape);
     }
 
-    /// Does an access only read?
     pub(super) fn is_read(&self, access: &Access) -> bool {
         self.touched(access.touched).details.mode == Mode::Read
     }
 
-    /// The caller needs it no more.
+    /// Drops the caller's reference to a touch.
     pub(super) fn settle(&mut self, place: u32) {
         self.touched.settle(place);
     }
@@ -208,7 +207,7 @@ impl Store {
         &self.cells.items[place as usize]
     }
 
-    /// A cell of these accesses, of no range yet.
+    /// Adds a cell with these accesses; no range has it yet.
     pub(super) fn add_cell(
         &mut self,
         write: Option<Access>,
@@ -220,7 +219,7 @@ impl Store {
             None => self.cells.add(Cell::default())?,
         };
         let cell = &mut self.cells.items[place as usize];
-        // On a failure the place is lost, and everything is forgotten.
+        // On failure the place is lost, but then everything is forgotten anyway.
         cell.reads.try_reserve(reads.len()).map_err(|_| NO_MEMORY)?;
         cell.partial.try_reserve(partial.len()).map_err(|_| NO_MEMORY)?;
         (cell.refs, cell.write) = (0, write);
@@ -232,12 +231,12 @@ impl Store {
         Ok(place)
     }
 
-    /// One range more has a cell.
+    /// Adds a reference to a cell.
     pub(super) fn share(&mut self, place: u32) {
         self.cells.items[place as usize].refs += 1;
     }
 
-    /// One range less: the last one's takes the cell along.
+    /// Drops a reference to a cell; the last one frees it.
     pub(super) fn release(&mut self, place: u32) {
         let cell = &mut self.cells.items[place as usize];
         cell.refs -= 1;
@@ -246,21 +245,21 @@ impl Store {
         }
     }
 
-    /// A range of one cell has another one; somebody holds both besides.
+    /// Moves a reference from one cell to another. The caller holds further references to both.
     #[inline]
     pub(super) fn replace_held(&mut self, old: u32, new: u32) {
         self.cells.items[new as usize].refs += 1;
         self.cells.items[old as usize].refs -= 1;
     }
 
-    /// Keeps a cell, if it is one, for as long as it may be wanted.
+    /// Adds a reference, unless `place` is `NO_CELL`.
     pub(super) fn hold(&mut self, place: u32) {
         if place != NO_CELL {
             self.share(place);
         }
     }
 
-    /// No longer.
+    /// Drops the reference of `hold`.
     pub(super) fn drop_hold(&mut self, place: u32) {
         if place != NO_CELL {
             self.release(place);
@@ -272,7 +271,7 @@ impl Store {
         self.cells.free.push(place);
     }
 
-    /// Nothing is in a cell any more. Its lists keep their room.
+    /// Removes all accesses of a cell. Its lists keep their capacity.
     #[inline]
     fn clear(&mut self, place: u32) {
         let Store { touched, cells } = self;
@@ -283,13 +282,13 @@ impl Store {
         cell.partial.clear();
     }
 
-    /// Has one range a cell, and nobody else? Then it may change.
+    /// Returns whether a cell has exactly one reference, so that it may be changed in place.
     #[inline]
     pub(super) fn is_sole(&self, place: u32) -> bool {
         self.cells.items[place as usize].refs == 1
     }
 
-    /// Changes a cell that only one range has: to one write.
+    /// Replaces the contents of an unshared cell by one write.
     #[inline]
     pub(super) fn write_over(&mut self, place: u32, access: Access) {
         self.clear(place);
@@ -297,7 +296,7 @@ impl Store {
         self.touched.items[access.touched as usize].refs += 1;
     }
 
-    /// The same: one read more, which stands for some of those before it.
+    /// Adds a read to an unshared cell and removes the reads for which `is_done` returns true.
     pub(super) fn read_over(
         &mut self,
         place: u32,
@@ -317,7 +316,8 @@ impl Store {
         push(reads, access)
     }
 
-    /// The same: each access as `change` makes it, `None` forgets it. Is there still one?
+    /// Applies `change` to each access of an unshared cell and removes those for which it returns
+    /// `None`. Returns whether accesses remain.
     #[inline]
     pub(super) fn alter(
         &mut self,
@@ -348,7 +348,8 @@ impl Store {
     }
 }
 
-/// A cell that stands for another one now, held while it may be wanted again.
+/// The last replacement of a cell by another. Both are held, because the same replacement often
+/// follows.
 #[derive(Clone, Copy)]
 pub(super) struct Memo {
     pub(super) old: u32,
@@ -358,7 +359,7 @@ pub(super) struct Memo {
 pub(super) const NO_MEMO: Memo = Memo { old: NO_CELL, new: NO_CELL };
 
 impl Memo {
-    /// Both are held, so that no other cell gets the number of one.
+    /// Stores a replacement. It holds both cells, so that their numbers are not reused.
     pub(super) fn remember(&mut self, store: &mut Store, old: u32, new: u32) {
         store.hold(old);
         store.hold(new);

@@ -1,4 +1,4 @@
-//! Turning the sanitizer on and off, and what it hands to the host.
+//! Turns the sanitizer on and off, and delivers frames and reports between it and the host.
 
 use super::IS_ON;
 use super::report::{DEFAULT_MAX_REPORTS, Report};
@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());
 
-/// NULL: nobody listens. One that was replaced lives until those who were inside have left.
+/// The host's listener, or NULL. A replaced listener lives until all threads inside have left.
 static LISTENER: AtomicPtr<Box<dyn Listener>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// A host that is asked and told; with no lock held.
+/// The host's functions for frames and reports. They are called with no lock held.
 pub trait Listener: Source {
-    /// Does it say where a thread is?
+    /// Returns whether it captures frames.
     fn has_frames(&self) -> bool;
-    /// Does it take reports? Else they are lines of log.
+    /// Returns whether it takes reports; otherwise they are logged.
     fn takes_reports(&self) -> bool;
-    /// A report, on the thread of the later access.
+    /// Takes a report, on the thread of the later access.
     fn take(&self, report: &Report);
 }
 
@@ -45,7 +45,7 @@ fn retire(old: *mut Box<dyn Listener>) {
     }
 }
 
-/// Does TCUDA_SANITIZER ask for it?
+/// Returns whether TCUDA_SANITIZER turns the sanitizer on.
 pub(crate) fn is_wanted() -> Result<bool> {
     match environment::text(c"TCUDA_SANITIZER")? {
         "" | "0" => Ok(false),
@@ -58,17 +58,18 @@ pub(crate) fn is_wanted() -> Result<bool> {
     }
 }
 
-/// Has the host itself turned it on or off since the library was last shut down?
+/// The host has turned the sanitizer on or off since the last shutdown.
 static IS_SET_BY_HOST: AtomicBool = AtomicBool::new(false);
 
-/// At initialisation, if the environment asks for it and the host has not chosen by itself.
+/// At initialisation: turns the sanitizer on if the environment says so and the host has not
+/// decided itself.
 pub(crate) fn begin(is_wanted: bool) {
     if is_wanted && !IS_SET_BY_HOST.load(Ordering::Relaxed) {
         start(DEFAULT_MAX_REPORTS);
     }
 }
 
-/// Starts watching, or starts anew.
+/// Turns the sanitizer on, or restarts it. `most` reports are kept; 0: the default number.
 pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
     let new = match listener {
         None => std::ptr::null_mut(),
@@ -97,14 +98,14 @@ fn start(most: usize) {
     IS_ON.store(true, Ordering::Release);
 }
 
-/// Stops watching; reports are dropped.
+/// Turns the sanitizer off and drops its reports.
 pub fn disable() {
     IS_SET_BY_HOST.store(true, Ordering::Relaxed);
     stop();
     thread::collect();
 }
 
-/// The same, at the beginning of a shutdown.
+/// Turns the sanitizer off, at the beginning of a shutdown.
 pub(crate) fn stop() {
     IS_ON.store(false, Ordering::Relaxed);
     let mut state = STATE.lock();
@@ -118,7 +119,7 @@ pub(crate) fn stop() {
     retire(LISTENER.swap(std::ptr::null_mut(), Ordering::AcqRel));
 }
 
-/// Forgets everything, at the end of a shutdown: no stream is known any more.
+/// Resets everything, at the end of a shutdown: no stream is valid any more.
 pub(crate) fn forget() {
     IS_SET_BY_HOST.store(false, Ordering::Relaxed);
     let mut state = STATE.lock();
@@ -130,13 +131,13 @@ pub(crate) fn forget() {
     drop(old);
 }
 
-/// In the child of a fork nobody watches.
+/// Turns the sanitizer off in the child of a fork.
 pub(crate) fn in_child() {
     IS_ON.store(false, Ordering::Relaxed);
 }
 
-/// Changes the state while somebody watches. Without host memory all is forgotten: an order that
-/// could not be noted concerns only that.
+/// Changes the state if the sanitizer is on. Without host memory everything is forgotten: an order
+/// that could not be recorded concerns only forgotten accesses.
 pub(super) fn with<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> R {
     let mut state = STATE.lock();
     if !state.is_on {
@@ -151,7 +152,7 @@ pub(super) fn with<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> 
     }
 }
 
-/// Something was not noted.
+/// Notes that an operation could not be recorded, and forgets everything.
 pub(super) fn note_loss() {
     forget_all(STATE.lock());
 }
@@ -161,14 +162,14 @@ fn forget_all(mut state: Held<'_, State>) {
     state.lost += 1;
 }
 
-/// Does the host say where a thread is?
+/// Returns whether the host captures frames.
 #[inline]
 pub(super) fn has_frames() -> bool {
     listener().is_some_and(|listener| listener.has_frames())
 }
 
-/// The host's frames, and the life of the library in which they are known. They stay until they are given
-/// to [`unpin`].
+/// Captures the host's frames. Returns their number and the library's generation; they stay pinned
+/// until [`unpin`].
 pub(super) fn frames() -> (u32, u64) {
     let Some(source) = listener().filter(|listener| listener.has_frames()) else { return (0, 0) };
     let mut pinned = (0, 0);
@@ -180,7 +181,7 @@ pub(super) fn frames() -> (u32, u64) {
     pinned
 }
 
-/// The thread is done with frames that it asked for.
+/// Unpins frames of [`frames`].
 pub(super) fn unpin((frames, generation): (u32, u64)) {
     if frames != 0 {
         let mut state = STATE.lock();
@@ -190,7 +191,7 @@ pub(super) fn unpin((frames, generation): (u32, u64)) {
     }
 }
 
-/// Hands over the reports that wait for this thread.
+/// Delivers the reports that are pending for this thread.
 pub(super) fn deliver() {
     let takes = listener().filter(|listener| listener.takes_reports());
     loop {
@@ -213,7 +214,7 @@ pub(super) fn deliver() {
     }
 }
 
-/// Says once that something passed unseen.
+/// Logs once that accesses were not checked.
 fn log_loss_once() {
     let mut state = STATE.lock();
     let (lost, unchecked) = (state.lost, state.unchecked);
@@ -223,13 +224,13 @@ fn log_loss_once() {
         return;
     }
     let what = match lost > 0 {
-        true => "found no host memory, or could not ask for a stream, and began anew",
+        true => "found no host memory, or could not query a stream, and began anew",
         false => "does not know all bytes of an access, which is left out",
     };
     log::warn_as_asked(format_args!("the stream sanitizer {what}"));
 }
 
-/// Reports so far.
+/// Returns the number of reports so far.
 pub fn count() -> usize {
     STATE.lock().reports.count
 }
@@ -242,13 +243,13 @@ fn no_report(index: usize) -> Error {
     }
 }
 
-/// One that is kept, 0 the oldest.
+/// Returns a stored report; 0 is the oldest.
 pub fn report(index: usize) -> Result<Report> {
     let state = STATE.lock();
     state.reports.get(index).ok_or_else(|| no_report(index))
 }
 
-/// Its text.
+/// Returns the text of a stored report.
 pub fn report_text(index: usize) -> Result<String> {
     let state = STATE.lock();
     match state.reports.text(index, &state.texts) {

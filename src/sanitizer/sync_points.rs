@@ -1,10 +1,11 @@
-//! What the host hears of work that is over, while somebody watches. What `point` gives is taken before
-//! `wait` or `ask` runs: what is queued meanwhile is not waited for.
+//! Waits and queries from which the host learns that work is complete. They are called while the
+//! sanitizer is on. The caller takes `point` before `wait` or `query` runs, because work that is
+//! queued meanwhile is not covered.
 
 use super::{Point, reached};
 use crate::base::error::Result;
 
-/// After `wait` the host knows that what `point` has is over.
+/// Runs `wait`. If it succeeds, the work before `point` is complete.
 #[cold]
 pub fn waited(point: Option<Point>, wait: impl FnOnce() -> Result<()>) -> Result<()> {
     wait()?;
@@ -12,7 +13,7 @@ pub fn waited(point: Option<Point>, wait: impl FnOnce() -> Result<()>) -> Result
     Ok(())
 }
 
-/// The same if `ask` says that it is.
+/// Runs `query`. If it returns true, the work before `point` is complete.
 #[cold]
 pub fn queried(point: Option<Point>, query: impl FnOnce() -> Result<bool>) -> Result<bool> {
     let is_over = query()?;

@@ -1,5 +1,5 @@
-//! Texts: each is kept once, until the library is shut down, so that what was handed out stays
-//! valid.
+//! Interned texts. They stay valid until the library is shut down, because the host has their
+//! addresses.
 
 use super::clock::{NO_MEMORY, Table, insert, push};
 use crate::base::error::Result;
@@ -8,27 +8,27 @@ use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
 use std::hash::Hasher;
 
-/// What an operation is called.
+/// The name of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Label {
-    /// By the library.
+    /// A name of the library.
     Library(&'static str),
-    /// By the host; a text that is kept.
+    /// A name that the host chose.
     Host(TextId),
 }
 
-/// The number of a text that is kept.
+/// The number of an interned text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TextId(u32);
 
-/// Where a text is, for hosts: with a NUL, until the library is shut down.
+/// The address of a NUL-terminated text, valid until the library is shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CText(pub *const c_char);
 
 // SAFETY: texts do not change.
 unsafe impl Send for CText {}
 
-/// The texts, each with a NUL.
+/// The interned texts; each ends with a NUL.
 pub(super) struct Texts {
     list: Vec<Vec<u8>>,
     by_hash: Table<u32>,
@@ -40,7 +40,7 @@ impl Texts {
         Texts { list: Vec::new(), by_hash }
     }
 
-    /// Keeps a text, up to a NUL in it.
+    /// Interns a text, up to its first NUL.
     pub(super) fn keep(&mut self, text: &str) -> Result<TextId> {
         let text = text.split('\0').next().unwrap_or("");
         let mut hasher = super::clock::Mixed::default();
@@ -65,15 +65,15 @@ impl Texts {
         Ok(TextId(place))
     }
 
-    /// A label of the host's, cut where it is long. A host that has ever new ones gets no more at some
-    /// point.
+    /// Interns a label of the host, cut to `MAX_BYTES` bytes. Beyond `MAX` texts all labels are
+    /// "kernel".
     pub(super) fn label_of(&mut self, name: &str) -> Result<Label> {
-        const LONGEST: usize = 200;
-        const MOST: usize = 1 << 16;
-        if self.list.len() >= MOST {
+        const MAX_BYTES: usize = 200;
+        const MAX: usize = 1 << 16;
+        if self.list.len() >= MAX {
             return Ok(Label::Library("kernel"));
         }
-        let end = (0..=LONGEST.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+        let end = (0..=MAX_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
         self.keep(&name[..end.unwrap_or(0)]).map(Label::Host)
     }
 
@@ -82,7 +82,7 @@ impl Texts {
         CStr::from_bytes_with_nul(bytes).unwrap_or(c"")
     }
 
-    /// Where it is, for hosts.
+    /// The address of a text, for the host.
     pub(super) fn address(&self, text: TextId) -> CText {
         CText(self.get(text).as_ptr())
     }
@@ -91,7 +91,6 @@ impl Texts {
         self.get(text).to_str().unwrap_or("")
     }
 
-    /// A label as a text, with what was launched before it if it is one of a graph.
     pub(super) fn label(&self, label: Label) -> &str {
         match label {
             Label::Library(text) => text,
@@ -100,7 +99,7 @@ impl Texts {
     }
 }
 
-/// A text that grows; without host memory that is an error.
+/// A string whose growth fails without host memory.
 #[derive(Default)]
 pub(super) struct TextBuffer(pub(super) String);
 
@@ -118,7 +117,7 @@ impl TextBuffer {
     }
 }
 
-/// A stack as lines, the innermost frame first.
+/// Appends a stack, one frame per line, innermost first.
 pub(super) fn add_stack(line: &mut TextBuffer, stacks: &Stacks, id: u32) -> Result<()> {
     let mut is_first = true;
     for frame in stacks.stack(id) {
@@ -135,7 +134,7 @@ pub(super) fn add_stack(line: &mut TextBuffer, stacks: &Stacks, id: u32) -> Resu
     Ok(())
 }
 
-/// Bytes that should be UTF-8; what is not is left out.
+/// Shows bytes as UTF-8, without the invalid ones.
 struct Lossy<'a>(&'a [u8]);
 
 impl fmt::Display for Lossy<'_> {

@@ -1,4 +1,4 @@
-//! Single rules.
+//! Tests of single rules.
 
 use super::super::domain::{Kind, StreamInfo};
 use super::super::state::{Named, State};
@@ -42,7 +42,7 @@ impl State {
 #[test]
 fn columns_race_only_where_they_meet() {
     let mut state = state();
-    // 1024 rows of 64 bytes: too many to remember one by one.
+    // 1024 rows of 64 bytes: too many to record one by one.
     state.rows(1, BASE, (16, 1024, 64), Mode::Write);
     state.rows(2, BASE + 16, (48, 1024, 64), Mode::Write);
     assert_eq!((state.reports.count, state.unchecked), (0, 0));
@@ -50,7 +50,7 @@ fn columns_race_only_where_they_meet() {
     assert_eq!(state.reports.count, 1);
     let report = state.reports.get(0).unwrap();
     assert_eq!((report.start, report.bytes), (BASE + 8, 4));
-    // All of it, by a third: after neither.
+    // A third stream writes all of it, ordered after neither.
     state.plain(3, BASE, 64 * 1024, Mode::Write);
     assert_eq!(state.reports.count, 4, "both columns, and the read");
     state.plain(3, BASE, 64 * 1024, Mode::Write);
@@ -92,7 +92,7 @@ fn what_is_over_is_forgotten() {
 }
 
 #[test]
-fn a_read_of_memory_that_was_only_read_is_none() {
+fn a_read_of_reused_memory_races_only_with_writes() {
     let mut state = state();
     let range = (BASE, 64);
     for (again, expected) in [(Mode::Read, 0), (Mode::Write, 1)] {
@@ -109,7 +109,7 @@ fn a_read_of_memory_that_was_only_read_is_none() {
 }
 
 #[test]
-fn memory_whose_use_is_over_serves_anybody() {
+fn memory_whose_uses_are_complete_suits_any_stream() {
     let mut state = state();
     state.allocated(0, (BASE, 64), Some(stream(1)), 0).unwrap();
     state.plain(1, BASE, 64, Mode::Write);
@@ -118,7 +118,7 @@ fn memory_whose_use_is_over_serves_anybody() {
     state.allocated(0, (BASE, 64), Some(stream(2)), 0).unwrap();
     state.plain(3, BASE, 64, Mode::Write);
     assert_eq!(state.reports.count, 0);
-    // A block whose allocation was not seen: nothing is known.
+    // A block whose allocation was not recorded is unknown.
     state.plain(1, BASE + 64, 64, Mode::Write);
     state.freed(BASE + 64).unwrap();
     state.allocated(0, (BASE + 64, 64), Some(stream(2)), 0).unwrap();
@@ -127,7 +127,7 @@ fn memory_whose_use_is_over_serves_anybody() {
 }
 
 #[test]
-fn pinned_memory_waits_for_what_it_knows() {
+fn pinned_memory_waits_for_recorded_streams() {
     let mut state = state();
     for (is_recorded, expected) in [(true, 0), (false, 1)] {
         state.allocated(0, (BASE, 64), None, 0).unwrap();
@@ -148,7 +148,7 @@ fn pinned_memory_waits_for_what_it_knows() {
 fn branches_of_a_capture_race_when_they_are_captured() {
     let mut state = state();
     let write = [Touch::write(BASE, 64)];
-    // Outside there is another order.
+    // Uncaptured work is a separate ordering domain.
     state.operation(0, stream(1), named(), &write).unwrap();
     state.operation(5, stream(1), named(), &write).unwrap();
     state.stream_waits(5, stream(2), stream(1)).unwrap();
@@ -159,7 +159,7 @@ fn branches_of_a_capture_race_when_they_are_captured() {
     let recorded = state.capture_ended(5).unwrap().unwrap();
     assert!(state.capture_ended(5).unwrap().is_none());
     state.check();
-    // One operation, after the launch before of the same executable.
+    // A launch is one operation, ordered after the previous launch of the same executable.
     state.launched(0, stream(1), 77, 0, Some(&recorded)).unwrap();
     state.launched(0, stream(2), 77, 0, Some(&recorded)).unwrap();
     assert_eq!(state.reports.count, 1);
@@ -170,7 +170,7 @@ fn branches_of_a_capture_race_when_they_are_captured() {
 }
 
 #[test]
-fn memory_of_graphs_serves_other_graphs() {
+fn memory_of_graphs_is_reused_by_other_graphs() {
     let mut state = state();
     let write = [Touch::write(BASE, 64)];
     let mut recorded = Vec::new();
@@ -179,12 +179,13 @@ fn memory_of_graphs_serves_other_graphs() {
         state.operation(capture, stream(1), named(), &write).unwrap();
         state.freed(BASE).unwrap();
         recorded.push(state.capture_ended(capture).unwrap().unwrap());
-        // The first is launched before the second gets its memory: the allocator minds that.
+        // The first graph is launched before the second gets its memory: the allocator waits for
+        // it.
         let launched = recorded.last().unwrap();
         state.launched(0, stream(capture), capture, 0, Some(launched)).unwrap();
     }
     assert_eq!(state.reports.count, 0);
-    // Later that is the host's affair.
+    // The host must order later launches itself.
     state.launched(0, stream(5), 5, 0, Some(&recorded[0])).unwrap();
     assert_eq!(state.reports.count, 1);
 }
@@ -227,7 +228,7 @@ fn blocks_that_are_gone_are_not_found_and_take_little_room() {
             state.check();
         }
     }
-    // One that takes the place of many, parts of one, and one whose end is not told.
+    // A block in place of many, parts of one, and one whose free is not recorded.
     state.allocated(0, (BASE, 64 * 1024), Some(stream(1)), 0).unwrap();
     state.freed(BASE).unwrap();
     state.freed(BASE).unwrap();
@@ -242,9 +243,9 @@ fn blocks_that_are_gone_are_not_found_and_take_little_room() {
 #[test]
 fn a_row_like_the_one_before_it_may_race_where_that_does_not() {
     let mut state = state();
-    // Four bytes of each KiB: too many to remember one by one.
+    // 4 bytes of each KiB: too many rows to record one by one.
     state.rows(1, BASE, (4, 300, 1024), Mode::Write);
-    // Parts that know the same of it, and only the last has bytes of it.
+    // All rows have the same cell, but only the last one overlaps the bytes.
     for (start, bytes) in [(124, 100), (324, 300), (724, 300), (1124, 100)] {
         state.plain(2, BASE + start, bytes, Mode::Read);
     }
@@ -279,7 +280,7 @@ fn streams_that_come_and_go_take_no_room() {
     }
     assert_eq!(state.reports.count, 0);
     assert!(state.main.stream_count() <= 65, "{}", state.main.stream_count());
-    // The host has not waited for this one, so that its number is its own.
+    // The host has not waited for this stream, so its slot is not recycled.
     state.plain(2001, BASE, 64, Mode::Write);
     for key in 3001..=3200 {
         state.plain(key, BASE + 4096, 64, Mode::Read);

@@ -1,4 +1,4 @@
-//! The sanitizer beside a model that knows all bytes and all edges.
+//! Tests of the sanitizer against a model that enumerates bytes and order edges.
 
 mod cases;
 mod model;

@@ -1,28 +1,29 @@
-//! What is ordered, by a graph of all actions, and which bytes each operation touches, one by one. A
-//! race is two operations between which there is no path.
+//! A model of the order: a graph of all actions, and the bytes of each operation one by one. Two
+//! operations race if no path connects them.
 
 use super::super::domain::{Kind, StreamInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nodes that come before a node.
+/// The nodes before a node.
 type Before = BTreeSet<usize>;
 
-/// An operation with its bytes.
 pub(super) struct Operation {
     pub(super) node: usize,
     pub(super) sequence: u64,
     pub(super) domain: u64,
-    /// true: written.
+    /// For each byte: whether it is written.
     pub(super) bytes: BTreeMap<u64, bool>,
-    /// For each byte, where it was given out after this: who comes after that comes after this.
+    /// For each byte, the nodes of its allocations since: what comes after one comes after this
+    /// operation.
     reallocated: BTreeMap<u64, Vec<usize>>,
-    /// Bytes where this was covered when they were freed last; false: it was not.
+    /// For each byte freed since: whether the allocator waits for this operation before it reuses
+    /// the byte.
     freed: BTreeMap<u64, bool>,
-    /// Bytes that nobody compares any more.
+    /// Bytes that are no longer compared.
     forgotten: BTreeSet<u64>,
 }
 
-/// A block that is given out.
+/// An allocated block.
 struct Block {
     bytes: Vec<u64>,
     owner: Option<StreamInfo>,
@@ -30,16 +31,16 @@ struct Block {
     domain: u64,
 }
 
-/// Two operations, by their numbers.
+/// Two operations, by their sequence numbers.
 pub(super) type Pair = (u64, u64);
 
 #[derive(Default)]
 pub(super) struct Model {
     before: Vec<Before>,
-    /// The last node of each stream in each world.
+    /// The last node of each stream in each domain.
     tails: BTreeMap<(u64, u64), usize>,
     streams: BTreeMap<u64, StreamInfo>,
-    /// The last thing that the host knows.
+    /// The last node that the host knows to be complete.
     host: Option<usize>,
     events: BTreeMap<(u64, u64), usize>,
     pub(super) operations: Vec<Operation>,
@@ -75,7 +76,7 @@ impl Model {
             .collect()
     }
 
-    /// What the driver orders before the stream's next action.
+    /// What the driver orders before the next action of a stream.
     fn implied(&self, domain: u64, stream: StreamInfo) -> Vec<usize> {
         match stream.kind {
             _ if domain != 0 => Vec::new(),
@@ -85,7 +86,7 @@ impl Model {
         }
     }
 
-    /// An action on a stream, after some nodes besides.
+    /// Adds an action on a stream, also after the nodes `after`.
     fn act(&mut self, domain: u64, stream: StreamInfo, after: Vec<usize>) -> usize {
         self.streams.insert(stream.key, stream);
         let mut all = after;
@@ -99,7 +100,7 @@ impl Model {
         node
     }
 
-    /// An operation; gives the earlier ones with which it races.
+    /// Adds an operation; returns the earlier operations with which it races.
     pub(super) fn operation(
         &mut self,
         domain: u64,
@@ -211,7 +212,7 @@ impl Model {
     pub(super) fn allocated(&mut self, domain: u64, bytes: Vec<u64>, owner: Option<StreamInfo>) {
         let start = bytes[0];
         let node = match owner {
-            // No action of the driver's: only a point of the stream's.
+            // The driver does nothing here; the node is only a point on the stream.
             Some(stream) => {
                 self.streams.insert(stream.key, stream);
                 let tail = self.tail(domain, stream);
@@ -260,7 +261,7 @@ impl Model {
         }
     }
 
-    /// What a capture did, all together; it is over.
+    /// Ends a capture; returns all bytes that it accessed.
     pub(super) fn end(&mut self, domain: u64) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
         for operation in self.operations.iter().filter(|operation| operation.domain == domain) {

@@ -1,4 +1,4 @@
-//! Random programs, told to the sanitizer and to the model.
+//! Random programs that run on the sanitizer and on the model.
 
 use super::super::clock::Stamp;
 use super::super::domain::{Kind, StreamInfo};
@@ -19,34 +19,35 @@ impl Random {
 }
 
 const BASE: u64 = 4096;
-/// Blocks of up to so many bytes, each anywhere in as many, then as many that are unowned.
+/// The most bytes of a block. Each block lies in its own region of this size; the last region is in
+/// no block.
 const BLOCK: u64 = 48;
 const BLOCKS: u64 = 4;
 
-/// One program.
+/// A program.
 struct Run {
     random: Random,
     state: State,
     model: Model,
     streams: Vec<StreamInfo>,
-    /// Where a block begins, and its bytes.
+    /// Start and size of each live block.
     live: [Option<(u64, u64)>; BLOCKS as usize],
-    /// In a capture, on these of the streams.
+    /// The number of the active capture, or 0.
     capture: u64,
     captures: u64,
     joined: Vec<usize>,
     recorded: Vec<(Recorded, BTreeMap<u64, bool>)>,
     points: Vec<(Stamp, usize)>,
-    /// Races so far by the model.
+    /// Races so far, by the model.
     races: BTreeSet<Pair>,
-    /// From the first one on a later access stands for an earlier one: what is reported must be a
-    /// race, and not each race is.
+    /// After the first race, an access can replace an earlier one in a cell. From then on each
+    /// report must be a race, but not each race is reported.
     has_raced: bool,
     seen: usize,
 }
 
-/// What an operation touches, for both.
-struct Some_ {
+/// The accesses of an operation, for both.
+struct TouchSet {
     touches: Vec<Touch<'static>>,
     bytes: BTreeMap<u64, bool>,
 }
@@ -89,7 +90,7 @@ impl Run {
         }
     }
 
-    /// A stream on which something can be queued now, in the world of now.
+    /// A stream on which something can be queued now, in the current domain.
     fn stream(&mut self) -> StreamInfo {
         if self.capture != 0 {
             let place = self.random.below(self.joined.len() as u64) as usize;
@@ -98,7 +99,7 @@ impl Run {
         self.streams[self.random.below(self.streams.len() as u64) as usize]
     }
 
-    /// A place in live memory, and how much is left there.
+    /// A random address in live memory, and the bytes from there to the end of its block.
     fn place(&mut self) -> (u64, u64) {
         let region = self.random.below(BLOCKS + 1);
         let live = self.live.get(region as usize).copied().flatten();
@@ -107,8 +108,8 @@ impl Run {
         (start + offset, bytes - offset)
     }
 
-    fn some(&mut self) -> Some_ {
-        let mut some = Some_ { touches: Vec::new(), bytes: BTreeMap::new() };
+    fn random_touches(&mut self) -> TouchSet {
+        let mut set = TouchSet { touches: Vec::new(), bytes: BTreeMap::new() };
         for _ in 0..1 + self.random.below(2) {
             let (ptr, room) = self.place();
             let mode = [Mode::Read, Mode::Write, Mode::ReadWrite][self.random.below(3) as usize];
@@ -118,21 +119,21 @@ impl Run {
                 pitch = bytes + self.random.below(6);
                 rows = 1 + self.random.below((room - bytes) / pitch + 1);
             }
-            some.touches.push(Touch { bytes: Bytes::Rows { ptr, bytes, rows, pitch }, mode });
+            set.touches.push(Touch { bytes: Bytes::Rows { ptr, bytes, rows, pitch }, mode });
             for row in 0..rows {
                 for byte in ptr + row * pitch..ptr + row * pitch + bytes {
-                    *some.bytes.entry(byte).or_default() |= mode != Mode::Read;
+                    *set.bytes.entry(byte).or_default() |= mode != Mode::Read;
                 }
             }
         }
-        some
+        set
     }
 
     fn named(&self) -> Named {
         Named { label: Label::Library("test"), frames: 0 }
     }
 
-    /// One action.
+    /// Runs one action.
     fn step(&mut self) {
         let stream = self.stream();
         let (capture, named) = (self.capture, self.named());
@@ -147,9 +148,9 @@ impl Run {
         let (state, model) = (&mut self.state, &mut self.model);
         let races = match choice {
             0..=5 => {
-                let some = self.some();
-                self.state.operation(capture, stream, named, &some.touches).unwrap();
-                self.model.operation(capture, stream, some.bytes)
+                let set = self.random_touches();
+                self.state.operation(capture, stream, named, &set.touches).unwrap();
+                self.model.operation(capture, stream, set.bytes)
             }
             6 | 7 => {
                 state.event_recorded(capture, event, stream).unwrap();
@@ -185,7 +186,7 @@ impl Run {
         self.compare(&races);
     }
 
-    /// Is what is reported what the model finds?
+    /// Checks the reports against the races of the model.
     fn compare(&mut self, races: &BTreeSet<Pair>) {
         let count = self.state.reports.count;
         let known = self.seen..count;
@@ -225,7 +226,7 @@ impl Run {
         if let Some(point) = point {
             self.points.push(point);
         }
-        // Some are reached at once, some later.
+        // Some points are reached at once, some later.
         if self.random.below(2) == 0
             && let Some((stamp, node)) = self.points.pop()
         {
@@ -234,13 +235,14 @@ impl Run {
         }
     }
 
-    /// Of the blocks, each is always the same stream's; the last is the host's.
+    /// Allocates, uses or frees a block. A block always has the same owner; the last is pinned
+    /// memory.
     fn block(&mut self) {
         let index = self.random.below(BLOCKS);
         let owner = (index + 1 < BLOCKS).then(|| self.streams[index as usize % self.streams.len()]);
         let region = BASE + index * BLOCK;
         let Some((start, bytes)) = self.live[index as usize] else {
-            // The same as before, or some other.
+            // The whole region, or a random part.
             let (mut start, mut bytes) = (region, BLOCK);
             if self.random.below(2) == 0 {
                 let offset = self.random.below(BLOCK);
@@ -265,17 +267,17 @@ impl Run {
     }
 
     fn collective(&mut self) {
-        let mut members: Vec<(StreamInfo, Some_)> = Vec::new();
+        let mut members: Vec<(StreamInfo, TouchSet)> = Vec::new();
         for stream in self.streams.clone() {
             if self.random.below(2) == 0 && stream.kind == Kind::NonBlocking {
-                let some = self.some();
-                members.push((stream, some));
+                let set = self.random_touches();
+                members.push((stream, set));
             }
         }
         let list: Vec<_> =
-            members.iter().map(|(stream, some)| (0, *stream, &some.touches[..])).collect();
+            members.iter().map(|(stream, set)| (0, *stream, &set.touches[..])).collect();
         self.state.collective(self.named(), &list).unwrap();
-        let members = members.into_iter().map(|(stream, some)| (stream, some.bytes)).collect();
+        let members = members.into_iter().map(|(stream, set)| (stream, set.bytes)).collect();
         let races = self.model.collective(members);
         self.compare(&races);
     }
@@ -288,7 +290,7 @@ impl Run {
         self.joined = vec![origin];
     }
 
-    /// Another stream joins the capture, or it ends.
+    /// Adds a stream to the capture, or ends the capture.
     fn captured(&mut self) {
         let (capture, origin) = (self.capture, self.streams[self.joined[0]]);
         let other = self.random.below(self.streams.len() as u64) as usize;
@@ -317,7 +319,7 @@ impl Run {
         }
         let index = self.random.below(self.recorded.len() as u64) as usize;
         let (recorded, bytes) = &self.recorded[index];
-        // What is not there any more is not touched.
+        // Memory that is freed is not accessed.
         let is_there = |byte: &u64| {
             let Some(live) = self.live.get(((byte - BASE) / BLOCK) as usize) else { return true };
             live.is_some_and(|(start, bytes)| (start..start + bytes).contains(byte))
@@ -331,7 +333,7 @@ impl Run {
     }
 }
 
-/// Runs a program: did it have a race?
+/// Runs a program; returns whether it had a race.
 fn run(seed: u64, steps: usize) -> bool {
     let mut run = Run::new(seed);
     for _ in 0..steps {
