@@ -138,7 +138,7 @@ impl Driver {
     pub fn new(name: &'static str, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
         let is_simulated = name == "sim";
-        let repeats = is_simulated && !crate::sim::goes_by_time();
+        let repeats = is_simulated && !crate::sim::uses_clock();
         Driver { table, name, is_simulated, repeats, counts }
     }
 

@@ -1,6 +1,5 @@
-//! The device address space that all devices and the host share: reservations, and what is mapped
-//! into them. To the host its addresses are PROT_NONE; bytes are reached through
-//! [`Allocation::locate`].
+//! The device address space that all devices and the host share: reservations and the memory mapped
+//! into them. For the host these addresses are PROT_NONE; [`Allocation::locate`] finds their bytes.
 
 use super::code;
 use super::config::{GRANULARITY, MAX_DEVICES};
@@ -13,30 +12,30 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Addresses are taken from the host in pieces of this size where it allows, so that a stale
-/// device address stays recognisable as one.
+/// Address ranges are reserved from the host in pieces of this size if possible, so that a stale
+/// device address is recognised as a device address.
 const ARENA: usize = 4 << 40;
-/// Where they are taken from if that is free: device addresses are the same in each run then, in
-/// traces and in decisions of the host. Far from where systems and sanitizers put anything.
+/// The preferred address of the first piece. Device addresses are then the same in each run, in
+/// traces and in decisions of the host. Systems and sanitizers map nothing near it.
 const FIRST: usize = 32 << 40;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 
-/// Bit `p` of mask `d`: device `d` can reach what `cuMemAlloc` gave on device `p`.
+/// Bit `p` of mask `d`: device `d` can access `cuMemAlloc` memory of device `p`.
 pub(super) type PeerMasks = [AtomicU32; MAX_DEVICES];
 
-/// Who may use a mapping.
+/// The devices that may access a mapping.
 #[derive(Clone)]
 pub(super) enum Access {
-    /// `cuMemAlloc`: its device, and those that enabled peer access to it.
+    /// `cuMemAlloc`: the owning device, and devices with peer access to it.
     Peers,
     /// `cuMemSetAccess`: these protections, one for each device.
     Granted([u8; MAX_DEVICES]),
-    /// A pool: the devices that it is shared with.
+    /// A pool: the devices that have access to the pool.
     Pool(Arc<Pool>),
 }
 
-/// What a reservation was made for.
+/// The kind of call that made a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// `cuMemAddressReserve`.
@@ -45,8 +44,8 @@ pub(super) enum Purpose {
     Allocation(usize),
     /// A segment of a pool.
     Pool,
-    /// What another process gave by `cuIpcGetMemHandle`, in a device's context: first address and
-    /// bytes of the block.
+    /// Memory that `cuIpcOpenMemHandle` imported into a device's context: context device, and first
+    /// address and bytes of the block.
     Imported(usize, usize, usize),
 }
 
@@ -65,16 +64,16 @@ pub(super) struct Mapping {
     pub(super) access: Access,
 }
 
-/// Who asks for bytes, and how.
+/// The device that accesses memory, and the kind of access.
 #[derive(Clone, Copy)]
 pub(super) struct Accessor {
     pub(super) device: usize,
     pub(super) write: bool,
-    /// A copy, which the driver stages where the device cannot reach the memory itself.
+    /// True for a copy: the driver stages it if the device cannot access the memory itself.
     pub(super) staged: bool,
 }
 
-/// Bytes that follow each other in host memory.
+/// A contiguous range of host memory.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) address: usize,
@@ -105,17 +104,17 @@ impl Chunks {
 /// All device addresses.
 #[derive(Default)]
 pub(super) struct AddressSpace {
-    /// Mapped PROT_NONE: start and length, as given to munmap, in order of creation.
+    /// PROT_NONE mappings, oldest first: start and length, as munmap takes them.
     arenas: Vec<(usize, usize)>,
     free: BTreeMap<usize, usize>,
     reservations: BTreeMap<usize, Reservation>,
     mappings: BTreeMap<usize, Mapping>,
-    /// What lies in the reservations of `cuMemAlloc`.
+    /// The blocks in the reservations of `cuMemAlloc`.
     pub(super) blocks: Blocks,
 }
 
 impl AddressSpace {
-    /// Is this an address that was ever a device's?
+    /// True if this address is in a range that was ever used for device memory.
     #[inline]
     pub(super) fn contains(&self, address: usize) -> bool {
         self.arenas.iter().any(|(start, bytes)| address.wrapping_sub(*start) < *bytes)
@@ -126,7 +125,7 @@ impl AddressSpace {
         let mut bytes = ARENA.max(least);
         let last = self.arenas.last().map_or(FIRST, |(start, bytes)| start + bytes);
         loop {
-            // SAFETY: reserves addresses that are not in use; the wish is no more than that.
+            // SAFETY: reserves addresses that are not in use; `last` is only a hint.
             let start = unsafe {
                 libc::mmap(
                     ptr::without_provenance_mut(last),
@@ -142,7 +141,7 @@ impl AddressSpace {
                 self.arenas.push((start, bytes));
                 let aligned = start.next_multiple_of(GRANULARITY);
                 let room = (start + bytes - aligned) / GRANULARITY * GRANULARITY;
-                // Neighbouring arenas stay apart in `free` only by chance; joining them is harmless.
+                // Adjacent arenas may merge in `free`, which is harmless.
                 insert_merged(&mut self.free, aligned, room);
                 return Ok(());
             }
@@ -168,7 +167,7 @@ impl AddressSpace {
         })
     }
 
-    /// Reserves addresses; `hint` is where the caller would like them, or 0.
+    /// Reserves addresses; `hint` is the preferred address, or 0.
     pub(super) fn reserve(
         &mut self,
         bytes: usize,
@@ -192,14 +191,14 @@ impl AddressSpace {
         Ok(at)
     }
 
-    /// Says what a reservation is for.
+    /// Sets the purpose of a reservation.
     pub(super) fn rename(&mut self, address: usize, purpose: Purpose) {
         if let Some(found) = self.reservations.get_mut(&address) {
             found.purpose = purpose;
         }
     }
 
-    /// Gives a reservation back; it must match exactly, and nothing may be mapped in it.
+    /// Frees a reservation. It must match exactly and contain no mapping.
     pub(super) fn unreserve(&mut self, address: usize, bytes: usize) -> Result<(), i32> {
         let matches = self.reservations.get(&address).is_some_and(|found| found.bytes == bytes);
         if !matches || self.mappings.range(address..address + bytes).next().is_some() {
@@ -210,19 +209,19 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The reservation around an address.
+    /// The reservation that contains an address.
     pub(super) fn reservation(&self, address: usize) -> Option<(usize, Reservation)> {
         let (start, found) = self.reservations.range(..=address).next_back()?;
         (address - start < found.bytes).then_some((*start, *found))
     }
 
-    /// The mapping around an address.
+    /// The mapping that contains an address.
     pub(super) fn mapping(&self, address: usize) -> Option<(usize, &Mapping)> {
         let (start, found) = self.mappings.range(..=address).next_back()?;
         (address - start < found.bytes).then_some((*start, found))
     }
 
-    /// Puts memory behind addresses, which must be reserved and without memory.
+    /// Maps memory at addresses, which must be reserved and unmapped.
     pub(super) fn map(&mut self, address: usize, mapping: Mapping) -> Result<(), i32> {
         let bytes = mapping.bytes;
         let (start, reservation) = self.reservation(address).ok_or(code::INVALID_VALUE)?;
@@ -237,7 +236,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Does the range begin and end with whole mappings? Holes between them do no harm (580.159).
+    /// Checks that a mapping starts at the beginning of the range and one ends at its end. Unmapped
+    /// gaps between them are allowed (580.159).
     fn check_whole(&self, address: usize, bytes: usize) -> Result<(), i32> {
         let end = address.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
         let begins = self.mappings.contains_key(&address);
@@ -246,8 +246,8 @@ impl AddressSpace {
         if begins && ends { Ok(()) } else { Err(code::INVALID_VALUE) }
     }
 
-    /// Takes the memory from behind whole mappings; to be dropped outside the lock. Holes between
-    /// them are nothing to unmap, and no error (580.159).
+    /// Unmaps whole mappings; the caller drops them outside the lock. Unmapped gaps between them
+    /// are no error (580.159).
     pub(super) fn unmap(&mut self, address: usize, bytes: usize) -> Result<Vec<Mapping>, i32> {
         let end = address.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
         let starts_inside = self.mapping(address).is_some_and(|(start, _)| start != address);
@@ -260,8 +260,8 @@ impl AddressSpace {
         Ok(self.mappings.extract_if(range, |_, _| true).map(|(_, mapping)| mapping).collect())
     }
 
-    /// Sets the protection of whole mappings for some devices, if `reachable` says that they can
-    /// reach the memory's owner.
+    /// Sets the protection of whole mappings for some devices, if `reachable` is true for each
+    /// device and the memory's owner.
     pub(super) fn set_access(
         &mut self,
         address: usize,
@@ -301,8 +301,9 @@ impl AddressSpace {
         if device == owner || mask >> owner & 1 != 0 { READ | WRITE } else { 0 }
     }
 
-    /// Is this virtual memory that its owner has access to, and the device has not? A copy that does
-    /// not name the owner's context is refused there (seen with driver 580.159 on two devices).
+    /// True for virtual memory that its owner can access and the device cannot. The driver refuses
+    /// a copy of it that does not name the owner's context (seen with driver 580.159 on two
+    /// devices).
     pub(super) fn is_out_of_reach(&self, address: usize, device: usize) -> bool {
         let Some((_, mapping)) = self.mapping(address) else { return false };
         let Access::Granted(granted) = &mapping.access else { return false };
@@ -310,7 +311,7 @@ impl AddressSpace {
         has(mapping.allocation.device()) && !has(device)
     }
 
-    /// Finds the bytes of a range, or the illegal access in it.
+    /// Translates a device range to host ranges; fails on an illegal access in it.
     pub(super) fn translate(
         &self,
         mut address: usize,
@@ -341,7 +342,8 @@ impl AddressSpace {
         Ok(chunks)
     }
 
-    /// Removes what `cuMemAlloc` gave on a device; the memory is to be dropped outside the lock.
+    /// Removes the `cuMemAlloc` allocations of a device; the caller drops their memory outside the
+    /// lock.
     pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
         let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
@@ -375,7 +377,7 @@ impl AddressSpace {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         for (start, bytes) in &self.arenas {
-            // SAFETY: the range is a PROT_NONE mapping of ours, in which nothing of the host lies.
+            // SAFETY: the range is a PROT_NONE mapping of the machine, without objects of the host.
             let _ = unsafe { libc::munmap(ptr::without_provenance_mut(*start), *bytes) };
         }
     }

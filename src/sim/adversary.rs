@@ -1,7 +1,8 @@
-//! The adversarial schedule: operations run on the threads of the host, when they must or when the
-//! seed says, in any order that streams, events and the default stream's rules allow.
+//! The adversarial schedule. Operations run on threads of the host, when a wait requires them or
+//! when the seed decides, in any order that streams, events and the default stream's rules allow.
 //!
-//! One lock holds all queues. Callbacks of the host run on a thread of their own ([`helper`](super::helper)).
+//! One lock protects all queues. Callbacks of the host run on threads of their own
+//! ([`helper`](super::helper)).
 
 use super::config::ConfigError;
 use super::copy;
@@ -11,23 +12,23 @@ use super::queue::{Action, Point, Stream};
 use super::trace::Trace;
 use super::{Machine, lock, schedule};
 use crate::sim::adversary_policy::{Plan, Strategy, Tear};
-use crate::sim::thread_scheduler::{Reason, Turnstile};
+use crate::sim::thread_scheduler::{Reason, ThreadScheduler};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The schedule of a machine.
 pub(super) struct Adversary {
     strategy: Strategy,
-    /// The only operations that may be late.
+    /// Numbers of the only operations that may be delayed; `None`: all.
     late: Option<Vec<u64>>,
     pub(super) state: Mutex<State>,
-    /// A callback is over, or an operation that ran on another thread.
+    /// Signals that a callback or an operation on another thread has finished.
     pub(super) progress: Condvar,
     pub(super) helpers: Helpers,
-    pub(super) turnstile: Turnstile,
+    pub(super) scheduler: ThreadScheduler,
 }
 
 impl Adversary {
-    /// `seed`: `None` where another schedule is in force.
+    /// `seed`: `None` if the machine uses another schedule.
     pub(super) fn new(
         seed: Option<u64>,
         late: Option<Vec<u64>>,
@@ -40,24 +41,24 @@ impl Adversary {
             state: Mutex::new(State::new(trace)),
             progress: Condvar::new(),
             helpers: Helpers::default(),
-            turnstile: Turnstile::new(seed.is_some()),
+            scheduler: ThreadScheduler::new(seed.is_some()),
         })
     }
 
-    /// What fills memory that nobody has written, or 0.
+    /// The byte that fills memory which was never written, or 0.
     pub(super) fn poison(&self) -> u8 {
         self.strategy.poison
     }
 
-    /// A call of the host begins: comes back when it is this thread's turn.
+    /// Begins a call of the host: returns when the scheduler selects this thread.
     #[inline]
     pub(super) fn call(&self) {
-        self.turnstile.call(&self.strategy);
+        self.scheduler.call(&self.strategy);
     }
 
-    /// Another thread has to do something first; `false`: the calling one has no turns.
+    /// Lets other threads run first. Returns `false` if the calling thread is not scheduled.
     pub(super) fn give_way(&self) -> bool {
-        self.turnstile.give_way(&self.strategy)
+        self.scheduler.wait_for_progress(&self.strategy)
     }
 
     /// Takes the lock for a call of the host.
@@ -69,12 +70,13 @@ impl Adversary {
 
     fn plan(&self, number: u64, order: u64, action: &Action) -> Plan {
         match &self.late {
-            Some(late) if late.binary_search(&number).is_err() => Strategy::friendly(number),
+            Some(late) if late.binary_search(&number).is_err() => Strategy::undelayed(number),
             _ => self.strategy.plan(number, order, action),
         }
     }
 
-    /// Queues an operation, and runs what is due; gives its position in the stream.
+    /// Queues an operation and runs the operations that are due. Returns its position in the
+    /// stream.
     pub(super) fn submit(
         &self,
         machine: &Arc<Machine>,
@@ -91,7 +93,7 @@ impl Adversary {
         let order = state.lanes[index].order;
         let record = state.trace.as_mut().map(|trace| {
             let point = Point { stream: Arc::clone(stream), position };
-            let thread = self.turnstile.rank();
+            let thread = self.scheduler.rank();
             trace.submit(number, thread, order, &point, &waits, &action)
         });
         let (action, rest) = tear(plan.tear, action);
@@ -103,7 +105,7 @@ impl Adversary {
         if lane.pending.len() == 1 {
             state.active.push(index);
             if std::mem::take(&mut state.unwatched) {
-                self.helpers.watch.ring();
+                self.helpers.watch.unpark();
             }
         }
         state.current = number;
@@ -114,7 +116,7 @@ impl Adversary {
         position
     }
 
-    /// Runs what some points wait for, and nothing else.
+    /// Runs the operations that some points wait for, and no others.
     pub(super) fn reach(&self, machine: &Arc<Machine>, points: &[Point]) {
         if points.iter().all(Point::is_reached) {
             return;
@@ -123,23 +125,23 @@ impl Adversary {
         while !points.iter().all(Point::is_reached) {
             state = match state.needed(points) {
                 Some(index) => self.step(machine, state, index),
-                // What is missing is running on another thread.
+                // The missing operation is running on another thread.
                 None => self.await_progress(state),
             };
         }
     }
 
-    /// Another process has done what a wait may need.
+    /// Notes progress of another process, which a wait may need.
     pub(super) fn passed_elsewhere(&self) {
         lock(&self.state).finished += 1;
         self.progress.notify_all();
     }
 
-    /// What a wait needs is running on another thread.
+    /// Waits for an operation that is running on another thread.
     fn await_progress<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let finished = state.finished;
         drop(state);
-        let took_turn = self.turnstile.pass(&self.strategy, Reason::Wait);
+        let took_turn = self.scheduler.pass(&self.strategy, Reason::Wait);
         let mut state = lock(&self.state);
         while !took_turn && state.finished == finished {
             state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -147,9 +149,9 @@ impl Adversary {
         state
     }
 
-    /// The host has asked whether a point is reached, and it is not: every few questions run
-    /// something that it waits for, so that a host that asks again and again comes to an end. Where that is
-    /// a callback that sleeps, it may wait for any other stream.
+    /// The host has queried a point that is not reached. Every few queries, runs an operation that
+    /// the point waits for, so that a polling loop of the host ends. If that operation is a
+    /// sleeping callback, runs any other one, since the callback may wait for it.
     pub(super) fn poll(&self, machine: &Arc<Machine>, point: &Point) {
         let mut state = self.enter();
         let needed = state.needed(std::slice::from_ref(point));
@@ -175,7 +177,7 @@ impl Adversary {
         let lane = &mut state.lanes[index];
         let Some(front) = lane.pending.front_mut() else { return state };
         if let (Action::HostFunction(_), true) = (&front.action, offered) {
-            // Of another thread of the host.
+            // Another thread has already offered a callback.
             return self.settle(state);
         }
         let mut action = std::mem::replace(&mut front.action, Action::Nothing);

@@ -1,53 +1,55 @@
-//! What an adversarial seed decides. Every decision is a function of the seed and of the number of
-//! the operation, never of a generator that advances: leaving one out does not change the others.
+//! The decisions of an adversarial seed. Each decision is a function of the seed and of the
+//! operation's number, without a generator that advances. So removing one decision does not change
+//! the others.
 
 use super::queue::Action;
 
-/// An operation that nobody waits for is at most so many others late: queues stay bounded, as those
-/// of a driver are.
+/// Maximum delay, in later operations, of an operation without a waiter. Queues stay bounded, as
+/// those of a driver are.
 const FOREVER: u64 = 4096;
 
-/// Purposes of a hash, so that decisions about one operation do not depend on each other.
+/// Hash inputs for the kinds of decisions, so that decisions about one operation are independent.
 const DELAY: u64 = 1;
 const ORDER: u64 = 2;
 const TEAR: u64 = 3;
 const PATIENCE: u64 = 4;
 const EPOCHS: u64 = 5;
-const TURN: u64 = 6;
-const STAY: u64 = 7;
+const SELECT: u64 = 6;
+const PREEMPT: u64 = 7;
 
-/// How a seed goes about a whole run.
+/// The pattern of delays that a seed uses for a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Habit {
-    /// Nothing runs before somebody waits for it; of what may run, the newest first.
+enum DelayPattern {
+    /// An operation runs only when a wait requires it; of the runnable operations, the newest
+    /// first.
     Reverse,
-    /// Nothing runs before somebody waits for it, then in random order.
+    /// An operation runs only when a wait requires it, in random order.
     Lazy,
-    /// Every operation has a delay of its own.
-    Ragged,
+    /// Every operation has its own random delay.
+    RandomDelay,
     /// Streams have priorities, which change at a few operations.
     Streams,
-    /// The operations of one stream in so many are late, the others run at once.
+    /// The operations of one stream in N are delayed, the others run at once.
     Starved(u64),
-    /// One operation in so many is late, the others run at once.
+    /// One operation in N is delayed, the others run at once.
     Few(u64),
-    /// Operations of one kind are late, the others run at once.
+    /// Operations of one kind are delayed, the others run at once.
     Kind(u8),
 }
 
-/// What happens to an operation.
+/// The schedule of one operation.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
-    /// So many operations must be queued after it before it runs of itself; 0: it runs at once.
+    /// Number of operations that are queued after it before it becomes due; 0: it runs at once.
     pub(super) delay: u64,
-    /// Of what may run, the lowest runs first.
+    /// Priority: of the runnable operations, the one with the lowest key runs first.
     pub(super) key: u64,
     pub(super) tear: Tear,
-    /// Questions of the host that are answered with "not ready" before one makes progress.
+    /// Number of queries that return "not ready" before a query runs the operation.
     pub(super) patience: u8,
 }
 
-/// Whether an operation runs in two steps, between which others run.
+/// How an operation is split into two steps, between which others may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tear {
     Whole,
@@ -55,20 +57,20 @@ pub(super) enum Tear {
     Halves,
     /// Second half first.
     Backwards,
-    /// All is read in the first step and written in the second.
+    /// The first step reads everything, the second step writes everything.
     ReadsEarly,
 }
 
 /// The decisions of a seed.
 pub(super) struct Strategy {
     seed: u64,
-    habit: Habit,
-    /// One operation in so many is torn; 0: none.
+    pattern: DelayPattern,
+    /// One operation in N is torn; 0: none.
     torn: u64,
-    /// What fills the bytes of memory that nobody has written; 0: it is left as it is.
+    /// The byte that fills memory which was never written; 0: memory is not filled.
     pub(super) poison: u8,
-    /// One call in so many of a thread lets another one go on.
-    stays: u64,
+    /// One call of a thread in N switches to another thread.
+    preempt_one_in: u64,
     /// Numbers of operations at which the priorities of streams change.
     changes: [u64; 4],
 }
@@ -85,29 +87,29 @@ impl Strategy {
     pub(super) fn new(seed: u64) -> Strategy {
         let mut strategy = Strategy {
             seed: mix(seed),
-            habit: Habit::Reverse,
+            pattern: DelayPattern::Reverse,
             torn: 0,
             poison: 0,
-            stays: 1,
+            preempt_one_in: 1,
             changes: [0; 4],
         };
-        // Seed 0 is plain lateness.
+        // Seed 0 only delays operations.
         if seed == 0 {
             return strategy;
         }
         let choice = strategy.seed;
-        strategy.habit = match choice % 10 {
-            0 | 1 => Habit::Lazy,
-            2 | 3 => Habit::Ragged,
-            4 | 5 => Habit::Streams,
-            6 => Habit::Starved(2 + (choice >> 8) % 3),
-            7 | 8 => Habit::Few([2, 4, 8, 32][(choice >> 8) as usize % 4]),
-            _ => Habit::Kind((choice >> 8) as u8 % 4),
+        strategy.pattern = match choice % 10 {
+            0 | 1 => DelayPattern::Lazy,
+            2 | 3 => DelayPattern::RandomDelay,
+            4 | 5 => DelayPattern::Streams,
+            6 => DelayPattern::Starved(2 + (choice >> 8) % 3),
+            7 | 8 => DelayPattern::Few([2, 4, 8, 32][(choice >> 8) as usize % 4]),
+            _ => DelayPattern::Kind((choice >> 8) as u8 % 4),
         };
         strategy.torn = [0, 1, 2, 8][(choice >> 16) as usize % 4];
         strategy.poison = if (choice >> 24) % 2 == 1 { (choice >> 32) as u8 | 0x81 } else { 0 };
-        strategy.stays = [1, 3, 10, 50][(choice >> 40) as usize % 4];
-        // The length of the run is unknown: each change lies in a range of its own magnitude.
+        strategy.preempt_one_in = [1, 3, 10, 50][(choice >> 40) as usize % 4];
+        // The length of the run is unknown, so change `i` has a range that grows with `i`.
         for index in 0..strategy.changes.len() {
             let random = strategy.hash(EPOCHS, index as u64);
             strategy.changes[index] = random % (8 << (3 * index));
@@ -120,40 +122,40 @@ impl Strategy {
         mix(self.seed ^ mix(purpose << 56 ^ number))
     }
 
-    /// What happens to operation `number`, the first being 1, of the stream that was used `order`th.
+    /// The plan of operation `number` (from 1) on the `order`th stream in order of first use.
     pub(super) fn plan(&self, number: u64, order: u64, action: &Action) -> Plan {
         let random = self.hash(DELAY, number);
         let one_in = |count: u64| random.is_multiple_of(count);
-        let (late, key) = match self.habit {
-            Habit::Reverse => (true, u64::MAX - number),
-            Habit::Lazy => (true, self.hash(ORDER, number)),
-            Habit::Ragged => {
+        let (late, key) = match self.pattern {
+            DelayPattern::Reverse => (true, u64::MAX - number),
+            DelayPattern::Lazy => (true, self.hash(ORDER, number)),
+            DelayPattern::RandomDelay => {
                 let delay = random % (2 << (random >> 32 & 3));
                 return Plan { delay, ..self.details(number, self.hash(ORDER, number)) };
             }
-            Habit::Streams => {
+            DelayPattern::Streams => {
                 let epoch = self.changes.iter().filter(|change| **change <= number).count() as u64;
                 (true, self.hash(ORDER, order << 3 | epoch))
             }
-            Habit::Starved(count) => (self.hash(ORDER, order).is_multiple_of(count), number),
-            Habit::Few(count) => (one_in(count), number),
-            Habit::Kind(kind) => (kind == kind_of(action), number),
+            DelayPattern::Starved(count) => (self.hash(ORDER, order).is_multiple_of(count), number),
+            DelayPattern::Few(count) => (one_in(count), number),
+            DelayPattern::Kind(kind) => (kind == kind_of(action), number),
         };
         Plan { delay: if late { FOREVER } else { 0 }, ..self.details(number, key) }
     }
 
-    /// Of several threads that could go on, the one that does.
-    pub(super) fn turn(&self, decision: u64, threads: usize) -> usize {
-        (self.hash(TURN, decision) % threads as u64) as usize
+    /// Selects the thread that runs, of `threads` runnable ones.
+    pub(super) fn select(&self, decision: u64, threads: usize) -> usize {
+        (self.hash(SELECT, decision) % threads as u64) as usize
     }
 
-    /// Must the thread that has just run let another one go on?
-    pub(super) fn takes_turn_away(&self, decision: u64) -> bool {
-        self.hash(STAY, decision).is_multiple_of(self.stays)
+    /// True if the thread that has just run must yield to another.
+    pub(super) fn preempts(&self, decision: u64) -> bool {
+        self.hash(PREEMPT, decision).is_multiple_of(self.preempt_one_in)
     }
 
-    /// The plan of an operation that runs as soon as it can.
-    pub(super) fn friendly(number: u64) -> Plan {
+    /// The plan of an operation that runs as soon as possible.
+    pub(super) fn undelayed(number: u64) -> Plan {
         Plan { delay: 0, key: number, tear: Tear::Whole, patience: 0 }
     }
 
@@ -169,7 +171,7 @@ impl Strategy {
     }
 }
 
-/// The kinds that [`Habit::Kind`] tells apart.
+/// The kinds that [`DelayPattern::Kind`] distinguishes.
 fn kind_of(action: &Action) -> u8 {
     match action {
         Action::HostFunction(_) => 0,

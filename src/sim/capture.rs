@@ -1,5 +1,5 @@
-//! Stream capture: which streams take part, what they record instead of running it, and what breaks
-//! a capture. Every rule is a row of the contract suite.
+//! Stream capture: the streams that participate, the operations that they record instead of running
+//! them, and the calls that invalidate a capture. Every rule is a row of the contract suite.
 
 use super::event::{Captured, Event, Recorded};
 use super::graph::{Graph, Work};
@@ -18,46 +18,46 @@ thread_local! {
     static MODE: Cell<c_uint> = const { Cell::new(GLOBAL) };
 }
 
-/// The captures that are not ended.
+/// The active captures.
 #[derive(Default)]
 pub(super) struct Captures {
-    /// How many; most calls ask for no more.
+    /// Number of active captures; most calls read only this.
     count: AtomicUsize,
     list: Mutex<Vec<Capture>>,
 }
 
-/// A capture.
+/// An active capture.
 pub(super) struct Capture {
     pub(super) id: u64,
     mode: c_uint,
     /// The thread that began it.
     thread: u64,
     pub(super) graph: Arc<Graph>,
-    /// Something happened that it cannot hold; it can only be ended.
+    /// True after a call that a capture cannot record; such a capture can only be ended.
     pub(super) broken: bool,
-    /// The first is the one on which it began.
+    /// The first is the stream on which the capture began.
     members: Vec<Member>,
 }
 
-/// A stream that takes part.
+/// A stream that participates in a capture.
 struct Member {
     stream: Arc<Stream>,
-    /// What its next operation comes after, as numbers of nodes.
+    /// Numbers of the nodes that its next operation depends on.
     ends: Vec<usize>,
-    /// The nodes that `cuStreamGetCaptureInfo` told of.
+    /// Handles that `cuStreamGetCaptureInfo` returned last.
     shown: Vec<usize>,
 }
 
-/// What `cuStreamGetCaptureInfo` tells.
+/// The results of `cuStreamGetCaptureInfo`.
 pub(super) struct Info {
     pub(super) broken: bool,
     pub(super) id: u64,
     pub(super) graph: usize,
-    /// Where the handles of the nodes lie, and how many.
+    /// Pointer to the node handles, and their number.
     pub(super) dependencies: (*const usize, usize),
 }
 
-/// Changes the calling thread's mode. The driver takes any number (580.159).
+/// Exchanges the calling thread's mode. The driver accepts any number (580.159).
 pub(super) fn exchange_mode(mode: c_uint) -> c_uint {
     MODE.replace(mode)
 }
@@ -72,7 +72,7 @@ impl Captures {
         lock(&self.list)
     }
 
-    /// Forgets captures; gives them, to be dropped without the lock.
+    /// Removes captures. Returns them, so that the caller drops them without the lock.
     fn remove(&self, list: &mut Vec<Capture>, gone: impl Fn(&Capture) -> bool) -> Vec<Capture> {
         let removed: Vec<Capture> = list.extract_if(.., |capture| gone(capture)).collect();
         self.count.store(list.len(), Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl Capture {
         self.members.first().is_some_and(|member| member.stream.id == stream.id)
     }
 
-    /// Does the legacy stream of a device wait for a stream of it?
+    /// True if a participating stream is one that the legacy stream `legacy` waits for.
     fn concerns_legacy(&self, legacy: &Stream) -> bool {
         let waits = |member: &Member| {
             member.stream.kind == Kind::Blocking && member.stream.device == legacy.device
@@ -113,7 +113,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Does everything that was recorded come before the end of the first stream?
+    /// True if every recorded operation is ordered before the end of the first stream.
     fn is_joined(&self) -> bool {
         let Some((first, others)) = self.members.split_first() else { return true };
         let before = self.graph.ancestors(&first.ends);
@@ -121,7 +121,7 @@ impl Capture {
     }
 }
 
-/// The capture that a stream takes part in.
+/// The capture in which a stream participates.
 fn of<'a>(list: &'a mut [Capture], stream: &Stream) -> Option<&'a mut Capture> {
     list.iter_mut().find(|capture| capture.takes_part(stream))
 }
@@ -138,7 +138,7 @@ fn refuse_legacy(list: &mut [Capture], stream: &Stream, breaks: bool) -> Result<
     require(!refused, code::STREAM_CAPTURE_IMPLICIT)
 }
 
-/// Is what is about to be queued on a stream to be recorded?
+/// True if an operation that is queued on the stream must be recorded.
 #[inline]
 pub(super) fn records(machine: &Machine, stream: &Stream) -> Result<bool, i32> {
     if !machine.captures.any() {
@@ -153,7 +153,7 @@ pub(super) fn records(machine: &Machine, stream: &Stream) -> Result<bool, i32> {
     }
 }
 
-/// Records what is to be done, if the stream is captured; else gives it back.
+/// Records an action if the stream is captured; otherwise returns it.
 #[inline]
 pub(super) fn divert(
     machine: &Machine,
@@ -166,7 +166,7 @@ pub(super) fn divert(
     add(machine, stream, Work::Action(action)).map(|()| None)
 }
 
-/// Records work of a stream that is captured.
+/// Records work of a captured stream.
 pub(super) fn add(machine: &Machine, stream: &Stream, work: Work) -> Result<(), i32> {
     let mut list = machine.captures.list();
     let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
@@ -192,20 +192,20 @@ pub(super) fn refuse(machine: &Machine, stream: &Stream) -> Result<(), i32> {
     Err(code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// What was to be recorded cannot be; the capture ends in failure.
-pub(super) fn spoil(machine: &Machine, stream: &Stream) {
+/// Invalidates the stream's capture because an operation cannot be recorded.
+pub(super) fn invalidate(machine: &Machine, stream: &Stream) {
     if let Some(capture) = of(&mut machine.captures.list(), stream) {
         capture.broken = true;
     }
 }
 
-/// A question or a wait for a stream: never for a captured one, and not safe beside one.
+/// Refuses a query of or wait for a captured stream. During other captures it is an unsafe call.
 pub(super) fn refuse_wait(machine: &Machine, stream: &Stream) -> Result<(), i32> {
     refuse(machine, stream)?;
-    caution(machine)
+    refuse_unsafe(machine)
 }
 
-/// A wait for everything in a context.
+/// Refuses a wait for a context with an active capture.
 pub(super) fn refuse_wait_for_all(machine: &Machine, device: usize) -> Result<(), i32> {
     if !machine.captures.any() {
         return Ok(());
@@ -218,10 +218,10 @@ pub(super) fn refuse_wait_for_all(machine: &Machine, device: usize) -> Result<()
     require(!refused, code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// A call that is not safe during a capture: refused where the modes of the thread and of the
-/// captures say so, and the captures that forbid it are broken.
+/// Checks a call that is unsafe during a capture. The modes of the thread and of the captures
+/// decide whether it is refused. Captures that forbid the call are invalidated.
 #[inline]
-pub(super) fn caution(machine: &Machine) -> Result<(), i32> {
+pub(super) fn refuse_unsafe(machine: &Machine) -> Result<(), i32> {
     if !machine.captures.any() {
         return Ok(());
     }
@@ -239,8 +239,8 @@ pub(super) fn caution(machine: &Machine) -> Result<(), i32> {
     require(!refused, code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Is the capture of an event under way? A question about it breaks it, a look does not; of one that
-/// is broken or has ended nothing is known.
+/// Returns the error for an event whose capture is active. With `breaks`, it also invalidates the
+/// capture. An event of an invalidated or ended capture has no state.
 pub(super) fn refuse_event(machine: &Machine, event: &Captured, breaks: bool) -> i32 {
     let mut list = machine.captures.list();
     match list.iter_mut().find(|capture| capture.id == event.capture && !capture.broken) {
@@ -252,7 +252,7 @@ pub(super) fn refuse_event(machine: &Machine, event: &Captured, breaks: bool) ->
     }
 }
 
-/// An event is recorded on a captured stream: it stands for the end of what is recorded there.
+/// Records an event on a captured stream: the event marks the end of the operations recorded there.
 pub(super) fn mark(machine: &Machine, stream: &Stream, event: &Arc<Event>) -> Result<bool, i32> {
     if !records(machine, stream)? {
         return Ok(false);
@@ -265,7 +265,7 @@ pub(super) fn mark(machine: &Machine, stream: &Stream, event: &Arc<Event>) -> Re
     Ok(true)
 }
 
-/// A stream is to wait for an event; true if that was dealt with here.
+/// Handles a stream's wait for an event if a capture is involved; returns true if it did.
 pub(super) fn wait(
     machine: &Arc<Machine>,
     stream: &Arc<Stream>,
@@ -282,7 +282,7 @@ pub(super) fn wait(
     let from = match recorded {
         Recorded::Never => return Ok(captured),
         Recorded::At(_) if !captured => return Ok(false),
-        // What happens before a capture is no part of it.
+        // Work from before a capture is not part of it.
         Recorded::At(_) => {
             break_all(&mut list, &[own]);
             return Err(code::STREAM_CAPTURE_ISOLATION);
@@ -342,7 +342,7 @@ pub(super) fn begin(machine: &Machine, stream: &Arc<Stream>, mode: c_uint) -> Re
     Ok(())
 }
 
-/// Ends a capture and gives its graph.
+/// Ends a capture and returns its graph.
 pub(super) fn end(machine: &Machine, stream: &Stream) -> Result<usize, i32> {
     let mut list = machine.captures.list();
     refuse_legacy(&mut list, stream, true)?;
@@ -368,12 +368,12 @@ pub(super) fn end(machine: &Machine, stream: &Stream) -> Result<usize, i32> {
     outcome
 }
 
-/// A stream is destroyed: a capture that began on it ends with it.
+/// Ends the capture that began on a destroyed stream.
 pub(super) fn forget_stream(machine: &Machine, stream: &Stream) {
     discard(machine, |capture| capture.began_on(stream));
 }
 
-/// A context ends.
+/// Ends the captures that use a device whose context is destroyed.
 pub(super) fn forget_device(machine: &Machine, device: usize) {
     discard(machine, |capture| capture.uses(device));
 }
@@ -387,7 +387,7 @@ fn discard(machine: &Machine, gone: impl Fn(&Capture) -> bool) {
     }
 }
 
-/// What is known of a stream's capture, if it takes part in one.
+/// Describes the capture in which a stream participates, if any.
 pub(super) fn info(machine: &Machine, stream: &Stream) -> Result<Option<Info>, i32> {
     if !machine.captures.any() {
         return Ok(None);
@@ -399,7 +399,7 @@ pub(super) fn info(machine: &Machine, stream: &Stream) -> Result<Option<Info>, i
     let (broken, id) = (capture.broken, capture.id);
     let member = capture.member(stream).ok_or(code::UNKNOWN)?;
     let shown = graph.handles(&member.ends);
-    // A list that is not out of date stays where it is.
+    // An unchanged list keeps its address.
     if member.shown != shown {
         member.shown = shown;
     }

@@ -1,4 +1,4 @@
-//! The calls that begin, end and look at captures.
+//! The calls that begin, end and query captures.
 
 use super::{capture, entry, peek, put, stream};
 use crate::driver::sys::{
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn end(stream: CUstream, graph: *mut CUgraph) -> c_
     entry(|machine| {
         let stream = stream::get(machine, stream)?;
         let outcome = capture::end(machine, &stream);
-        // A host that does not want the graph may say so; without one, it is told so.
+        // `graph` may be NULL. Without a graph, NULL is written.
         if !graph.is_null() {
             put!(graph, ptr::without_provenance_mut(outcome.unwrap_or(0)))?;
         }
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn info(
         let stream = stream::get(machine, stream)?;
         let info = capture::info(machine, &stream)?;
         put!(status.cast::<c_uint>(), status_of(info.as_ref()))?;
-        // CUDA writes the other results only for a stream that captures.
+        // CUDA writes the other results only for a capturing stream.
         let Some(info) = info.filter(|info| !info.broken) else { return Ok(()) };
         if !id.is_null() {
             put!(id, info.id)?;
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn info(
 
 pub(super) unsafe extern "C" fn exchange_mode(mode: *mut CUstreamCaptureMode) -> c_int {
     entry(|_| {
-        // A number, since a host may pass any.
+        // Read as an integer, since a host may pass any value.
         let mode = mode.cast::<c_uint>();
         let new = peek!(mode)?;
         put!(mode, capture::exchange_mode(new))

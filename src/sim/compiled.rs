@@ -1,8 +1,8 @@
-//! Kernels that the host's compiler made: their images, and how they run.
+//! Kernels compiled by the host's C++ compiler: their images, and how they run.
 //!
-//! What such a kernel is given are addresses of a device, where a host reads nothing. So each word of
-//! its parameters that is one becomes the address of the same byte in the alias of the memory, or in a
-//! mapping of its own where the alias has the bytes in another order.
+//! A launch passes device addresses, at which the host cannot read. So each parameter word that is
+//! a device address is replaced by the address of the same byte in the memory's alias. If the alias
+//! has the bytes in another order, a temporary mapping is used instead.
 
 use super::address_space::Accessor;
 use super::compiler::Scratch;
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 use std::{fs, ptr, slice};
 
-/// What the object says of its kernel; `kernel` of prelude/entry.h.
+/// The object's description of its kernel; `kernel` of prelude/entry.h.
 #[repr(C)]
 pub(super) struct Compiled {
     name: *const c_char,
@@ -30,7 +30,7 @@ pub(super) struct Compiled {
 // SAFETY: constants of an object that is never closed.
 unsafe impl Sync for Compiled {}
 
-/// A launch for the object; `launch` of prelude/grid.h.
+/// The arguments of a launch; `launch` of prelude/grid.h.
 #[repr(C)]
 struct Call {
     grid: [u32; 3],
@@ -41,13 +41,13 @@ struct Call {
     stack_bytes: usize,
 }
 
-/// Bytes of the stack of a thread that waits for others of its block.
+/// Stack bytes of a thread that waits for others of its block.
 const STACK: usize = 64 << 10;
 
 impl Compiled {
     /// The kernel's name.
     pub(super) fn name(&'static self) -> &'static str {
-        // SAFETY: a NUL-terminated constant of the object's.
+        // SAFETY: a NUL-terminated constant of the object.
         unsafe { CStr::from_ptr(self.name) }.to_str().unwrap_or("")
     }
 
@@ -59,18 +59,18 @@ impl Compiled {
 }
 
 impl Compiled {
-    /// Which of its parameters are pointers, 1, and which may have some in them, 2.
+    /// One byte for each parameter: 1 if it is a pointer, 2 if it may contain pointers.
     fn pointers(&'static self) -> &'static [u8] {
         // SAFETY: constants of the object's, as many as it says.
         unsafe { slice::from_raw_parts(self.pointers, self.number) }
     }
 }
 
-/// Objects that are open, by what is in them: the same image is opened once. They stay until the
-/// process ends, so that their number is that of the sources that were compiled.
+/// Open objects by length and hash of their bytes: an image is opened once. They stay open until
+/// the process ends, so there is one for each compiled source.
 static OPEN: Mutex<BTreeMap<(usize, u64), &'static Compiled>> = Mutex::new(BTreeMap::new());
 
-/// Numbers of ELF.
+/// Constants of the ELF header.
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
@@ -78,13 +78,13 @@ const MACHINE: u16 = 62;
 const MACHINE: u16 = 183;
 const HEADER: usize = 64;
 
-/// The bytes of an image that is a shared object of this host.
+/// Returns the bytes of an image that is a shared object of this host.
 ///
 /// # Safety
 /// The image is a NUL-terminated text, or an ELF file as a whole.
 pub(super) unsafe fn bytes_of<'a>(image: *const c_void) -> Option<&'a [u8]> {
     let byte = |at: usize| {
-        // SAFETY: what was read before was no NUL, or is the header of a file that is longer.
+        // SAFETY: no NUL was read before, or the bytes read are the header of a longer file.
         unsafe { image.cast::<u8>().wrapping_add(at).read() }
     };
     if !MAGIC.iter().enumerate().all(|(at, expected)| byte(at) == *expected) {
@@ -99,18 +99,18 @@ pub(super) unsafe fn bytes_of<'a>(image: *const c_void) -> Option<&'a [u8]> {
         return None;
     }
     let length = sections.checked_add(size * count)?;
-    // SAFETY: the table of sections is the last that linkers write.
+    // SAFETY: linkers write the section table last, so the file ends with it.
     Some(unsafe { slice::from_raw_parts(image.cast::<u8>(), length) })
 }
 
-/// FNV's.
+/// The FNV-1a hash.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Opens an image, unless that was done.
+/// Opens an image; an image that is open already is returned.
 pub(super) fn open(bytes: &[u8]) -> Result<&'static Compiled, i32> {
     let key = (bytes.len(), hash(bytes));
     let mut open = lock(&OPEN);
@@ -124,23 +124,23 @@ pub(super) fn open(bytes: &[u8]) -> Result<&'static Compiled, i32> {
     drop(quiet);
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| code::OPERATING_SYSTEM)?;
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-    // SAFETY: `path` is NUL-terminated; the object is what the host's own compiler made.
+    // SAFETY: `path` is NUL-terminated; the host's own compiler made the object.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
     if handle.is_null() {
         return Err(code::INVALID_IMAGE);
     }
-    // SAFETY: the handle is open for ever and the name NUL-terminated.
+    // SAFETY: the handle is never closed and the name is NUL-terminated.
     let found = unsafe { libc::dlsym(handle, c"tcuda_kernel".as_ptr()) };
     if found.is_null() {
         return Err(code::INVALID_IMAGE);
     }
-    // SAFETY: of this layout, and never unmapped.
+    // SAFETY: the symbol has this layout and is never unmapped.
     let found: &'static Compiled = unsafe { &*found.cast::<Compiled>() };
     open.insert(key, found);
     Ok(found)
 }
 
-/// A mapping for as long as a kernel runs.
+/// A temporary mapping that lives while a kernel runs.
 struct View {
     start: usize,
     bytes: usize,
@@ -149,13 +149,13 @@ struct View {
 impl Drop for View {
     fn drop(&mut self) {
         let start = ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: mapped by `view`, and nobody reads there any more.
+        // SAFETY: mapped by `view`; the kernel that reads it has finished.
         let _ = unsafe { libc::munmap(start, self.bytes) };
     }
 }
 
-/// Finds the host's address for a device's. What is none stays as it is, unless it is a pointer and
-/// leads nowhere.
+/// Translates a device address to a host address. Other words stay unchanged, except pointers that
+/// lead nowhere, which are errors.
 fn host_address(
     machine: &Machine,
     device: usize,
@@ -169,15 +169,15 @@ fn host_address(
     }
     let accessor = Accessor { device, write: false, staged: false };
     let locate = |at: usize| machine.translate(at, 1, accessor).map(|_| at);
-    // The end of an array is an address too.
+    // The end address of an array is valid as well.
     let inside =
         locate(address).or_else(|failure| locate(address.wrapping_sub(1)).map_err(|_| failure))?;
     if !is_device {
-        // Pinned memory has one address.
+        // Pinned memory has the same address on host and device.
         return Ok(word);
     }
     let space = read(&machine.space);
-    // The memory around it, and whether the alias has it in the same order.
+    // The mapped memory around the address, and whether the alias has it in the same order.
     let (mut start, mut end) = (inside, inside + 1);
     let mut pieces = Vec::new();
     start = space.mapping(start).ok_or(code::ILLEGAL_ADDRESS)?.0;
@@ -204,7 +204,7 @@ fn host_address(
     if let Some(view) = views.get(&start) {
         return Ok((view.start + (address - start)) as u64);
     }
-    // SAFETY: new addresses, of the system's choice.
+    // SAFETY: new addresses, chosen by the system.
     let room = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -228,7 +228,7 @@ fn host_address(
         let shared = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let offset = (host - alias) as libc::off_t;
-        // SAFETY: inside the room above, over a file of the machine's.
+        // SAFETY: inside the range reserved above, from a file of the machine.
         let mapped = unsafe { libc::mmap(to, *bytes, access, shared, *file, offset) };
         if mapped == libc::MAP_FAILED {
             return Err(code::OUT_OF_MEMORY);
@@ -249,7 +249,7 @@ pub(super) fn run(
 ) -> Result<(), i32> {
     let sizes = compiled.parameters();
     let (starts, _) = parameters::layout(sizes);
-    // Each begins where any type may.
+    // Each parameter is aligned for any type.
     let words = sizes.iter().map(|size| size.div_ceil(16).max(1));
     let mut room = vec![0u128; words.clone().sum::<usize>()];
     let mut views = BTreeMap::new();
@@ -260,7 +260,8 @@ pub(super) fn run(
         let mut bytes = vec![0u8; words * 16];
         let value = values.get(*start..start + size).ok_or(code::INVALID_VALUE)?;
         bytes[..*size].copy_from_slice(value);
-        // Numbers beside each other may look like an address.
+        // A parameter without room for a pointer may look like an address by chance, so it is
+        // skipped.
         let searched = if *pointers == 0 { 0 } else { size / 8 * 8 };
         for word in bytes[..searched].chunks_exact_mut(8) {
             let mut raw = [0; 8];
@@ -292,8 +293,8 @@ pub(super) fn run(
         stacks: stacks.as_mut_ptr().cast(),
         stack_bytes: STACK,
     };
-    // SAFETY: the object's own function; parameters are of the sizes that it asks for. What the kernel
-    // does with its pointers its author answers for, as on a GPU.
+    // SAFETY: the object's own function, with parameters of the sizes it declares. As on a GPU, the
+    // kernel's author is responsible for its memory accesses.
     unsafe { (compiled.run)(&call) };
     Ok(())
 }

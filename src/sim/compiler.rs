@@ -1,5 +1,5 @@
-//! Kernels in CUDA C++, compiled by the host's C++ compiler to a shared object: the simulated
-//! machine's form of an image.
+//! Compiles kernels in CUDA C++ with the host's C++ compiler to a shared object, which is the
+//! simulated machine's image format.
 
 use super::physical::errno;
 use crate::base::environment;
@@ -33,10 +33,10 @@ const OPTIONS: &[&str] = &[
     "c++",
 ];
 
-/// Options for NVRTC that mean the same here.
+/// Prefixes of NVRTC options that have the same meaning for the host's compiler.
 const SHARED: &[&str] = &["-I", "-D", "-U", "-std=", "--std="];
 
-/// A directory that goes with what is in it.
+/// A temporary directory that is deleted with its contents.
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -45,10 +45,10 @@ impl Scratch {
         path.push("tcuda-XXXXXX");
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
         let raw = path.into_raw();
-        // SAFETY: a NUL-terminated text of ours, which is changed in place.
+        // SAFETY: a NUL-terminated string that this function owns; it is changed in place.
         let made = unsafe { libc::mkdtemp(raw) };
         let code = errno();
-        // SAFETY: from `into_raw`, of the same length.
+        // SAFETY: from `into_raw`, and its length is unchanged.
         let path = unsafe { CString::from_raw(raw) };
         if made.is_null() {
             return Err(code);
@@ -71,7 +71,7 @@ fn is_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Where `word` stands by itself.
+/// Finds `word` as a whole identifier.
 fn find_word(text: &str, word: &str) -> Option<usize> {
     let is_whole = |at: &usize| {
         !text[..*at].ends_with(is_name) && !text[at + word.len()..].starts_with(is_name)
@@ -79,8 +79,8 @@ fn find_word(text: &str, word: &str) -> Option<usize> {
     text.match_indices(word).map(|(at, _)| at).find(is_whole)
 }
 
-/// Memory that a launch gives each block is an array without a size, `extern __shared__ T name[];`,
-/// for which C++ has no words: it becomes a pointer.
+/// Dynamic shared memory is declared as an array without a size, `extern __shared__ T name[];`. C++
+/// has no equivalent, so the declaration becomes a pointer.
 fn with_dynamic_memory(source: &str) -> String {
     const WORD: &str = "__shared__";
     let mut text = String::with_capacity(source.len() + 64);
@@ -112,7 +112,7 @@ fn with_dynamic_memory(source: &str) -> String {
     text
 }
 
-/// The source with what a GPU brings before it, and the kernel's description behind it.
+/// The whole source: the prelude, the program, and the kernel's description.
 fn whole(program: &Program<'_>) -> Result<String, Failure> {
     let text = |text: &CStr| text.to_str().map(str::to_owned).map_err(|_| malformed());
     let (source, entry, title) =
@@ -134,14 +134,16 @@ fn whole(program: &Program<'_>) -> Result<String, Failure> {
     ))
 }
 
-/// What is compiled along, and by whom.
+/// Passes each text that determines the result besides the program: the prelude and the compiler
+/// commands.
 pub fn texts(take: &mut dyn FnMut(&[u8])) {
     [MATH, GRID, LOOP, FIBERS, ENTRY].iter().for_each(|text| take(text.as_bytes()));
     OPTIONS.iter().for_each(|option| take(option.as_bytes()));
     take(environment::value(c"CXX").unwrap_or(c"").to_bytes());
 }
 
-/// Directories of the environment where the host's compilers look for headers.
+/// Calls `take` for the directories in environment variables where the host's compilers look for
+/// headers.
 pub fn for_each_include_folder<E>(
     take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -158,11 +160,10 @@ fn malformed() -> Failure {
     Failure::Source(Log::of(b"the source is not UTF-8"))
 }
 
-/// Runs the first of the compilers that there is. Its messages go to a file: pipes need more of the system,
-/// and std panics where that is refused.
+/// Runs the first compiler that exists. Its messages go to a file: pipes need more descriptors, and
+/// std panics if it gets none.
 fn run(arguments: &[&OsStr], messages: &Path) -> Result<ExitStatus, Failure> {
-    // Who runs with another's privileges does not choose programs by the environment.
-    // SAFETY: getauxval has no preconditions.
+    // A process with elevated privileges must not choose programs by its environment.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return Err(Failure::NoCompiler);
     }
@@ -203,7 +204,7 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     drop(quiet);
     let mut arguments: Vec<&OsStr> = vec![OsStr::new("-std=c++17")];
     let flags = program.flags.iter().map(|flag| flag.to_bytes());
-    // "-I" may have its value in the next one.
+    // The value of "-I" may be the next argument.
     let mut is_value = false;
     let shared = flags.filter(|flag| {
         let is_shared = SHARED.iter().any(|known| flag.starts_with(known.as_bytes()));
@@ -224,7 +225,7 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     Ok(Image { bytes, entry, version: 0 })
 }
 
-/// The messages without the name of a file that nobody knows, and without where it was included.
+/// The messages without the temporary file's name and without the include chain.
 fn readable(log: &[u8], source: &Path) -> Vec<u8> {
     let log = String::from_utf8_lossy(log);
     let path = source.to_string_lossy();

@@ -6,24 +6,25 @@ use std::fmt;
 
 /// The driver's allocation granularity, and the unit of simulated physical memory.
 pub const GRANULARITY: usize = 2 << 20;
-/// At most so many devices; access masks have one bit or byte for each.
+/// Maximum number of devices; access masks have one bit or byte for each.
 pub const MAX_DEVICES: usize = 16;
-/// Longest excerpt of offending text that an error keeps.
+/// Maximum length of the invalid text that an error quotes.
 const EXCERPT: usize = 40;
 
 /// When and where operations of a stream run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleKind {
-    /// On the calling thread, as soon as they are enqueued.
+    /// On the calling thread, as soon as they are queued.
     Immediate,
-    /// On a worker thread of their stream.
+    /// On a worker thread of the stream.
     Threads,
-    /// On the threads of the host, as late and in as hostile an order as CUDA's rules and this seed
-    /// allow; which of several host threads goes on is the seed's decision as well, at every call.
+    /// On threads of the host, as late and in as adverse an order as CUDA's rules and this seed
+    /// allow. The seed also decides, at every call, which of several host threads continues.
     ///
-    /// The same seed gives the same run, also with many host threads, as long as what the host does
-    /// between two calls does not depend on time: where two of its threads wake each other and race
-    /// for the same lock before the next call, sleep, or compute for long, the seed has no say.
+    /// The same seed gives the same run, also with many host threads, as long as the host's
+    /// behaviour between two calls does not depend on time. The seed has no control where two
+    /// threads wake each other and race for a lock before the next call, sleep, or compute for
+    /// long.
     Adversarial(u64),
 }
 
@@ -38,16 +39,16 @@ pub enum Peers {
     Pairs,
 }
 
-/// What happens about objects that are alive when their context or the machine ends.
+/// Handling of objects that are alive when their context or the machine is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaks {
     /// Nothing, as on a GPU.
     Ignore,
-    /// A line on stderr says how many there are of each kind.
+    /// Prints a line with the number of objects of each kind to stderr.
     Report,
 }
 
-/// What the machine is made of.
+/// The configuration of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Number of devices.
@@ -56,12 +57,12 @@ pub struct Config {
     pub memory: usize,
     /// When operations run.
     pub schedule: ScheduleKind,
-    /// Of an adversarial schedule: the numbers of the only operations that may be late, in rising
-    /// order; the others run as soon as they can. `None`: all.
+    /// For an adversarial schedule: numbers of the only operations that may be delayed, in
+    /// ascending order. The others run as soon as possible. `None`: all may be delayed.
     pub late: Option<Vec<u64>>,
-    /// File to which an adversarial schedule appends what it ran, an operation a line.
+    /// File to which an adversarial schedule appends one line for each operation it ran.
     pub trace: Option<String>,
-    /// Are forgotten objects reported?
+    /// Whether leaked objects are reported.
     pub leaks: Leaks,
     /// Peer topology.
     pub peers: Peers,
@@ -73,11 +74,11 @@ pub struct Config {
     pub name: Cow<'static, str>,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
-    /// Do devices have virtual memory (`cuMemMap`), which old drivers lack?
+    /// True if devices support virtual memory (`cuMemMap`), which old drivers lack.
     pub virtual_memory: bool,
-    /// Nanoseconds that asking a stream or an event takes. Streams are then asked by the clock, as on a
-    /// GPU, so that runs do not repeat.
-    pub question: Option<u64>,
+    /// Duration in nanoseconds of a query of a stream or event. With it, the library paces queries
+    /// by the clock, as on a GPU, so runs are not reproducible.
+    pub query_time: Option<u64>,
 }
 
 impl Default for Config {
@@ -95,12 +96,12 @@ impl Default for Config {
             name: Cow::Borrowed("Simulated GPU"),
             compute_capability: (9, 0),
             virtual_memory: true,
-            question: None,
+            query_time: None,
         }
     }
 }
 
-/// A short copy of offending text.
+/// A short copy of invalid text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Excerpt {
     bytes: [u8; EXCERPT],
@@ -147,7 +148,7 @@ pub enum ConfigError {
     /// Not of the form key=value.
     #[error("option \"{0}\" of the simulated machine is not of the form key=value")]
     NotAPair(Excerpt),
-    /// A value that its key does not accept.
+    /// A value that the key does not accept.
     #[error("option {key} of the simulated machine cannot be \"{value}\"; accepted: {accepted}")]
     BadValue {
         /// The key.
@@ -157,7 +158,7 @@ pub enum ConfigError {
         /// What the key accepts.
         accepted: &'static str,
     },
-    /// [`power_on`](super::power_on) twice.
+    /// [`power_on`](super::power_on) was called while a machine is on.
     #[error("the simulated machine is already on; power it off first")]
     AlreadyOn,
     /// The file that `trace` names cannot be written.
@@ -166,27 +167,27 @@ pub enum ConfigError {
         hint = crate::base::error::descriptor_hint(*.0)
     )]
     Trace(i32),
-    /// Device memory is a file in memory.
+    /// The process's file size limit is too low for the file that backs device memory.
     #[error(
         "the simulated device memory is longer than a file of this process may be: raise the limit \
          (ulimit -f), or ask for less by memory= in TCUDA_SIM"
     )]
     FileLimit,
-    /// The host lacks what the machine needs.
+    /// The host could not provide memory or descriptors for the machine.
     #[error("the host could not provide the simulated device memory (errno {0}){hint}",
         hint = crate::base::error::descriptor_hint(*.0))]
     Host(i32),
 }
 
 impl ConfigError {
-    /// Is it for want of the host's memory, and not what somebody wrote?
+    /// True if the host lacks resources; false if the options are wrong.
     pub fn is_the_hosts(&self) -> bool {
         matches!(self, ConfigError::Host(_) | ConfigError::FileLimit)
     }
 }
 
 impl Config {
-    /// Reads options; an empty text gives the defaults, blanks around keys and values are ignored.
+    /// Parses options. An empty text gives the defaults; blanks around keys and values are ignored.
     pub fn parse(options: &str) -> Result<Config, ConfigError> {
         let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
         let mut config = Config::default();
@@ -266,7 +267,7 @@ impl Config {
             "question" => {
                 let accepted = "a number of nanoseconds from 0 to 1000000";
                 let value = number(value, 0, 1_000_000).ok_or(bad("question", accepted))?;
-                self.question = Some(value);
+                self.query_time = Some(value);
             }
             "multiprocessors" => {
                 self.multiprocessors = number(value, 1, 1024)
@@ -300,7 +301,7 @@ impl Config {
         Ok(())
     }
 
-    /// Can `device` reach the memory of `peer`?
+    /// True if `device` can access the memory of `peer`.
     pub fn can_access_peer(&self, device: usize, peer: usize) -> bool {
         device != peer
             && match self.peers {
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
         assert!(!config.virtual_memory && Config::default().virtual_memory);
-        assert_eq!((config.question, Config::default().question), (Some(200), None));
+        assert_eq!((config.query_time, Config::default().query_time), (Some(200), None));
         assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
     }
 

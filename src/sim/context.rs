@@ -1,4 +1,4 @@
-//! Primary contexts, and each thread's stack of current ones.
+//! Primary contexts, and each thread's stack of contexts.
 
 use super::queue::{Kind, Stream};
 use super::{Machine, capture, code, device, entry, lock, put, require, schedule, worker, write};
@@ -9,10 +9,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-/// Handle of the context of device 0; the others follow at [`STRIDE`].
+/// Handle of the context of device 0; device `n` has `FIRST + n * STRIDE`.
 const FIRST: usize = 1 << 36;
 const STRIDE: usize = 64;
-/// Contexts that a thread can push onto each other.
+/// Maximum depth of a thread's context stack.
 const DEEPEST: usize = 64;
 /// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
 const FLAGS: c_uint = 0;
@@ -22,11 +22,11 @@ pub(super) struct Context {
     pub(super) device: usize,
     retained: Mutex<usize>,
     active: AtomicBool,
-    /// What the first failed operation left; never cleared.
+    /// Status of the first failed operation; never cleared.
     pub(super) error: AtomicI32,
     pub(super) legacy: Arc<Stream>,
     per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
-    /// All streams but `legacy`, destroyed ones until they are idle.
+    /// All streams except `legacy`, including destroyed streams until they are idle.
     pub(super) members: RwLock<Vec<Arc<Stream>>>,
 }
 
@@ -43,7 +43,7 @@ impl Context {
         }
     }
 
-    /// The sticky error, if an operation left one.
+    /// Returns the sticky error of a failed operation, if any.
     #[inline]
     pub(super) fn check(&self) -> Result<(), i32> {
         match self.error.load(Ordering::Relaxed) {
@@ -60,7 +60,7 @@ impl Context {
         self.active.load(Ordering::Acquire)
     }
 
-    /// The calling thread's own default stream.
+    /// The calling thread's per-thread default stream.
     pub(super) fn per_thread(&self) -> Arc<Stream> {
         let thread = worker::identity();
         let mut streams = lock(&self.per_thread);
@@ -70,7 +70,7 @@ impl Context {
         streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
         let stream = Stream::new(self.device, Kind::Blocking, 0);
         self.adopt(&stream);
-        // Without room for that the machine's end is the stream's.
+        // If this cannot be registered, the stream lives until the machine is powered off.
         let own = Arc::downgrade(&stream);
         worker::at_end(move || own.upgrade().iter().for_each(|stream| stream.destroy()));
         streams.push((thread, Arc::clone(&stream)));
@@ -95,13 +95,14 @@ impl Context {
     }
 }
 
-/// State of a thread, valid for one machine. Without a destructor: exit handlers run after those.
+/// State of a thread, valid for one machine. It has no destructor, since exit handlers run after
+/// destructors.
 struct Thread {
     generation: u64,
     stack: Stack,
 }
 
-/// Current contexts, the newest last.
+/// The context stack; the current context is last.
 struct Stack {
     handles: [usize; DEEPEST],
     depth: usize,
@@ -136,7 +137,7 @@ thread_local! {
     };
 }
 
-/// The thread's stack of current contexts, of this machine.
+/// Runs `body` with the calling thread's context stack for this machine.
 fn with_stack<R>(machine: &Machine, body: impl FnOnce(&mut Stack) -> R) -> Result<R, i32> {
     let outcome = THREAD.try_with(|thread| {
         let mut thread = thread.borrow_mut();
@@ -173,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// The calling thread's current context, which must be usable.
+    /// The calling thread's current context; an error if it is unusable.
     #[inline]
     pub(super) fn current(&self) -> Result<&Context, i32> {
         let context = self.top()?.ok_or(code::INVALID_CONTEXT)?;
@@ -184,7 +185,7 @@ impl Machine {
         Ok(context)
     }
 
-    /// For calls that need no current context, but not one that is unusable either.
+    /// Checks that the current context, if there is one, is usable.
     pub(super) fn usable(&self) -> Result<(), i32> {
         match self.top()? {
             Some(context) if !context.is_active() => Err(code::CONTEXT_IS_DESTROYED),
@@ -199,7 +200,7 @@ pub(super) unsafe extern "C" fn retain(context: *mut CUcontext, device: CUdevice
         let found = &device::get(machine, device)?.context;
         require(!context.is_null(), code::INVALID_VALUE)?;
         let mut retained = lock(&found.retained);
-        // A process that has broken a device does not get it back (580.159).
+        // A process whose context failed cannot retain it again (580.159).
         if !found.is_active() {
             found.check()?;
         }
@@ -224,7 +225,7 @@ pub(super) unsafe extern "C" fn release(device: CUdevice) -> c_int {
     })
 }
 
-/// Destroys a context whoever retains it; those who did still release it.
+/// Destroys a context regardless of its retain count. Each retain must still be released.
 pub(super) unsafe extern "C" fn reset(device: CUdevice) -> c_int {
     entry(|machine| {
         let context = &device::get(machine, device)?.context;
@@ -276,7 +277,7 @@ pub(super) unsafe extern "C" fn get_current(context: *mut CUcontext) -> c_int {
 pub(super) unsafe extern "C" fn set_current(context: CUcontext) -> c_int {
     entry(|machine| {
         if !context.is_null() {
-            // One that nobody retains can be current; its use is refused (580.159).
+            // A context that is not retained can be current; using it is refused (580.159).
             machine.context(context)?;
         }
         with_stack(machine, |stack| {
@@ -323,7 +324,7 @@ pub(super) unsafe extern "C" fn synchronize() -> c_int {
     })
 }
 
-/// Starts and stops what is not there: nobody profiles the machine.
+/// Starts or stops the profiler; the machine has none, so only the context is checked.
 pub(super) unsafe extern "C" fn profiler() -> c_int {
     entry(|machine| machine.current().map(drop))
 }

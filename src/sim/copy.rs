@@ -1,15 +1,16 @@
-//! Copies and fills: how the bytes move. The calls that queue them are in [`transfer`](super::transfer).
+//! Copies and fills: moves the bytes. The calls that queue them are in
+//! [`transfer`](super::transfer).
 
 use super::address_space::{Accessor, Chunk, Chunks};
 use super::{Machine, code, read};
 use std::ptr;
 
-/// Memory moves by words: one is never torn.
+/// A word is never torn between two steps.
 const WORD: usize = 8;
-/// No copy larger than this is read before it is written.
+/// Maximum bytes of a copy that is read before it is written.
 const READ_EARLY: usize = 4 << 20;
 
-/// Where one side of a copy begins.
+/// The start of one side of a copy.
 #[derive(Clone)]
 pub(super) enum Place {
     /// A device address.
@@ -24,9 +25,9 @@ pub(super) enum Place {
 #[derive(Clone)]
 pub(super) struct Side {
     pub(super) place: Place,
-    /// Distance of rows.
+    /// Bytes from one row to the next.
     pub(super) pitch: usize,
-    /// Distance of planes.
+    /// Bytes from one plane to the next.
     pub(super) plane: usize,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Fill {
 }
 
 impl Side {
-    /// The same side, `distance` bytes further on; this one may be cut there.
+    /// Returns this side advanced by `distance` bytes. Staged bytes are split there.
     fn split(&mut self, distance: usize) -> Side {
         let place = match &mut self.place {
             Place::Device(address) => Place::Device(*address + distance),
@@ -81,14 +82,16 @@ impl Side {
 }
 
 impl Copy {
-    /// Bytes from the first to the last that one side touches; `None` past the address space.
+    /// Bytes from the first to the last byte that one side accesses; `None` if it exceeds the
+    /// address space.
     pub(super) fn extent(&self, side: &Side) -> Option<usize> {
         let rows = (self.rows - 1).checked_mul(side.pitch)?;
         let planes = (self.depth - 1).checked_mul(side.plane)?;
         rows.checked_add(planes)?.checked_add(self.width)
     }
 
-    /// Is memory of the host behind all that one side touches? Whether it may be written is not known.
+    /// True if all host memory that one side accesses is mapped. Whether it is writable is not
+    /// checked.
     pub(super) fn is_mapped_in_host(&self, side: &Side) -> bool {
         let Place::Host(start) = side.place else { return true };
         (0..self.depth).all(|plane| {
@@ -97,7 +100,7 @@ impl Copy {
         })
     }
 
-    /// Is there nothing to copy?
+    /// True if the copy has no bytes.
     pub(super) fn is_empty(&self) -> bool {
         self.width == 0 || self.rows == 0 || self.depth == 0
     }
@@ -130,7 +133,7 @@ impl Copy {
         Some(second)
     }
 
-    /// Makes rows that follow each other without a gap one row.
+    /// Merges contiguous rows into one row.
     pub(super) fn collapse(&mut self) {
         let tight = |rows: usize, width: usize, source: usize, target: usize| {
             rows == 1 || (source == width && target == width)
@@ -147,7 +150,8 @@ impl Copy {
     }
 }
 
-/// Can a range of the host be read? The system is asked for a byte of each page. True where it does not say.
+/// True if a host range is readable. The system is queried for one byte of each page; if it gives
+/// no answer, returns true.
 fn is_readable(start: usize, bytes: usize) -> bool {
     const PAGE: usize = 4096;
     const AT_ONCE: usize = 64;
@@ -167,7 +171,7 @@ fn is_readable(start: usize, bytes: usize) -> bool {
             count += 1;
         }
         let into = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: count };
-        // SAFETY: `read` has room for a byte of each page, and the system checks the pages itself.
+        // SAFETY: `read` has room for a byte of each page; the system checks the pages itself.
         let done =
             unsafe { libc::process_vm_readv(own, &into, 1, pages.as_ptr(), count as u64, 0) };
         match usize::try_from(done) {
@@ -197,7 +201,7 @@ impl Fill {
 }
 
 impl Machine {
-    /// Finds the bytes that a device sees at an address: device memory or pinned host memory.
+    /// Translates a device's address to host memory: device memory or pinned host memory.
     pub(super) fn translate(
         &self,
         address: usize,
@@ -235,8 +239,8 @@ pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), 
     Ok(())
 }
 
-/// Reads all of the source now, so that the copy only writes when it runs; false where it is too
-/// large for the host, or cannot be read.
+/// Reads the whole source now, so that the copy only writes when it runs. Returns false if it is
+/// too large or unreadable.
 pub(super) fn read_now(machine: &Machine, device: usize, copy: &mut Copy) -> bool {
     let bytes = copy.width * copy.rows * copy.depth;
     if bytes > READ_EARLY || matches!(copy.source.place, Place::Staged(_)) {
@@ -272,8 +276,8 @@ fn copy_chunks(source: &Chunks, target: &Chunks) {
         let bytes = a.bytes.min(b.bytes);
         let source = ptr::with_exposed_provenance::<u8>(a.address);
         let target = ptr::with_exposed_provenance_mut::<u8>(b.address);
-        // SAFETY: device ranges were checked and lie in the alias of the device's memory; ranges of
-        // the host are valid for the copy, as the caller of the driver promised.
+        // SAFETY: device ranges were checked and lie in the alias of the device's memory. The
+        // caller of the driver promised that host ranges are valid for the copy.
         unsafe { ptr::copy(source, target, bytes) };
         for (chunk, chunks) in
             [(&mut from, &mut sources as &mut dyn Iterator<Item = Chunk>), (&mut to, &mut targets)]
@@ -314,7 +318,7 @@ unsafe fn fill_elements<T: Clone>(start: *mut T, value: T, count: usize) {
     unsafe { std::slice::from_raw_parts_mut(start, count) }.fill(value);
 }
 
-/// Reads `bytes` of the host into memory of ours, row by row.
+/// Copies the source from host memory into a buffer, row by row.
 pub(super) fn stage(copy: &Copy, start: usize) -> Result<Vec<u8>, i32> {
     let total = copy.width.checked_mul(copy.rows).and_then(|plane| plane.checked_mul(copy.depth));
     let total = total.ok_or(code::INVALID_VALUE)?;

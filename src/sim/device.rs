@@ -1,4 +1,4 @@
-//! Devices: what they are, as an H100 would answer.
+//! Devices and their attributes, with the values of an H100.
 
 use super::config::Config;
 use super::context::Context;
@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The CUDA version that the simulated driver speaks.
+/// The CUDA version of the simulated driver.
 const VERSION: c_int = 12090;
 pub(super) const LEAST_PRIORITY: c_int = 0;
 pub(super) const GREATEST_PRIORITY: c_int = -5;
@@ -22,9 +22,9 @@ pub(super) struct Device {
     pub(super) context: Context,
     /// Handle of its default pool.
     pub(super) default_pool: usize,
-    /// Time in which kernels ran.
+    /// Utilisation by kernels.
     pub(super) kernels: Load,
-    /// Time in which memory was read or written.
+    /// Utilisation by memory reads and writes.
     pub(super) memory: Load,
 }
 
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn uuid(uuid: *mut CUuuid, device: CUdevice) -> c_i
 
 pub(super) unsafe extern "C" fn total_memory(bytes: *mut usize, device: CUdevice) -> c_int {
     entry(|machine| {
-        // As the driver leaves it on failure (580.159).
+        // The driver writes 0 on failure (580.159).
         put!(bytes, 0)?;
         put!(bytes, get(machine, device)?.physical.bytes())
     })
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn attribute(
     })
 }
 
-/// By CUDA's numbers, which newer drivers extend.
+/// The value of an attribute, by CUDA's numbers; newer drivers have more.
 fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> {
     let answer = match attribute {
         // Threads, blocks and grids
@@ -150,7 +150,7 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         34 | 50 => 0,
         139 => 0x2330_10de,
         140 => 0x16c1_10de,
-        // What it can do
+        // Capabilities
         15 => 1, // GPU overlap
         17 => 0, // kernel time limit
         18 => 0, // integrated

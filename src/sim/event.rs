@@ -23,11 +23,11 @@ pub(super) struct Event {
     pub(super) device: usize,
     flags: c_uint,
     recorded: Mutex<Recorded>,
-    /// Where other processes see it.
+    /// The part that is shared with other processes.
     pub(super) shared: Option<Arc<SharedEvent>>,
 }
 
-/// What an event stands for.
+/// The last record of an event.
 #[derive(Clone, Default)]
 pub(super) enum Recorded {
     #[default]
@@ -61,7 +61,7 @@ impl Event {
         if last <= number {
             return own;
         }
-        // Another process was the last to record it.
+        // Another process recorded it last.
         Recorded::At(Arc::new(Mark {
             stream: shared.follow(machine, last),
             position: AtomicU64::new(last),
@@ -75,7 +75,7 @@ impl Event {
         *lock(&self.recorded) = recorded;
     }
 
-    /// The point that it stands for, outside of captures.
+    /// The recorded point; `None` if it was never recorded or recorded in a capture.
     pub(super) fn point(&self) -> Option<Point> {
         match &*lock(&self.recorded) {
             Recorded::At(mark) => Some(mark.point()),
@@ -107,8 +107,8 @@ impl Event {
         Ok(point)
     }
 
-    /// The point of its record, for a question of the host about it.
-    fn asked(&self, machine: &Arc<Machine>) -> Result<Option<Arc<Mark>>, i32> {
+    /// The recorded point, for a query by the host.
+    fn queried_mark(&self, machine: &Arc<Machine>) -> Result<Option<Arc<Mark>>, i32> {
         let mark = match self.recorded(machine) {
             Recorded::Captured(captured) => {
                 return Err(capture::refuse_event(machine, &captured, true));
@@ -116,13 +116,13 @@ impl Event {
             Recorded::Never => None,
             Recorded::At(mark) => Some(mark),
         };
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         Ok(mark)
     }
 }
 
-/// Some calls look for an event before they ask whether the driver is on.
-fn given(event: CUevent) -> Result<(), i32> {
+/// Some calls check the event handle before they check that the driver is initialised.
+fn check_handle(event: CUevent) -> Result<(), i32> {
     require(!event.is_null(), code::INVALID_HANDLE)
 }
 
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
 }
 
 pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
-    entry_checked(given(event), |machine| {
+    entry_checked(check_handle(event), |machine| {
         machine.usable()?;
         let mut events = write(&machine.events);
         machine.devices[events.find(event.addr())?.device].context.check()?;
@@ -186,10 +186,10 @@ pub(super) unsafe extern "C" fn record_with_flags(
 }
 
 pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
-    entry_checked(given(event), |machine| {
-        machine.take_time();
+    entry_checked(check_handle(event), |machine| {
+        machine.spend_query_time();
         let event = get(machine, event)?;
-        let waiting = event.asked(machine)?.filter(|mark| !mark.is_reached());
+        let waiting = event.queried_mark(machine)?.filter(|mark| !mark.is_reached());
         machine.devices[event.device].context.check()?;
         let Some(mark) = waiting else { return Ok(()) };
         schedule::poll(machine, &mark.point());
@@ -198,9 +198,9 @@ pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
-    entry_checked(given(event), |machine| {
+    entry_checked(check_handle(event), |machine| {
         let event = get(machine, event)?;
-        match event.asked(machine)? {
+        match event.queried_mark(machine)? {
             Some(mark) => schedule::wait(machine, &mark.point()),
             None => machine.devices[event.device].context.check(),
         }
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn elapsed_time(
     start: CUevent,
     end: CUevent,
 ) -> c_int {
-    entry_checked(given(start).and(given(end)), |machine| {
+    entry_checked(check_handle(start).and(check_handle(end)), |machine| {
         require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (get(machine, start)?, get(machine, end)?);
         require(start.device == end.device, code::INVALID_HANDLE)?;

@@ -1,4 +1,4 @@
-//! Graphs: operations and what each comes after, and the calls that look at them.
+//! Graphs: operations and their dependencies, and the calls that query them.
 
 use super::event::Event;
 use super::graph_memory::Block;
@@ -12,14 +12,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The graphs, their nodes (each known by its kind), and what was made of graphs to be launched.
+/// The tables of graphs, nodes (with their kind) and executable graphs.
 pub(super) struct Graphs {
     pub(super) graphs: Handles<Arc<Graph>>,
     nodes: Handles<c_int>,
     pub(super) execs: Handles<Arc<Exec>>,
 }
 
-/// A graph; each node comes after earlier ones only.
+/// A graph; each node depends on earlier nodes only.
 pub(super) struct Graph {
     handle: AtomicUsize,
     nodes: Mutex<Vec<Arc<Node>>>,
@@ -29,7 +29,7 @@ pub(super) struct Graph {
 pub(super) struct Node {
     pub(super) handle: usize,
     pub(super) device: usize,
-    /// The nodes that it comes after, by number.
+    /// Numbers of the nodes that it depends on.
     pub(super) after: Vec<usize>,
     pub(super) work: Work,
 }
@@ -39,7 +39,7 @@ pub(super) enum Work {
     Action(Action),
     /// Records an event.
     Record(Arc<Event>),
-    /// Waits for what an event holds at the launch.
+    /// Waits for the point that the event has at the launch.
     Wait(Arc<Event>),
     Allocate(Arc<Block>),
     Free(Arc<Block>),
@@ -67,14 +67,14 @@ impl Graphs {
         Graphs { graphs: Handles::new(8), nodes: Handles::new(9), execs: Handles::new(10) }
     }
 
-    /// Those that the host has made and not destroyed.
+    /// Number of graphs and executable graphs that the host has not destroyed.
     pub(super) fn len(&self) -> usize {
         self.graphs.len() + self.execs.len()
     }
 }
 
 impl Graph {
-    /// A new graph, in the machine's table.
+    /// Creates a graph in the machine's table.
     pub(super) fn insert(machine: &Machine) -> Arc<Graph> {
         let graph = Arc::new(Graph { handle: AtomicUsize::new(0), nodes: Mutex::default() });
         let handle = write(&machine.graphs).graphs.insert(Arc::clone(&graph));
@@ -86,7 +86,7 @@ impl Graph {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Adds a node; gives its number.
+    /// Adds a node and returns its number.
     pub(super) fn add(
         &self,
         machine: &Machine,
@@ -110,7 +110,7 @@ impl Graph {
         numbers.iter().filter_map(|number| nodes.get(*number)).map(|node| node.handle).collect()
     }
 
-    /// By number: is a node one of `ends`, or before one of them?
+    /// For each node: true if it is one of `ends` or an ancestor of one.
     pub(super) fn ancestors(&self, ends: &[usize]) -> Vec<bool> {
         let nodes = lock(&self.nodes);
         let mut found = vec![false; nodes.len()];
@@ -125,7 +125,7 @@ impl Graph {
         found
     }
 
-    /// Takes the graph and its nodes out of the tables.
+    /// Removes the graph and its nodes from the tables.
     pub(super) fn destroy(&self, machine: &Machine) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
         let mut graphs = write(&machine.graphs);
@@ -134,7 +134,7 @@ impl Graph {
         }
         let graph = graphs.graphs.remove(self.handle());
         drop(graphs);
-        // The last of them may give memory back, without a lock held.
+        // The last reference may free memory, so it is dropped without a lock.
         drop((graph, nodes));
     }
 }
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn destroy(graph: CUgraph) -> c_int {
     })
 }
 
-/// Writes as many handles as the host has room for, and NULL after the last.
+/// Writes handles to the host's array of length `room`; the rest is filled with NULL.
 fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
     for index in 0..room {
         let handle = handles.get(index).copied().unwrap_or(0);
@@ -159,12 +159,13 @@ fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32
     Ok(())
 }
 
-/// How many there are, for a host that asks; else how many of them are written.
-fn room(count: *mut usize, asks: bool, found: usize) -> Result<usize, i32> {
+/// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
+/// many handles to write.
+fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
     let room = super::peek!(count)?;
-    require(asks || room > 0, code::INVALID_VALUE)?;
-    put!(count, if asks { found } else { found.min(room) })?;
-    Ok(if asks { 0 } else { room })
+    require(counts_only || room > 0, code::INVALID_VALUE)?;
+    put!(count, if counts_only { found } else { found.min(room) })?;
+    Ok(if counts_only { 0 } else { room })
 }
 
 pub(super) unsafe extern "C" fn get_nodes(

@@ -1,4 +1,4 @@
-//! Calls that change what was made of a graph, and that print one.
+//! Calls that update an executable graph and that print a graph.
 
 use super::graph::{self, Node, Work};
 use super::queue::Action;
@@ -17,7 +17,8 @@ const NODE_TYPE_CHANGED: c_uint = 3;
 const PARAMETERS_CHANGED: c_uint = 5;
 const NOT_SUPPORTED: c_uint = 6;
 
-/// Why operations cannot take the place of others, and which one; 0: they can.
+/// The reason why operations cannot replace others, and the index of the first that cannot; 0: they
+/// can.
 fn compare(old: &[Arc<Node>], new: &[Arc<Node>]) -> (c_uint, usize) {
     if old.len() != new.len() {
         return (TOPOLOGY_CHANGED, 0);
@@ -53,7 +54,7 @@ pub(super) unsafe extern "C" fn update(
         let nodes = graph::get(machine, graph)?.nodes();
         replay::can_run(machine, &nodes)?;
         let (found, node) = compare(&exec.nodes(), &nodes);
-        // Written member by member: the result is a number here.
+        // Written field by field, since the result is a plain integer here.
         put!(info.cast::<c_uint>(), found)?;
         let nodes_of_info = info.wrapping_byte_add(size_of::<usize>()).cast::<usize>();
         put!(nodes_of_info, node)?;
@@ -66,7 +67,7 @@ pub(super) unsafe extern "C" fn update(
 
 const _: () = assert!(size_of::<CUgraphExecUpdateResultInfo>() == 3 * size_of::<usize>());
 
-/// What a node does, for people.
+/// The readable name and details of a node.
 fn label(work: &Work) -> (&'static str, String) {
     match work {
         Work::Action(Action::Kernel(launch)) => {
@@ -91,7 +92,7 @@ fn label(work: &Work) -> (&'static str, String) {
     }
 }
 
-/// A graph in DOT: its nodes in the order of their capture, then its edges.
+/// A graph in DOT: its nodes in the order of capture, then its edges.
 fn text(nodes: &[Arc<Node>]) -> Result<String, std::fmt::Error> {
     let mut dot = String::from("digraph dot {\nsubgraph cluster_0 {\n");
     for (number, node) in nodes.iter().enumerate() {

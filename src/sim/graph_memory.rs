@@ -1,5 +1,5 @@
-//! Memory that graphs allocate and free: its addresses are settled at the capture. It is there as long
-//! as a graph that knows it, or as a launch has taken it and nobody has freed it.
+//! Memory that graphs allocate and free. Its addresses are fixed at capture. A block lives as long
+//! as a graph that uses it, or while a launch has allocated it and it was not freed.
 
 use super::address_space::{Access, Purpose};
 use super::config::GRANULARITY;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 #[derive(Default)]
 pub(super) struct GraphMemory {
     blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
-    /// Those that a launch has taken and nobody has freed.
+    /// Blocks that a launch has allocated and that were not freed.
     live: Mutex<BTreeMap<usize, Arc<Block>>>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct GraphMemory {
 pub(super) struct Block {
     machine: Weak<Machine>,
     pub(super) address: usize,
-    /// As asked for.
+    /// The requested size.
     pub(super) bytes: usize,
     live: AtomicBool,
 }
@@ -33,13 +33,13 @@ impl Block {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// A launch takes it.
+    /// Marks the block allocated, at a launch.
     pub(super) fn take(self: &Arc<Self>, machine: &Machine) {
         self.live.store(true, Ordering::Relaxed);
         lock(&machine.graph_memory.live).insert(self.address, Arc::clone(self));
     }
 
-    /// It is freed; it was taken before.
+    /// Marks the block free; an error if it was not allocated.
     pub(super) fn free(&self, machine: &Machine) -> Result<(), i32> {
         require(self.live.swap(false, Ordering::Relaxed), code::INVALID_VALUE)?;
         let kept = lock(&machine.graph_memory.live).remove(&self.address);
@@ -50,26 +50,26 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // With the machine all memory goes.
+        // A machine that is powered off has freed all memory.
         let Some(machine) = self.machine.upgrade() else { return };
         lock(&machine.graph_memory.blocks).remove(&self.address);
         let bytes = self.bytes.next_multiple_of(GRANULARITY);
-        // Nothing else unmaps what a graph mapped.
+        // Only this unmaps a graph's memory, so it cannot fail.
         let _ = machine.free_mapped(self.address, bytes);
     }
 }
 
-/// The block at an address.
+/// The block that begins at an address.
 pub(super) fn find(machine: &Machine, address: usize) -> Option<Arc<Block>> {
     lock(&machine.graph_memory.blocks).get(&address).and_then(Weak::upgrade)
 }
 
-/// Where the block around an address begins, and how much was asked for.
+/// Start and requested size of the block that contains an address.
 pub(super) fn around(machine: &Machine, address: usize) -> Option<(usize, usize)> {
     let blocks = lock(&machine.graph_memory.blocks);
     let (start, found) = blocks.range(..=address).next_back()?;
     let (start, block) = (*start, found.upgrade()?);
-    // A last reference is given up outside the lock.
+    // The reference may be the last, so it is dropped outside the lock.
     drop(blocks);
     (address - start < block.bytes).then_some((start, block.bytes))
 }
@@ -93,12 +93,12 @@ pub(super) fn allocate(
     Ok(address)
 }
 
-/// Frees a graph's memory in the order of a stream; false where it is none. A captured stream records
-/// that, of memory that a graph allocates and once.
+/// Frees a graph's memory in stream order; false if the address is not a graph's. On a captured
+/// stream the free is recorded. That is allowed once, and only for memory that a graph allocates.
 pub(super) fn frees(machine: &Machine, stream: &Stream, address: usize) -> Result<bool, i32> {
     let block = find(machine, address);
     if !capture::records(machine, stream)? {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         return block.map_or(Ok(false), |block| block.free(machine).map(|()| true));
     }
     let block = block.ok_or(code::INVALID_VALUE)?;

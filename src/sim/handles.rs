@@ -1,21 +1,22 @@
-//! Opaque handles: numbers that are looked up, never dereferenced.
+//! Opaque handles: integers that are looked up in a table, never dereferenced.
 
 use super::code;
 
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;
 
-/// A table of live objects under recycled handles: the most recently freed comes first, as in CUDA.
+/// A table of live objects under recycled handles. As in CUDA, the most recently freed handle is
+/// used first.
 pub(super) struct Handles<T> {
     base: usize,
     slots: Vec<Option<T>>,
     free: Vec<usize>,
-    /// Slots that are never used again.
+    /// Number of slots that are never reused.
     retired: usize,
 }
 
 impl<T> Handles<T> {
-    /// `kind` keeps the handles of different tables apart.
+    /// `kind` makes the handles of different tables distinct.
     pub(super) const fn new(kind: usize) -> Handles<T> {
         Handles { base: kind << 36, slots: Vec::new(), free: Vec::new(), retired: 0 }
     }
@@ -44,7 +45,8 @@ impl<T> Handles<T> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The object of a handle; that of a destroyed context is told from one that is none.
+    /// The object of a handle. The error distinguishes a handle of a destroyed context from an
+    /// invalid one.
     #[inline]
     pub(super) fn find(&self, handle: usize) -> Result<&T, i32> {
         self.get(handle).ok_or_else(|| self.missing(handle))
@@ -67,7 +69,7 @@ impl<T> Handles<T> {
         Some(object)
     }
 
-    /// Removes the objects for which `keep` is false, and gives them.
+    /// Removes the objects for which `keep` is false and returns them.
     pub(super) fn extract(&mut self, mut keep: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut removed = Vec::new();
         for (slot, object) in self.slots.iter_mut().enumerate() {
@@ -79,7 +81,8 @@ impl<T> Handles<T> {
         removed
     }
 
-    /// Removes the objects for which `keep` is false with their context: their handles stay known.
+    /// Removes the objects for which `keep` is false, with their context. Their handles are never
+    /// reused.
     pub(super) fn retire(&mut self, keep: impl Fn(&T) -> bool) -> Vec<T> {
         let gone = |slot: &mut Option<T>| slot.take_if(|object| !keep(object));
         let removed: Vec<T> = self.slots.iter_mut().filter_map(gone).collect();

@@ -1,50 +1,51 @@
-//! The threads of an adversarial schedule: some run callbacks of the host, one runs work when the host
-//! has forgotten it.
+//! The threads of an adversarial schedule: callback threads, and the watcher, which runs queued
+//! work while the host makes no calls.
 //!
-//! Callbacks cannot run on the thread of a call: that may hold a lock of the host which the callback
-//! wants. The call goes on when the callback is over, or when it sleeps, so that the run is the same
-//! each time. A host may also wait for a callback, or for a word in pinned memory, without a call:
-//! when none has come for a while, the watcher runs what is queued, one operation after the other.
+//! Callbacks cannot run on the thread of a call, which may hold a lock of the host that the
+//! callback takes. The call continues when the callback has finished or sleeps, so runs are
+//! reproducible. A host may also wait for a callback, or for a word in pinned memory, without
+//! making a call. If no call comes for a while, the watcher runs queued operations one by one.
 
 use super::adversary::Adversary;
 use super::lanes::{Callback, State};
-use super::worker::{Bell, Worker};
+use super::worker::{Parker, Worker};
 use super::{Machine, code, lock, require, schedule};
 use crate::sim::thread_state;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a callback that is not over.
+/// Interval between two checks of an unfinished callback.
 const LOOK: Duration = Duration::from_micros(100);
-/// A callback that computes for so many ticks (10 ms) is left alone.
+/// A callback that computes for more ticks than this (10 ms each) is no longer waited for.
 const LONG: u64 = 10;
-/// Work is forgotten when no call has come for so long.
+/// Time without a call after which the watcher runs queued work.
 const FORGOTTEN: Duration = Duration::from_millis(200);
-/// Where another process may wait for it: a host that waits for that one makes no call either.
+/// The same time if events are shared: the host may make no call because it waits for another
+/// process, which waits for this work.
 const AWAITED: Duration = Duration::from_millis(5);
-/// Unless a thread is on its way and only slow to get there: then it is asked again.
+/// Interval before the next check if a thread is still on its way to a call.
 const AGAIN: Duration = Duration::from_millis(10);
-/// From then on, an operation runs this often until a call comes.
+/// Interval at which the watcher then runs one operation, until a call comes.
 const STEP: Duration = Duration::from_millis(1);
 
-/// The threads.
+/// The helper threads of a machine.
 #[derive(Default)]
 pub(super) struct Helpers {
     threads: Mutex<Vec<Worker>>,
-    /// Is there one for callbacks?
+    /// True if a callback thread exists.
     exists: Mutex<bool>,
-    /// Those that have a callback, but are not inside the host's function: they are on their way,
-    /// even where they sleep until a lock is free.
+    /// Number of callback threads that have taken a callback and are not yet inside the host's
+    /// function. They count as on their way even if they sleep until a lock is free.
     on_the_way: AtomicUsize,
-    /// There is work to watch over, or the machine goes off.
-    pub(super) watch: Bell,
-    /// Another process has events of this one, or the other way round.
+    /// Wakes the watcher: there is queued work, or the machine is powered off.
+    pub(super) watch: Parker,
+    /// True if events are shared with another process, in either direction.
     has_partners: AtomicBool,
 }
 
 impl Helpers {
-    /// Events are shared with another process.
+    /// Notes that events are shared with another process.
     pub(super) fn share_events(&self) {
         self.has_partners.store(true, Ordering::Relaxed);
     }
@@ -54,25 +55,25 @@ impl Helpers {
     }
 }
 
-/// What a thread that runs callbacks is at.
+/// The state of a callback thread.
 pub(super) struct Helper {
-    /// There is a callback to run, or the machine goes off.
-    bell: Arc<Bell>,
-    /// The thread, as the system knows it.
+    /// Wakes the thread: there is a callback, or the machine is powered off.
+    parker: Arc<Parker>,
+    /// The system's thread id.
     id: i32,
     busy: bool,
-    /// What it had used when it was first seen to compute.
+    /// CPU ticks it had used when it was first seen running.
     ticks: Option<u64>,
-    /// It computes for long, and nobody waits for it any more.
+    /// True if it has computed too long; calls no longer wait for it.
     left_alone: bool,
 }
 
 impl Helper {
-    fn new(id: i32, bell: &Arc<Bell>) -> Helper {
-        Helper { bell: Arc::clone(bell), id, busy: false, ticks: None, left_alone: false }
+    fn new(id: i32, parker: &Arc<Parker>) -> Helper {
+        Helper { parker: Arc::clone(parker), id, busy: false, ticks: None, left_alone: false }
     }
 
-    /// Is it to be waited for before a call goes on?
+    /// True if a call must wait for it before continuing.
     fn is_awaited(&mut self) -> bool {
         if !self.busy || self.left_alone {
             return false;
@@ -92,10 +93,10 @@ impl Adversary {
     ) -> bool {
         let machine = Arc::clone(machine);
         let body = move || body(&machine.adversary, &machine);
-        self.turnstile.begin_nap();
+        self.scheduler.begin_short_sleep();
         let thread = Worker::start(String::from(name), body);
         if thread.is_none() {
-            self.turnstile.end_nap();
+            self.scheduler.end_short_sleep();
         }
         thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
     }
@@ -108,14 +109,16 @@ impl Adversary {
         }
     }
 
-    /// A thread for callbacks must be there before one is queued: no other may run them.
+    /// Starts a callback thread if there is none. It must exist before a callback is queued, since
+    /// no other thread may run one.
     pub(super) fn require_helper(&self, machine: &Arc<Machine>) -> Result<(), i32> {
         let mut exists = lock(&self.helpers.exists);
         *exists = *exists || self.start(machine, "sim callbacks", Adversary::help);
         require(*exists, code::OUT_OF_MEMORY)
     }
 
-    /// Runs the callback that is offered, until it is over or sleeps.
+    /// Has a callback thread run the offered callback; returns when the callback has finished or
+    /// sleeps.
     pub(super) fn call_back<'a>(
         &'a self,
         machine: &Arc<Machine>,
@@ -125,20 +128,20 @@ impl Adversary {
             state.watched = self.start(machine, "sim watcher", Adversary::watch);
         }
         if state.helpers.iter().all(|helper| helper.busy) {
-            // Where there are no more threads it waits for the first.
+            // If no further thread can be started, the callback waits for an existing one.
             let _ = self.start(machine, "sim callbacks", Adversary::help);
         }
         if let Some(helper) = state.helpers.iter().find(|helper| !helper.busy) {
-            helper.bell.ring();
+            helper.parker.unpark();
         }
         self.settle(state)
     }
 
-    /// Waits until every callback is over or sleeps.
+    /// Waits until every callback has finished or sleeps.
     pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let start = Instant::now();
         let mut looks = 0;
-        self.turnstile.begin_nap();
+        self.scheduler.begin_short_sleep();
         while state.callbacks > 0 && looks < 2 {
             let waited = self.progress.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -147,10 +150,12 @@ impl Adversary {
             }
             let awaited = state.offered.is_some()
                 || self.helpers.on_the_way.load(Ordering::SeqCst) > 0
-                || self.turnstile.undisturbed(|| state.helpers.iter_mut().any(Helper::is_awaited));
+                || self
+                    .scheduler
+                    .with_scheduler_locked(|| state.helpers.iter_mut().any(Helper::is_awaited));
             looks = if awaited { 0 } else { looks + 1 };
         }
-        self.turnstile.end_nap();
+        self.scheduler.end_short_sleep();
         state
     }
 
@@ -170,28 +175,28 @@ impl Adversary {
         self.helpers.on_the_way.fetch_sub(1, Ordering::SeqCst);
         state.callbacks -= 1;
         state.finish(lane);
-        self.turnstile.stir();
+        self.scheduler.note_activity();
         self.progress.notify_all();
         state
     }
 
-    /// The body of a thread that runs callbacks.
+    /// The body of a callback thread.
     fn help(&self, machine: &Arc<Machine>) {
         // SAFETY: gettid has no preconditions.
         let id = unsafe { libc::gettid() };
-        let bell = Arc::new(Bell::default());
+        let parker = Arc::new(Parker::default());
         let mut state = lock(&self.state);
         let own = state.helpers.len();
-        state.helpers.push(Helper::new(id, &bell));
-        self.turnstile.end_nap();
+        state.helpers.push(Helper::new(id, &parker));
+        self.scheduler.end_short_sleep();
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
                 state = self.take_up(machine, state);
-                state.helpers[own] = Helper::new(id, &bell);
+                state.helpers[own] = Helper::new(id, &parker);
             } else {
                 drop(state);
-                self.turnstile.sleep(id, &bell, None);
+                self.scheduler.park(id, &parker, None);
                 state = lock(&self.state);
             }
         }
@@ -201,46 +206,46 @@ impl Adversary {
     fn watch(&self, machine: &Arc<Machine>) {
         // SAFETY: gettid has no preconditions.
         let id = unsafe { libc::gettid() };
-        self.turnstile.end_nap();
+        self.scheduler.end_short_sleep();
         let mut state = lock(&self.state);
         let (mut calls, mut patience) = (state.calls, self.helpers.patience());
         while !state.closed {
             if !state.is_busy() {
                 state.unwatched = true;
                 drop(state);
-                self.turnstile.sleep(id, &self.helpers.watch, None);
+                self.scheduler.park(id, &self.helpers.watch, None);
                 state = lock(&self.state);
                 continue;
             }
             drop(state);
             let start = Instant::now();
-            self.turnstile.sleep(id, &self.helpers.watch, Some(patience));
+            self.scheduler.park(id, &self.helpers.watch, Some(patience));
             let timed_out = start.elapsed() >= patience;
-            // Not under the lock, for which a thread that makes a call would seem to sleep.
-            let quiet = if timed_out { self.turnstile.quiet(id) } else { None };
+            // Not under the lock: a calling thread that waits for it would look asleep.
+            let quiet = if timed_out { self.scheduler.quiet_stamp(id) } else { None };
             state = lock(&self.state);
-            let is_quiet = quiet.is_some_and(|stamp| self.turnstile.is_still(stamp));
-            if state.calls != calls || self.turnstile.has_callers() {
+            let is_quiet = quiet.is_some_and(|stamp| self.scheduler.is_unchanged(stamp));
+            if state.calls != calls || self.scheduler.has_callers() {
                 (calls, patience) = (state.calls, self.helpers.patience());
             } else if timed_out && !is_quiet {
                 patience = patience.min(AGAIN);
             } else if timed_out && let Some(index) = state.any() {
                 patience = STEP;
                 state = self.step(machine, state, index);
-                self.turnstile.stir();
+                self.scheduler.note_activity();
                 self.progress.notify_all();
             }
         }
     }
 
-    /// Ends the threads; everything queued is over.
+    /// Ends the threads, after all queued work has finished.
     pub(super) fn close(&self) {
-        self.turnstile.close();
+        self.scheduler.close();
         let mut state = lock(&self.state);
         state.closed = true;
-        state.helpers.iter().for_each(|helper| helper.bell.ring());
+        state.helpers.iter().for_each(|helper| helper.parker.unpark());
         drop(state);
-        self.helpers.watch.ring();
+        self.helpers.watch.unpark();
         let threads = std::mem::take(&mut *lock(&self.helpers.threads));
         threads.into_iter().for_each(Worker::join);
     }

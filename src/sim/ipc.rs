@@ -1,5 +1,5 @@
-//! Sharing with other processes: by handles that are plain data, which name an open file of the process
-//! that gave them, and by descriptors.
+//! Sharing with other processes: by handles, which are plain data naming an open file of the
+//! exporting process, and by descriptors.
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::event::{self, Event};
@@ -14,28 +14,28 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// How handles of memory and of events begin.
+/// Magic numbers of memory and event handles.
 const MEMORY: u64 = 0x7463_7564_616d_656d;
 const EVENT: u64 = 0x7463_7564_6165_7674;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_PEERS: c_uint = 1;
 
-/// What a handle says.
+/// The contents of a handle.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Words {
     magic: u64,
     process: u32,
     file: i32,
-    /// In the file: of a slot, or of an event's place.
+    /// Offset in the file of the slot or event.
     offset: u64,
-    /// Of the allocation or the event.
+    /// Id of the allocation or event.
     id: u64,
     device: u64,
-    /// Of a block in its allocation, and its length.
+    /// Offset of a block in its allocation; `bytes` is its length.
     start: u64,
     bytes: u64,
-    /// Of all above: what was changed on the way is no handle.
+    /// Checksum of the fields above: a changed handle is invalid.
     sum: u64,
 }
 
@@ -56,10 +56,10 @@ impl Words {
         unsafe { std::mem::transmute::<Words, [c_char; 64]>(self) }
     }
 
-    /// What a handle of another process says; one of our own cannot be opened, and what is none has
-    /// the status `unknown`.
+    /// Decodes a handle of another process. A handle of this process cannot be opened. Invalid
+    /// handles return the status `unknown`.
     fn of(bytes: [c_char; 64], magic: u64, unknown: c_int) -> Result<Words, i32> {
-        // SAFETY: 64 bytes, and integers take any.
+        // SAFETY: 64 bytes, and any bytes are valid integers.
         let words = unsafe { std::mem::transmute::<[c_char; 64], Words>(bytes) };
         require(words.magic == magic && words.sum == words.sum(), unknown)?;
         require(words.process != std::process::id(), code::INVALID_CONTEXT)?;
@@ -153,7 +153,7 @@ pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: 
             device: event.device as u64,
             ..Words::default()
         };
-        // Another process may wait for it while this one makes no call.
+        // Another process may wait for the event while this one makes no call.
         schedule::share_events(machine);
         put!(handle, CUipcEventHandle { reserved: words.bytes() })
     })
@@ -182,10 +182,10 @@ fn open_shared(_: &Machine, device: usize, words: &Words) -> Result<Event, i32> 
     let offset = words.offset as usize;
     let is_place = offset.is_multiple_of(shared::EVENT) && offset <= shared::META - shared::EVENT;
     require(is_place, code::INVALID_VALUE)?;
-    // SAFETY: any process may be asked for.
-    let maker = unsafe { libc::syscall(libc::SYS_pidfd_open, words.process, 0) };
-    require(maker >= 0, code::INVALID_VALUE)?;
-    let shared = SharedEvent::at(&memory, offset, Some(maker as c_int))?;
+    // SAFETY: pidfd_open accepts any process id.
+    let creator = unsafe { libc::syscall(libc::SYS_pidfd_open, words.process, 0) };
+    require(creator >= 0, code::INVALID_VALUE)?;
+    let shared = SharedEvent::at(&memory, offset, Some(creator as c_int))?;
     require(shared.number() == words.id, code::INVALID_VALUE)?;
     Ok(Event::of_another(device, shared))
 }
@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn export(
         let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
         let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // Only as what it was asked to be when it was made.
+        // Memory is exported only as a handle type requested at its creation.
         require(is_file && allocation.handle_types & kind.0 != 0, code::INVALID_VALUE)?;
         let file = shared::export(&allocation).map_err(|_| code::OPERATING_SYSTEM)?;
         put!(shareable.cast::<c_int>(), file)
@@ -217,9 +217,9 @@ pub(super) unsafe extern "C" fn import(
         let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         require(!handle.is_null() && is_file, code::INVALID_VALUE)?;
         let file = shareable.addr() as c_int;
-        // SAFETY: any number may be asked for.
+        // SAFETY: fcntl accepts any number.
         let is_open = unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0;
-        // Driver 580.
+        // The status of driver 580.
         require(is_open, code::UNKNOWN)?;
         let found = shared::import(file, machine.devices.len());
         let imported = write(&machine.handles).insert(found.ok_or(code::INVALID_VALUE)?);

@@ -1,4 +1,4 @@
-//! Kernels: Rust functions under the names of device code, and their launch.
+//! Kernels: Rust functions registered under the names of device code, and their launch.
 
 use super::address_space::{Accessor, Chunks};
 use super::compiled::{self, Compiled};
@@ -13,13 +13,13 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
-/// Dynamic shared memory of a block, without and after opting in.
+/// Maximum dynamic shared memory of a block, by default and after opting in.
 pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
 pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
-/// The body of a kernel, called once for the whole grid; an error is the CUresult of its failure.
+/// The body of a kernel, called once for the whole grid. An error is the CUresult of its failure.
 pub type KernelFn = fn(&Launch) -> Result<(), i32>;
 
 /// A registered kernel.
@@ -29,12 +29,12 @@ pub(super) struct Kernel {
     body: Body,
 }
 
-/// What runs.
+/// The implementation of a kernel.
 #[derive(Clone, Copy)]
 enum Body {
-    /// A function of the library's.
+    /// A function of the library.
     Own(KernelFn),
-    /// Of an image that the host's compiler made.
+    /// A kernel of an image from the host's compiler.
     Compiled(&'static Compiled),
 }
 
@@ -44,7 +44,7 @@ impl Kernel {
         Kernel { parameters: compiled.parameters(), body: Body::Compiled(compiled) }
     }
 
-    /// Where parameter `index` begins in a buffer, and its size.
+    /// Offset of parameter `index` in a buffer, and its size.
     pub(super) fn parameter(&self, index: usize) -> Option<(usize, usize)> {
         let size = *self.parameters.get(index)?;
         Some((parameters::layout(self.parameters).0[index], size))
@@ -56,8 +56,8 @@ fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
     REGISTRY.get_or_init(Mutex::default)
 }
 
-/// Gives a kernel a body: `params` are the sizes of its parameters in bytes. Modules loaded from now
-/// on find it; a second registration under the same name takes the place of the first.
+/// Registers the body of a kernel; `params` are the sizes of its parameters in bytes. Modules
+/// loaded later find it. Another registration under the same name replaces it.
 pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
     let _reserve = crate::base::reserve::hold();
     lock(registry()).insert(name, Kernel { parameters: params, body: Body::Own(run) });
@@ -78,7 +78,7 @@ pub struct Launch {
     kernel: Kernel,
     parameters: Vec<u8>,
     running: OnceLock<(Arc<Machine>, usize)>,
-    /// Kept where the writes are to be seen late.
+    /// Present if the kernel's writes are delayed.
     journal: Option<Arc<Journal>>,
 }
 
@@ -134,7 +134,7 @@ impl Launch {
         f64::from_bits(self.param_u64(index))
     }
 
-    /// Copies device memory out; `Err(700)` where the device cannot read.
+    /// Copies from device memory; `Err(700)` if the device cannot read it.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32> {
         let mut rest = bytes;
         for chunk in self.chunks(address, rest.len(), false)?.iter() {
@@ -147,7 +147,7 @@ impl Launch {
         Ok(())
     }
 
-    /// Copies into device memory; `Err(700)` where the device cannot write.
+    /// Copies to device memory; `Err(700)` if the device cannot write it.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32> {
         let mut rest = bytes;
         for chunk in self.chunks(address, rest.len(), true)?.iter() {
@@ -160,8 +160,8 @@ impl Launch {
         Ok(())
     }
 
-    /// Shows device memory for reading, in pieces in the order of addresses; almost always one.
-    /// What is shown must not be written meanwhile, by this kernel or another.
+    /// Passes device memory to `body` for reading, in pieces in address order; almost always one.
+    /// The memory must not be written meanwhile, by this kernel or another.
     pub fn with_slice(
         &self,
         address: u64,
@@ -176,8 +176,8 @@ impl Launch {
         Ok(())
     }
 
-    /// Shows device memory for writing, in pieces in the order of addresses; almost always one.
-    /// What is shown must not be reached in another way meanwhile.
+    /// Passes device memory to `body` for writing, in pieces in address order; almost always one.
+    /// The memory must not be accessed in another way meanwhile.
     pub fn with_slice_mut(
         &self,
         address: u64,
@@ -205,13 +205,13 @@ impl Launch {
         Ok(chunks)
     }
 
-    /// The same for another launch of a graph.
+    /// A copy for another launch of a graph.
     pub(super) fn again(&self) -> Launch {
         let (running, parameters) = (OnceLock::new(), self.parameters.clone());
         Launch { running, parameters, journal: None, ..*self }
     }
 
-    /// Keeps a journal of what the kernel writes from now on.
+    /// Starts a journal of the kernel's writes.
     pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
         Arc::clone(self.journal.insert(Arc::default()))
     }
@@ -254,14 +254,14 @@ pub(super) unsafe extern "C" fn launch(
             let running = OnceLock::new();
             Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
         };
-        // A capture does not survive a launch that is wrong (580.159).
-        let launch = prepare().inspect_err(|_: &i32| capture::spoil(machine, &stream))?;
+        // An invalid launch invalidates the capture (580.159).
+        let launch = prepare().inspect_err(|_: &i32| capture::invalidate(machine, &stream))?;
         let action = Action::Kernel(Box::new(launch));
         schedule::submit(machine, &stream, Vec::new(), action).map(drop)
     })
 }
 
-/// Is this grid within the limits?
+/// Checks grid and block against the device limits.
 fn check_shape(grid: [c_uint; 3], block: [c_uint; 3]) -> Result<(), i32> {
     let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
         sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))

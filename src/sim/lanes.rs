@@ -1,5 +1,5 @@
-//! What is queued under an adversarial schedule: a lane for each stream, and the searches for what may
-//! run next.
+//! The queues of an adversarial schedule: one lane for each stream, and the searches for the next
+//! operation to run.
 
 use super::helper::Helper;
 use super::queue::{Action, Point, Stream};
@@ -9,38 +9,38 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// All that is queued.
+/// All queued operations, and the counters of the schedule.
 #[derive(Default)]
 pub(super) struct State {
-    /// Calls of the host that came here.
+    /// Number of calls of the host that took this lock.
     pub(super) calls: u64,
-    /// Callbacks that are not over, and the one that no thread has taken up yet.
+    /// Number of unfinished callbacks, and the callback that no thread has taken yet.
     pub(super) callbacks: usize,
     pub(super) offered: Option<Callback>,
     pub(super) helpers: Vec<Helper>,
-    /// There is a watcher.
+    /// True if the watcher thread exists.
     pub(super) watched: bool,
-    /// It waits for work to watch over.
+    /// True if the watcher waits for queued work.
     pub(super) unwatched: bool,
-    /// The machine is going off.
+    /// True when the machine is being powered off.
     pub(super) closed: bool,
     pub(super) trace: Option<Trace>,
-    /// Operations that are over.
+    /// Number of finished operations.
     pub(super) finished: u64,
-    /// Operations queued so far.
+    /// Number of operations queued so far.
     pub(super) submitted: u64,
     /// The operation that a call is queueing.
     pub(super) current: u64,
-    /// Streams used so far.
+    /// Number of streams used so far.
     streams: u64,
     pub(super) lanes: Vec<Lane>,
-    /// Lanes in which something is queued.
+    /// Lanes that are not empty.
     pub(super) active: Vec<usize>,
-    /// Lanes of streams that are gone.
+    /// Lanes of streams that no longer exist.
     vacant: Vec<usize>,
-    /// Counts searches, each of which looks at a lane once.
+    /// Number of searches; each search visits a lane once.
     search: u64,
-    /// Of a search: lanes still to be looked at.
+    /// Lanes that the current search has yet to visit.
     ahead: Vec<usize>,
 }
 
@@ -51,28 +51,28 @@ pub(super) struct Callback {
     pub(super) action: Action,
 }
 
-/// What is queued on a stream.
+/// The queue of one stream.
 pub(super) struct Lane {
     pub(super) stream: Arc<Stream>,
-    /// How many streams were used before this one.
+    /// Number of streams that were used before this one.
     pub(super) order: u64,
     pub(super) pending: VecDeque<Pending>,
-    /// A callback at the front is running.
+    /// True while the callback at the front is running.
     pub(super) running: bool,
     searched: u64,
 }
 
-/// An operation that is not over.
+/// An unfinished operation.
 pub(super) struct Pending {
     pub(super) position: u64,
-    /// It runs of itself when so many operations are queued.
+    /// It becomes due when this many operations have been queued.
     pub(super) due: u64,
     pub(super) plan: Plan,
-    /// The seed makes it late, or tears it.
+    /// True if the seed delays it or splits it.
     pub(super) deviates: bool,
     pub(super) waits: Vec<Point>,
     pub(super) action: Action,
-    /// The second step, if it is torn.
+    /// The second step, if it is split.
     pub(super) rest: Option<Action>,
     pub(super) record: Option<Box<Record>>,
 }
@@ -82,13 +82,13 @@ impl State {
         State { trace, ..State::default() }
     }
 
-    /// The lane of a stream, made at its first use.
+    /// The lane of a stream, created at its first use.
     pub(super) fn lane_of(&mut self, stream: &Arc<Stream>) -> usize {
         let lane = stream.lane.load(Ordering::Relaxed);
         if lane != usize::MAX {
             return lane;
         }
-        // Streams that are gone leave their lanes to those that come.
+        // Lanes of streams that no longer exist are reused.
         for (index, lane) in self.lanes.iter().enumerate() {
             if lane.pending.is_empty()
                 && lane.stream.lane.load(Ordering::Relaxed) == index
@@ -120,7 +120,7 @@ impl State {
         index
     }
 
-    /// Of the operations that may run and that nothing holds back any more, the first.
+    /// The first of the runnable operations that are due.
     pub(super) fn due(&mut self) -> Option<usize> {
         let mut best = None;
         for index in &self.active {
@@ -136,8 +136,8 @@ impl State {
         best.map(|(_, _, index)| index)
     }
 
-    /// Of the operations that may run and that the points wait for, the first: those that are late
-    /// come after those that are not.
+    /// The first of the runnable operations that the points wait for. Operations without a delay
+    /// come first.
     pub(super) fn needed(&mut self, points: &[Point]) -> Option<usize> {
         self.search += 1;
         let lane_of = |point: &Point| point.stream.lane.load(Ordering::Relaxed);
@@ -161,12 +161,12 @@ impl State {
         best.map(|(_, _, index)| index)
     }
 
-    /// Is anything queued?
+    /// True if an operation is queued.
     pub(super) fn is_busy(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// An operation that may run now, whether or not something holds it back.
+    /// Any runnable operation, due or not.
     pub(super) fn any(&mut self) -> Option<usize> {
         let mut best = None;
         for index in &self.active {
@@ -179,8 +179,8 @@ impl State {
         best.map(|(_, _, index)| index)
     }
 
-    /// For the trace: the operation at the front of a lane runs before those that were queued
-    /// before it.
+    /// For the trace: notes that the operation at the front of a lane runs before operations that
+    /// were queued earlier.
     pub(super) fn overtake(&mut self, index: usize) {
         let record = self.lanes[index].pending.front_mut().and_then(|front| front.record.take());
         let (Some(record), Some(trace)) = (record, &mut self.trace) else { return };
@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// The operation at the front of a lane is over.
+    /// Removes the finished operation at the front of a lane.
     pub(super) fn finish(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
         lane.running = false;
@@ -217,14 +217,14 @@ impl State {
 }
 
 impl Pending {
-    /// The first step is done; the second lets others go first.
+    /// Queues the second step after the first has run; other operations may run before it.
     pub(super) fn put_off(&mut self, submitted: u64, rest: Action) {
         self.action = rest;
         self.due = submitted + self.plan.delay.max(1 + self.plan.key % 8);
         self.plan.key = !self.plan.key;
     }
 
-    /// Is everything reached that it waits for?
+    /// True if all points that it waits for are reached.
     fn is_ready(&mut self) -> bool {
         self.waits.retain(|point| !point.is_reached());
         self.waits.is_empty()

@@ -1,7 +1,7 @@
-//! What a host forgot, for the option `leaks=report`: lines on stderr when a context or the machine
-//! goes with something alive on it. A context that failed has lost what it held, and is not asked. What
-//! an injected fault did not let the host destroy is not forgotten: the library does not ask twice for
-//! streams, events and contexts, since on a GPU the first call may have done it.
+//! Reports leaks, for the option `leaks=report`: lines on stderr when a context or the machine is
+//! destroyed with live objects. A failed context has lost its objects and is not checked. An object
+//! is no leak if an injected fault refused its destruction: the library destroys streams, events
+//! and contexts only once, since on a GPU the first call may have succeeded.
 
 use super::config::Leaks;
 use super::context::Context;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// Objects of one kind.
 type Count = (&'static str, usize);
 
-/// "2 streams, 1 events", without those that are none.
+/// "2 streams, 1 events"; zero counts are omitted.
 struct List<'a>(&'a [Count]);
 
 impl fmt::Display for List<'_> {
@@ -28,14 +28,14 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// Without those whose destruction was refused.
+/// Subtracts the objects whose destruction was refused.
 fn forgotten(count: usize, destroy: Call) -> usize {
     count.saturating_sub(inject::refused(destroy) as usize)
 }
 
 fn report(counts: &[Count], end: fmt::Arguments<'_>) {
     if counts.iter().any(|(_, count)| *count > 0) {
-        // Nobody is told where there is no stderr.
+        // A failure to write to stderr is ignored.
         let _ = writeln!(io::stderr(), "simulated machine: {} alive when {end}", List(counts));
     }
 }
@@ -45,7 +45,7 @@ impl Machine {
         self.config.leaks == Leaks::Report && context.error.load(Ordering::Relaxed) == code::SUCCESS
     }
 
-    /// Says what a context takes with it, whose last user let it go.
+    /// Reports the live objects of a context after its last release.
     pub(super) fn report_leaks_of(&self, context: &Context) {
         if !self.reports_leaks_of(context) {
             return;
@@ -64,7 +64,7 @@ impl Machine {
         report(&counts, format_args!("the context of device {device} ended"));
     }
 
-    /// Says what the machine takes with it.
+    /// Reports the live objects of the machine.
     pub(super) fn report_leaks(&self) {
         if !self.devices.iter().all(|device| self.reports_leaks_of(&device.context)) {
             return;

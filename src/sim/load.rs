@@ -1,25 +1,25 @@
-//! How busy a device was in the last second: the time that its work took, in slots of a ring.
+//! Utilisation of a device over the last second: the time of its work, in a ring of slots.
 
 use super::lock;
 use std::sync::Mutex;
 
-/// Parts of the second, and their length in ns.
+/// Number of slots in a second, and their length in ns.
 const SLOTS: u64 = 16;
 const LENGTH: u64 = 1_000_000_000 / SLOTS;
 
-/// Time in which something was done, in the last second.
+/// Busy time in the last second.
 #[derive(Default)]
 pub(super) struct Load(Mutex<[Slot; SLOTS as usize]>);
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Its number since the machine began.
+    /// The number of the time slot since the machine was powered on.
     number: u64,
     busy: u64,
 }
 
 impl Load {
-    /// Something was done from one time to another, in ns since the machine began.
+    /// Adds a busy interval, in ns since the machine was powered on.
     pub(super) fn add(&self, begin: u64, end: u64) {
         let mut slots = lock(&self.0);
         let begin = begin.max(end.saturating_sub(SLOTS * LENGTH));
@@ -29,18 +29,18 @@ impl Load {
                 *slot = Slot { number, busy: 0 };
             }
             let part = end.min((number + 1) * LENGTH) - begin.max(number * LENGTH);
-            // Streams that work at a time are one device.
+            // Concurrent streams count once: a slot is at most fully busy.
             slot.busy = (slot.busy + part).min(LENGTH);
         }
     }
 
-    /// The share of the last second, in percent.
+    /// The busy share of the last second, in percent.
     pub(super) fn percent(&self, now: u64) -> u32 {
         let first = (now / LENGTH + 1).saturating_sub(SLOTS);
         let slots = lock(&self.0);
         let busy: u64 =
             slots.iter().filter(|slot| slot.number >= first).map(|slot| slot.busy).sum();
-        // Rounded up: what was busy at all is not idle.
+        // Rounded up, so that any work gives at least 1.
         (busy * 100).div_ceil(SLOTS * LENGTH).min(100) as u32
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         let load = Load::default();
         assert_eq!(load.percent(5 * SECOND), 0);
         load.add(4 * SECOND, 4 * SECOND + SECOND / 2);
-        // The other stream at the same time.
+        // A concurrent interval of another stream.
         load.add(4 * SECOND + SECOND / 4, 4 * SECOND + SECOND / 2);
         assert_eq!(load.percent(5 * SECOND - 1), 50);
         assert_eq!(load.percent(6 * SECOND), 0);

@@ -1,8 +1,8 @@
-//! Memory that the driver hands out whole: `cuMemAlloc`, and pinned memory of the host.
+//! Memory of `cuMemAlloc`, and pinned memory of the host.
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::config::GRANULARITY;
-use super::physical::SPOILED;
+use super::physical::POISONED_BYTES;
 use super::{
     Machine, capture, code, entry, graph_memory, pool, put, read, require, schedule, write,
 };
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-/// Flags of `cuMemHostAlloc` (portable, device map, write combined) and of `cuMemHostRegister`
-/// (portable, device map, I/O memory, read only).
+/// Valid flags of `cuMemHostAlloc` (portable, device map, write combined) and of
+/// `cuMemHostRegister` (portable, device map, I/O memory, read only).
 const HOST_ALLOC_FLAGS: c_uint = 0x7;
 const HOST_REGISTER_FLAGS: c_uint = 0xf;
 
@@ -21,7 +21,7 @@ const HOST_REGISTER_FLAGS: c_uint = 0xf;
 pub(super) struct HostRange {
     pub(super) bytes: usize,
     pub(super) device: usize,
-    /// By `cuMemHostAlloc`, else by `cuMemHostRegister`.
+    /// True if `cuMemHostAlloc` allocated it, false if `cuMemHostRegister` registered it.
     pub(super) owned: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct HostMemory {
 }
 
 impl HostMemory {
-    /// The range around an address.
+    /// The range that contains an address.
     pub(super) fn find(&self, address: usize) -> Option<(usize, HostRange)> {
         let (start, found) = self.ranges.range(..=address).next_back()?;
         (address - start < found.bytes).then_some((*start, *found))
@@ -43,7 +43,7 @@ impl HostMemory {
         before.is_some_and(|(start, before)| start + before.bytes > address)
     }
 
-    /// The range that begins at an address, if it came to be in this way.
+    /// The range that begins at an address, if its `owned` is equal.
     fn get(&self, address: usize, owned: bool) -> Option<HostRange> {
         self.ranges.get(&address).copied().filter(|found| found.owned == owned)
     }
@@ -52,12 +52,12 @@ impl HostMemory {
         self.ranges.len()
     }
 
-    /// Ranges of a device.
+    /// Number of ranges of a device.
     pub(super) fn count_of(&self, device: usize) -> usize {
         self.ranges.values().filter(|range| range.device == device).count()
     }
 
-    /// Gives back what belongs to the devices of which `gone` is true.
+    /// Removes the ranges of the devices for which `gone` is true, and frees owned ones.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
         for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.device)) {
             if range.owned {
@@ -68,18 +68,18 @@ impl HostMemory {
 }
 
 fn free_host(address: usize, bytes: usize) {
-    // SAFETY: the range is a mapping of ours, made for the host and no longer in the table.
+    // SAFETY: the range is a mapping that `cuMemHostAlloc` made, and is no longer in the table.
     let _ = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), bytes) };
 }
 
 impl Machine {
-    /// Is the whole range pinned memory of the host?
+    /// True if the whole range is pinned host memory.
     #[inline]
     pub(super) fn is_pinned(&self, address: usize, bytes: usize) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let host = read(&self.host);
         let mut at = address;
-        // Registered ranges can touch each other.
+        // Registered ranges can be adjacent.
         while let Some((start, range)) = host.find(at) {
             at = start + range.bytes;
             if at >= end {
@@ -89,7 +89,7 @@ impl Machine {
         false
     }
 
-    /// Reserves addresses with fresh memory of a device behind them.
+    /// Reserves addresses and maps new memory of a device there.
     pub(super) fn allocate_mapped(
         &self,
         device: usize,
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_i
         let report = |pointer: *mut usize, bytes| {
             if pointer.is_null() { Ok(()) } else { put!(pointer, bytes) }
         };
-        // As the driver leaves them on failure (580.159).
+        // The driver writes 0 on failure (580.159).
         report(free, 0)?;
         report(total, 0)?;
         let physical = &machine.devices[machine.current()?.device].physical;
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_i
 pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         put!(ptr, machine.allocate_block(device, bytes)? as CUdeviceptr)
     })
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) ->
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         if ptr == 0 {
             return Ok(());
         }
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
             Purpose::Pool | Purpose::Virtual => pool::device_of(machine, address)?,
             Purpose::Imported(..) => return Err(code::INVALID_VALUE),
         };
-        // CUDA waits for the work of the device first.
+        // CUDA waits for the device's work first.
         let context = &machine.devices[device].context;
         context.check()?;
         schedule::drain(machine, [context]);
@@ -176,13 +176,13 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
         if bytes == 0 {
             return put!(ptr, ptr::null_mut());
         }
-        // SAFETY: asks for fresh pages at an address of the system's choice.
+        // SAFETY: maps new pages at an address that the system chooses.
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -196,8 +196,8 @@ pub(super) unsafe extern "C" fn host_allocate(
         require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
         let poison = machine.adversary.poison();
         if poison != 0 {
-            // SAFETY: the pages are fresh and writable.
-            unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(SPOILED)) };
+            // SAFETY: the pages are new and writable.
+            unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
         }
         let range = HostRange { bytes, device, owned: true };
         write(&machine.host).ranges.insert(address.expose_provenance(), range);
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -233,13 +233,13 @@ pub(super) unsafe extern "C" fn host_register(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
         require(!read(&machine.space).contains(address), code::INVALID_VALUE)?;
         let mut host = write(&machine.host);
-        // What the driver allocated is no memory to be registered; what was registered is once.
+        // Memory of `cuMemHostAlloc` cannot be registered, and a range only once.
         let owned = host.find(address).is_some_and(|(_, range)| range.owned);
         require(!owned, code::INVALID_VALUE)?;
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
@@ -253,12 +253,12 @@ pub(super) unsafe extern "C" fn host_register(
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(!read(&machine.space).contains(ptr.addr()), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {
             Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),
-            // Pinned, but not registered at this address.
+            // Pinned, but no registered range begins at this address.
             Some(_) => Err(code::INVALID_VALUE),
             None => Err(code::HOST_MEMORY_NOT_REGISTERED),
         };

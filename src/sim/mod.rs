@@ -1,9 +1,9 @@
 //! The simulated machine: fills the same table of driver calls without a GPU.
 //!
 //! One machine is on at a time ([`power_on`], [`power_off`]). Handles are numbers that are looked
-//! up; device addresses are PROT_NONE to the host and looked up too, so whatever a host passes gives
-//! the CUresult that a GPU would give, never a crash. Work is queued on streams ([`queue`]) and run
-//! by a schedule ([`schedule`]).
+//! up in tables. Device addresses are PROT_NONE for the host and are looked up as well. So any
+//! argument returns the CUresult that a GPU would return and never crashes. Work is queued on
+//! streams ([`queue`]) and run by a schedule ([`schedule`]).
 
 mod address_space;
 mod adversary;
@@ -101,7 +101,7 @@ macro_rules! put {
 }
 pub(in crate::sim) use put;
 
-/// Reads what a pointer of the host leads to; NULL is `INVALID_VALUE`.
+/// Reads the value at a pointer of the host; NULL is `INVALID_VALUE`.
 macro_rules! peek {
     ($pointer:expr) => {{
         let pointer = $pointer;
@@ -121,7 +121,7 @@ static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
 /// A machine: devices, what was created on them, and the address space that they share.
 struct Machine {
     config: Config,
-    /// Tells this machine from earlier ones.
+    /// Distinguishes this machine from earlier ones.
     generation: u64,
     start: Instant,
     initialised: AtomicBool,
@@ -135,23 +135,23 @@ struct Machine {
     captures: Captures,
     graphs: RwLock<Graphs>,
     graph_memory: GraphMemory,
-    /// Destroyed ones of which a launch is not over.
+    /// Destroyed executable graphs with a launch that has not finished.
     retired_execs: Mutex<Vec<Arc<Exec>>>,
     pools: RwLock<Handles<Arc<Pool>>>,
-    /// Destroyed pools of which blocks are still used, or were used by work that is not over.
+    /// Destroyed pools with blocks that the host or unfinished work still uses.
     retired_pools: Mutex<Vec<Arc<Pool>>>,
-    /// Did a pool ever take memory?
+    /// True once any pool has allocated memory.
     pools_in_use: AtomicBool,
     peers: PeerMasks,
     workers: Mutex<Vec<Worker>>,
-    /// The queues of an adversarial schedule.
+    /// The adversarial schedule and its queues.
     adversary: Adversary,
 }
 
-/// What the host has created and not destroyed.
+/// Counts of the objects that the host has created and not destroyed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveObjects {
-    /// Primary contexts that are retained, each as often as it is.
+    /// Retain counts of the primary contexts, added up.
     pub contexts: usize,
     /// Streams, without the default ones.
     pub streams: usize,
@@ -159,7 +159,7 @@ pub struct LiveObjects {
     pub events: usize,
     /// Allocations by `cuMemAlloc`.
     pub allocations: usize,
-    /// Allocations from pools, which do not go with a context.
+    /// Allocations from pools; they outlive a context.
     pub pool_blocks: usize,
     /// Physical memory handles.
     pub handles: usize,
@@ -171,9 +171,9 @@ pub struct LiveObjects {
     pub pools: usize,
     /// Modules.
     pub modules: usize,
-    /// Graphs, and what was made of them to be launched.
+    /// Graphs and executable graphs.
     pub graphs: usize,
-    /// Pinned ranges of the host, allocated or registered.
+    /// Ranges of pinned host memory, allocated or registered.
     pub host_allocations: usize,
     /// Worker threads.
     pub workers: usize,
@@ -207,7 +207,7 @@ impl Machine {
             initialised: AtomicBool::new(false),
             devices,
             space: RwLock::default(),
-            // Kinds of handles; 1 is the contexts'.
+            // Each table has its own kind of handle; kind 1 is used by contexts.
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
@@ -231,7 +231,7 @@ impl Machine {
         schedule::drain(self, contexts);
     }
 
-    /// Destroys what belongs to a context that nobody retains any more.
+    /// Destroys the objects of a context whose retain count is 0.
     fn destroy_objects_of(&self, context: &Context) {
         let device = context.device;
         capture::forget_device(self, device);
@@ -276,9 +276,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// Takes the time of a question.
-    fn take_time(&self) {
-        let Some(nanoseconds) = self.config.question else { return };
+    /// Spins for the configured duration of a query.
+    fn spend_query_time(&self) {
+        let Some(nanoseconds) = self.config.query_time else { return };
         let began = progress::now();
         while progress::now().wrapping_sub(began) < nanoseconds * progress::MOMENT / 1000 {}
     }
@@ -294,7 +294,7 @@ fn no_memory(code: i32) -> ConfigError {
     if code == libc::EFBIG { ConfigError::FileLimit } else { ConfigError::Host(code) }
 }
 
-/// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads", and gives
+/// Powers the machine on with options such as "devices=4,memory=16GiB,schedule=threads". Returns
 /// the table of its calls.
 pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
@@ -309,8 +309,8 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     Ok(table())
 }
 
-/// Finishes all queued work and frees everything; afterwards calls give `DEINITIALIZED` until
-/// [`power_on`]. Does nothing when the machine is off, or from inside a callback.
+/// Finishes all queued work and frees everything. Afterwards calls return `DEINITIALIZED` until
+/// [`power_on`]. Does nothing when the machine is off, or inside a callback.
 pub fn power_off() {
     if schedule::in_callback() {
         return;
@@ -328,12 +328,12 @@ pub fn power_off() {
     workers.into_iter().for_each(Worker::join);
 }
 
-/// Does the machine that is on want streams to be asked by the clock?
-pub fn goes_by_time() -> bool {
-    read(&MACHINE).as_ref().is_some_and(|machine| machine.config.question.is_some())
+/// True if the machine's queries take a configured time, so that callers pace queries by the clock.
+pub fn uses_clock() -> bool {
+    read(&MACHINE).as_ref().is_some_and(|machine| machine.config.query_time.is_some())
 }
 
-/// What is alive; all zero when the machine is off.
+/// Counts the live objects; all zero when the machine is off.
 pub fn live_objects() -> LiveObjects {
     match &*read(&MACHINE) {
         Some(machine) => machine.live_objects(),
@@ -341,7 +341,7 @@ pub fn live_objects() -> LiveObjects {
     }
 }
 
-/// How busy a device was in the last second; 0 when the machine is off.
+/// Utilisation of a device over the last second; 0 when the machine is off.
 pub fn rates(device: i32) -> Rates {
     let Some(machine) = machine() else { return Rates::default() };
     let device = usize::try_from(device).ok().and_then(|device| machine.devices.get(device));
@@ -350,7 +350,7 @@ pub fn rates(device: i32) -> Rates {
     Rates { kernels: device.kernels.percent(now), memory: device.memory.percent(now) }
 }
 
-/// Serialises tests, since there is one machine; whatever the last test left is powered off.
+/// Serialises tests, since there is one machine. Powers off a machine that an earlier test left on.
 #[cfg(test)]
 pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
@@ -365,15 +365,15 @@ fn machine() -> Option<Arc<Machine>> {
     read(&MACHINE).as_ref().map(Arc::clone)
 }
 
-/// What the library's calls meet while an adversarial machine is on.
+/// The hooks that the library's calls run while an adversarial machine is on.
 static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
 
 fn meet() {
     #[cfg(any(test, feature = "host_faults"))]
     let _theirs = crate::base::host_faults::theirs();
-    // Without memory nobody keeps turns.
+    // Without memory for the reserve, threads are not scheduled.
     let Some(_reserve) = reserve::hold() else { return };
-    // A callback is part of an operation.
+    // A callback is part of an operation: its calls are not scheduled.
     if let Some(machine) = machine().filter(|_| !schedule::in_callback()) {
         machine.adversary.call();
     }
@@ -386,14 +386,14 @@ fn give_way() -> bool {
     machine().is_some_and(|machine| machine.adversary.give_way())
 }
 
-/// The frame of every call that works before cuInit.
+/// The wrapper of every call that works before cuInit.
 #[inline]
 fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     let call = || {
         if schedule::in_callback() {
             return Err(code::NOT_PERMITTED);
         }
-        // From here on nothing small can fail for want of host memory.
+        // From here on no small host allocation can fail.
         let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
         let machine = machine().ok_or(code::DEINITIALIZED)?;
         if let ScheduleKind::Adversarial(_) = machine.config.schedule {
@@ -408,7 +408,7 @@ fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_i
     }
 }
 
-/// The frame of every other call: no panic leaves it, and the machine outlives it.
+/// The wrapper of every other call: catches panics, and keeps the machine alive during the call.
 #[inline]
 fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     entry_before_init(|machine| {
@@ -417,7 +417,8 @@ fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
     })
 }
 
-/// The frame of a call that looks at an argument before it asks whether the driver is on.
+/// The wrapper of a call that validates an argument before it checks that the driver is
+/// initialised.
 #[inline]
 fn entry_checked(
     check: Result<(), i32>,

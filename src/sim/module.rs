@@ -1,4 +1,4 @@
-//! Modules: which registered kernels an image makes available.
+//! Modules: the registered kernels that an image makes available.
 
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
@@ -10,7 +10,7 @@ use std::ptr;
 
 const BLOCKS_PER_MULTIPROCESSOR: usize = 32;
 const SHARED_PER_MULTIPROCESSOR: usize = 233_472;
-/// What the driver itself takes of each block's shared memory.
+/// Bytes of each block's shared memory that the driver reserves.
 const SHARED_RESERVED: usize = 1024;
 
 /// A loaded image.
@@ -24,7 +24,7 @@ pub(super) struct Module {
 pub(super) struct Function {
     pub(super) device: usize,
     pub(super) kernel: Kernel,
-    /// The most bytes of shared memory that a launch may give each block.
+    /// Maximum dynamic shared memory per block of a launch.
     pub(super) most_shared: usize,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    /// Modules of a device.
+    /// Number of modules of a device.
     pub(super) fn count_of(&self, device: usize) -> usize {
         self.modules.iter().filter(|module| module.device == device).count()
     }
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
     entry(|machine| {
         let device = machine.current()?.device;
         require(!module.is_null() && !image.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the caller gives a text that ends with a NUL, or a whole binary image.
+        // SAFETY: the caller passes a NUL-terminated text or a complete binary image.
         if let Some(bytes) = unsafe { compiled::bytes_of(image) } {
             let compiled = compiled::open(bytes)?;
             let (name, kernel) = (compiled.name().to_owned(), Kernel::compiled(compiled));
@@ -67,7 +67,8 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
             let handle = modules.modules.insert(Module { device, functions });
             return put!(module, ptr::without_provenance_mut(handle));
         }
-        // SAFETY: the caller gives a NUL-terminated text; a binary image ends at its first NUL here.
+        // SAFETY: the caller passes a NUL-terminated text; a binary image ends at its first NUL
+        // here.
         let image = unsafe { CStr::from_ptr(image.cast()) };
         let text = image.to_str().map_err(|_| code::INVALID_IMAGE)?;
         let (major, minor) = machine.config.compute_capability;
@@ -88,7 +89,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let mut modules = write(&machine.modules);
         let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
         for handle in removed.functions.values() {
@@ -108,7 +109,7 @@ pub(super) unsafe extern "C" fn get_function(
         let modules = read(&machine.modules);
         let module = modules.modules.get(module.addr()).ok_or(code::INVALID_HANDLE)?;
         require(!function.is_null() && !name.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the caller gives a NUL-terminated name.
+        // SAFETY: the caller passes a NUL-terminated name.
         let name = unsafe { CStr::from_ptr(name) };
         require(!name.is_empty(), code::INVALID_VALUE)?;
         let found = name.to_str().ok().and_then(|name| module.functions.get(name));
@@ -151,7 +152,7 @@ pub(super) unsafe extern "C" fn get_attribute(
     })
 }
 
-/// Of those that can be set the library sets this one alone.
+/// The library sets only this function attribute.
 pub(super) unsafe extern "C" fn set_attribute(
     function: CUfunction,
     attribute: CUfunction_attribute,

@@ -1,4 +1,4 @@
-//! Parameters of a launch: one pointer for each, or all of them in a buffer.
+//! Parameters of a launch: one pointer for each, or all in a buffer.
 
 use super::{code, require};
 use std::ffi::c_void;
@@ -8,8 +8,9 @@ const END: usize = 0;
 const BUFFER: usize = 1;
 const SIZE: usize = 2;
 
-/// Where parameters of these sizes begin in a buffer, and where the last one ends. A scalar is aligned
-/// to its size; of a struct the size does not tell, so it is taken for one of words that divide it.
+/// Offsets of parameters of these sizes in a buffer, and the end of the last one. A scalar is
+/// aligned to its size. A struct's alignment is unknown and is taken as the largest word that
+/// divides its size.
 pub(super) fn layout(sizes: &[usize]) -> (Vec<usize>, usize) {
     let mut end = 0usize;
     let starts = sizes.iter().map(|size| {
@@ -20,7 +21,7 @@ pub(super) fn layout(sizes: &[usize]) -> (Vec<usize>, usize) {
     (starts.collect(), end)
 }
 
-/// Reads parameters of these sizes as the launch finds them; they are laid out as in a buffer.
+/// Reads the parameters of a launch into one buffer with that layout.
 pub(super) fn read(
     sizes: &[usize],
     pointers: *mut *mut c_void,
@@ -34,20 +35,20 @@ pub(super) fn read(
     let mut values = vec![0; total];
     require(sizes.is_empty() || !pointers.is_null(), code::INVALID_VALUE)?;
     for (index, (start, bytes)) in starts.iter().zip(sizes).enumerate() {
-        // SAFETY: the caller gives one pointer for each parameter of the kernel.
+        // SAFETY: the caller passes one pointer for each parameter of the kernel.
         let pointer = unsafe { pointers.wrapping_add(index).read() };
         require(!pointer.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the pointer leads to a value of the parameter's size.
+        // SAFETY: the pointer is to a value of the parameter's size.
         let value = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), *bytes) };
         values[*start..start + bytes].copy_from_slice(value);
     }
     Ok(values)
 }
 
-/// Reads the list of keys and values that names a buffer.
+/// Reads the buffer that a list of keys and values describes.
 fn read_buffer(total: usize, mut extra: *mut *mut c_void) -> Result<Vec<u8>, i32> {
     let mut next = || {
-        // SAFETY: the caller's list goes on until its end was read.
+        // SAFETY: the caller's list is readable up to its end marker, which was not read yet.
         let word = unsafe { extra.read() };
         extra = extra.wrapping_add(1);
         word
@@ -66,13 +67,14 @@ fn read_buffer(total: usize, mut extra: *mut *mut c_void) -> Result<Vec<u8>, i32
     }
     let (buffer, size) = buffer.zip(size).ok_or(code::INVALID_VALUE)?;
     require(!buffer.is_null() && !size.is_null(), code::INVALID_VALUE)?;
-    // SAFETY: the caller's pointer leads to the size of its buffer.
+    // SAFETY: the caller's pointer is to the size of its buffer.
     let size = unsafe { size.cast::<usize>().read() };
     require(size > 0 || total == 0, code::INVALID_VALUE)?;
     require(size <= total, code::LAUNCH_OUT_OF_RESOURCES)?;
     // SAFETY: the buffer is as long as its size says.
     let given = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), size) };
-    // The driver takes one that is too short (580.159); what is missing is anything, here zero.
+    // The driver accepts a buffer that is too short (580.159). The missing bytes are undefined;
+    // here they are zero.
     let mut values = given.to_vec();
     values.resize(total, 0);
     Ok(values)

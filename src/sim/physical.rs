@@ -1,5 +1,5 @@
-//! Physical memory of a device: a sparse memory file, handed out by first fit, seen through one
-//! alias mapping of the whole.
+//! Physical memory of a device: a sparse memory file, allocated by first fit, with one alias
+//! mapping of the whole file.
 
 use super::code;
 use super::config::GRANULARITY;
@@ -11,26 +11,27 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Bytes at the start of a granule that are filled where fresh memory is, and of how many granules.
-pub(super) const SPOILED: usize = 16 << 10;
-const SPOILED_GRANULES: usize = 16;
+/// Bytes at the start of each granule that are filled in new memory, and the maximum number of
+/// granules.
+pub(super) const POISONED_BYTES: usize = 16 << 10;
+const POISONED_GRANULES: usize = 16;
 
 /// The memory of one device.
 pub(super) struct Physical {
     pub(super) device: usize,
     pub(super) file: libc::c_int,
     pub(super) bytes: usize,
-    /// Another process's memory, of which nothing is given out here.
+    /// True for another process's memory, from which this process does not allocate.
     is_foreign: bool,
-    /// What other processes may know of it, behind the memory.
+    /// Slots after the memory in the file, which other processes read.
     pub(super) slots: Mutex<Slots>,
-    /// What was given back while other processes still had it: taken back when they have not.
-    held_elsewhere: Mutex<Vec<(usize, Vec<Extent>)>>,
-    /// What fresh memory is filled with; 0: it is left as the host gives it.
+    /// Freed memory that other processes still use; it becomes free when they no longer do.
+    freed_but_shared: Mutex<Vec<(usize, Vec<Extent>)>>,
+    /// The byte that fills new memory; 0: new memory is zero, as the host provides it.
     poison: u8,
     used: AtomicUsize,
     free: Mutex<BTreeMap<usize, usize>>,
-    /// Host address of the whole file, mapped at first use; `None` where the host refused.
+    /// Host address of the whole file, mapped at first use; `None` if the host refused.
     alias: OnceLock<Option<usize>>,
 }
 
@@ -49,13 +50,13 @@ impl Physical {
             bytes,
             is_foreign: false,
             slots: Mutex::default(),
-            held_elsewhere: Mutex::default(),
+            freed_but_shared: Mutex::default(),
             poison,
             used: AtomicUsize::new(0),
             free: Mutex::new(BTreeMap::from([(0, bytes)])),
             alias: OnceLock::new(),
         };
-        // Beyond a limit (ulimit -f) that is an error, and no signal.
+        // Exceeding the file size limit (ulimit -f) is then an error instead of a signal.
         let _quiet = Quiet::begin();
         // SAFETY: the descriptor is ours.
         if unsafe { libc::ftruncate(file, (bytes + META) as libc::off_t) } != 0 {
@@ -64,7 +65,7 @@ impl Physical {
         Ok(physical)
     }
 
-    /// Another process's memory, behind a descriptor that this takes.
+    /// Another process's memory; takes ownership of the descriptor.
     pub(super) fn foreign(device: usize, file: libc::c_int, bytes: usize) -> Physical {
         Physical {
             device,
@@ -72,7 +73,7 @@ impl Physical {
             bytes,
             is_foreign: true,
             slots: Mutex::default(),
-            held_elsewhere: Mutex::default(),
+            freed_but_shared: Mutex::default(),
             poison: 0,
             used: AtomicUsize::new(0),
             free: Mutex::default(),
@@ -85,13 +86,13 @@ impl Physical {
     }
 
     pub(super) fn used(&self) -> usize {
-        self.take_back();
+        self.reclaim_shared();
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes back what no other process has any more.
-    fn take_back(&self) {
-        let mut held = lock(&self.held_elsewhere);
+    /// Frees memory that other processes no longer use.
+    fn reclaim_shared(&self) {
+        let mut held = lock(&self.freed_but_shared);
         held.retain_mut(|(slot, extents)| {
             let is_held = !shared::give_slot(self, *slot);
             if !is_held {
@@ -101,11 +102,11 @@ impl Physical {
         });
     }
 
-    /// Where offset 0 is seen by the host.
+    /// The host address of offset 0.
     #[inline]
     pub(super) fn alias(&self) -> Option<usize> {
         *self.alias.get_or_init(|| {
-            // SAFETY: maps a file of ours at an address of the system's choice.
+            // SAFETY: maps the machine's file at an address that the system chooses.
             let address = unsafe {
                 libc::mmap(
                     ptr::null_mut(),
@@ -119,24 +120,23 @@ impl Physical {
             if address == libc::MAP_FAILED {
                 return None;
             }
-            // A core dump would fill every hole of the file.
-            // SAFETY: the range is the mapping above.
+            // A core dump would allocate every hole of the file.
             let _ = unsafe { libc::madvise(address, self.bytes + META, libc::MADV_DONTDUMP) };
             Some(address.expose_provenance())
         })
     }
 
-    /// Takes `bytes`, a multiple of the granularity, at the lowest offset where they fit, so that
-    /// neighbours in time tend to be neighbours in memory; in pieces where no hole is large enough,
-    /// since device memory is paged and never too fragmented.
-    /// `handle_types` are the kinds of handles that it can be exported as.
+    /// Allocates `bytes`, a multiple of the granularity, at the lowest offset where they fit. So
+    /// allocations that follow each other tend to be adjacent. If no hole is large enough, the
+    /// memory consists of several pieces: device memory is paged, so fragmentation never makes an
+    /// allocation fail. `handle_types` are the kinds of handles that it can be exported as.
     pub(super) fn allocate(
         self: &Arc<Self>,
         bytes: usize,
         handle_types: u32,
     ) -> Result<Arc<Allocation>, i32> {
         debug_assert_eq!(bytes % GRANULARITY, 0);
-        self.take_back();
+        self.reclaim_shared();
         let alias = self.alias().ok_or(code::OUT_OF_MEMORY)?;
         let mut free = lock(&self.free);
         if bytes > self.bytes - self.used.load(Ordering::Relaxed) {
@@ -161,7 +161,7 @@ impl Physical {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         drop(free);
         if self.poison != 0 {
-            extents.iter().for_each(|extent| self.spoil(alias, extent));
+            extents.iter().for_each(|extent| self.poison_start(alias, extent));
         }
         let physical = Arc::clone(self);
         let id = next_id();
@@ -169,7 +169,7 @@ impl Physical {
         Ok(Arc::new(Allocation { physical, extents, bytes, alias, id, handle_types, slot }))
     }
 
-    /// Another process's allocation, in this memory of it.
+    /// Creates another process's allocation in this memory.
     pub(super) fn adopt(
         self: Arc<Self>,
         extents: Vec<Extent>,
@@ -181,17 +181,17 @@ impl Physical {
         Ok(Arc::new(Allocation { physical: self, extents, bytes, alias, id, handle_types, slot }))
     }
 
-    /// Fills the beginning of the first granules: all of it would cost the host memory.
-    fn spoil(&self, alias: usize, extent: &Extent) {
-        for granule in (0..extent.bytes).step_by(GRANULARITY).take(SPOILED_GRANULES) {
+    /// Fills the start of the first granules; filling everything would use too much host memory.
+    fn poison_start(&self, alias: usize, extent: &Extent) {
+        for granule in (0..extent.bytes).step_by(GRANULARITY).take(POISONED_GRANULES) {
             let start = ptr::with_exposed_provenance_mut::<u8>(alias + extent.start + granule);
-            // SAFETY: the granule lies in the file, and nobody else has it.
-            unsafe { ptr::write_bytes(start, self.poison, SPOILED) };
+            // SAFETY: the granule lies in the file and belongs to this allocation only.
+            unsafe { ptr::write_bytes(start, self.poison, POISONED_BYTES) };
         }
     }
 
     fn release(&self, offset: usize, bytes: usize) {
-        // SAFETY: the range lies in the file and nobody maps it to a device address any more.
+        // SAFETY: the range lies in the file and is not mapped at any device address.
         let _ = unsafe {
             libc::fallocate(
                 self.file,
@@ -209,7 +209,7 @@ impl Physical {
 impl Drop for Physical {
     fn drop(&mut self) {
         if let Some(address) = self.alias.get().copied().flatten() {
-            // SAFETY: the mapping is ours, and no allocation is left that reaches into it.
+            // SAFETY: the mapping belongs to `self`, and no allocation in it is alive.
             let _ = unsafe {
                 libc::munmap(ptr::with_exposed_provenance_mut(address), self.bytes + META)
             };
@@ -226,7 +226,7 @@ pub(super) struct Extent {
     pub(super) bytes: usize,
 }
 
-/// Physical memory, which lives as long as a handle or a mapping holds it.
+/// Physical memory, alive as long as a handle or mapping refers to it.
 pub(super) struct Allocation {
     pub(super) physical: Arc<Physical>,
     pub(super) extents: Vec<Extent>,
@@ -235,7 +235,7 @@ pub(super) struct Allocation {
     /// See [`next_id`].
     pub(super) id: u64,
     pub(super) handle_types: u32,
-    /// Where other processes read what it is, once it was shared.
+    /// The slot that describes it to other processes, once it is shared.
     pub(super) slot: OnceLock<usize>,
 }
 
@@ -244,12 +244,12 @@ impl Allocation {
         self.physical.device
     }
 
-    /// The file that it lies in, and where that begins in the host's addresses.
+    /// The file that contains it, and the host address of the file's start.
     pub(super) fn file(&self) -> (libc::c_int, usize) {
         (self.physical.file, self.alias)
     }
 
-    /// Host address of a byte, and how many bytes follow there.
+    /// Host address of a byte, and the number of contiguous bytes there.
     #[inline]
     pub(super) fn locate(&self, mut offset: usize) -> (usize, usize) {
         for extent in &self.extents {
@@ -271,7 +271,7 @@ impl Drop for Allocation {
             && !shared::give_slot(&self.physical, *slot)
         {
             let extents = std::mem::take(&mut self.extents);
-            return lock(&self.physical.held_elsewhere).push((*slot, extents));
+            return lock(&self.physical.freed_but_shared).push((*slot, extents));
         }
         for extent in &self.extents {
             self.physical.release(extent.start, extent.bytes);
@@ -279,13 +279,13 @@ impl Drop for Allocation {
     }
 }
 
-/// What tells one piece of memory from every other, also from earlier ones.
+/// A number that no other piece of memory has or had.
 pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Puts a free range back, joined with its free neighbours.
+/// Inserts a free range and merges it with adjacent free ranges.
 pub(super) fn insert_merged(free: &mut BTreeMap<usize, usize>, mut start: usize, mut bytes: usize) {
     if let Some((before, room)) = free.range(..start).next_back().map(|(a, b)| (*a, *b))
         && before + room == start

@@ -1,4 +1,4 @@
-//! What the driver knows of a pointer.
+//! Pointer attributes.
 
 use super::address_space::{Access, AddressSpace, Purpose};
 use super::{Machine, code, entry, put, read, require};
@@ -69,7 +69,7 @@ fn of_device(
     let (_, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
     let space = read(&machine.space);
     let (start, reservation) = space.reservation(address).ok_or(code::INVALID_VALUE)?;
-    // Of addresses without memory behind them nothing is known, nor between blocks (580.159).
+    // Unmapped addresses and gaps between blocks have no attributes (580.159).
     let (base, mapping) = space.mapping(address).ok_or(code::INVALID_VALUE)?;
     let (start, bytes, id) = if reservation.purpose == Purpose::Virtual {
         (start, reservation.bytes, mapping.allocation.id)
@@ -80,7 +80,7 @@ fn of_device(
     let owner = mapping.allocation.device();
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
-            // Only cuMemAlloc's memory belongs to a context.
+            // Only memory of cuMemAlloc belongs to a context.
             let context = match reservation.purpose {
                 Purpose::Allocation(device) | Purpose::Imported(device, ..) => {
                     machine.devices[device].context.handle()

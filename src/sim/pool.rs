@@ -3,7 +3,7 @@
 use super::address_space::{Access, Purpose};
 use super::copy::Fill;
 use super::handles::Handles;
-use super::physical::SPOILED;
+use super::physical::POISONED_BYTES;
 use super::queue::{Action, Stream};
 use super::segment::{BLOCK, Free, SEGMENT, State, count};
 use super::unit::Block;
@@ -26,7 +26,7 @@ pub(super) struct Pool {
     pub(super) device: usize,
     default: bool,
     handle: AtomicUsize,
-    /// Bit `d`: device `d` reaches its memory.
+    /// Bit `d`: device `d` can access its memory.
     mask: AtomicU32,
     state: Mutex<State>,
 }
@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Puts a new pool into a table.
+    /// Inserts a new pool into a table.
     pub(super) fn insert(pools: &mut Handles<Arc<Pool>>, device: usize, default: bool) -> usize {
         let pool = Arc::new(Pool::new(device, default));
         let handle = pools.insert(Arc::clone(&pool));
@@ -58,12 +58,12 @@ impl Pool {
         self.mask.load(Ordering::Relaxed) >> device & 1 != 0
     }
 
-    /// The block around an address.
+    /// The block that contains an address.
     pub(super) fn block(&self, address: usize) -> Option<(usize, Block)> {
         lock(&self.state).block(address)
     }
 
-    /// Blocks that are allocated.
+    /// Number of allocated blocks.
     pub(super) fn blocks(&self) -> usize {
         lock(&self.state).used_blocks.len()
     }
@@ -72,21 +72,21 @@ impl Pool {
         let mut state = lock(&self.state);
         let keep = keep.unwrap_or(state.threshold);
         for (start, bytes) in state.trim(keep) {
-            // Nothing else unmaps what a pool mapped.
+            // Only this unmaps a pool's memory, so it cannot fail.
             let _ = machine.free_mapped(start, bytes);
         }
     }
 }
 
 impl Machine {
-    /// At a synchronisation, pools give back what they hold above their threshold.
+    /// At a synchronisation, pools release idle memory above their threshold.
     pub(super) fn release_idle_pool_memory(&self) {
         if !self.pools_in_use.load(Ordering::Relaxed) {
             return;
         }
-        replay::let_go(self);
+        replay::drop_finished(self);
         for pool in read(&self.pools).iter() {
-            // What the host waited for is known to be over, opportunistic or not.
+            // Work that the host waited for has finished, so no opportunistic flag is needed.
             lock(&pool.state).free.values_mut().for_each(Free::settle);
             pool.trim(self, None);
         }
@@ -108,7 +108,7 @@ fn allocate(
     stream: &Arc<Stream>,
 ) -> Result<usize, i32> {
     let pool = get(machine, handle)?;
-    let asked = bytes;
+    let requested = bytes;
     let bytes = bytes.checked_next_multiple_of(BLOCK).ok_or(code::OUT_OF_MEMORY)?;
     let mut state = lock(&pool.state);
     let start = match state.fit(bytes, stream) {
@@ -137,7 +137,7 @@ fn allocate(
             start
         }
     };
-    let mut waits = state.take(start, bytes, asked).ok_or(code::UNKNOWN)?;
+    let mut waits = state.take(start, bytes, requested).ok_or(code::UNKNOWN)?;
     drop(state);
     waits.retain(|point| !Arc::ptr_eq(&point.stream, stream) && !point.is_reached());
     if !waits.is_empty() {
@@ -146,7 +146,7 @@ fn allocate(
     Ok(start)
 }
 
-/// Allocates in the order of a stream, or records that where the stream is captured.
+/// Allocates in stream order, or records the allocation if the stream is captured.
 fn allocate_or_record(
     machine: &Arc<Machine>,
     ptr: *mut CUdeviceptr,
@@ -163,13 +163,13 @@ fn allocate_or_record(
     let address = if records {
         graph_memory::allocate(machine, stream, pool, bytes)?
     } else {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         allocate(machine, pool, bytes, stream)?
     };
     put!(ptr, address as CUdeviceptr)
 }
 
-/// The pool that an address was allocated from.
+/// The pool of an address.
 fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
     match read(&machine.space).mapping(address).map(|(_, mapping)| &mapping.access) {
         Some(Access::Pool(pool)) => Ok(Arc::clone(pool)),
@@ -177,8 +177,8 @@ fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
     }
 }
 
-/// Under a schedule that spoils memory: nothing is left of a block that its stream has freed.
-fn spoil(
+/// If the schedule poisons memory, overwrites a block that its stream has freed.
+fn poison_freed(
     machine: &Arc<Machine>,
     pool: &Pool,
     address: usize,
@@ -188,7 +188,7 @@ fn spoil(
     let found = lock(&pool.state).used_blocks.get(&address).map(|block| block.0);
     match found {
         Some(bytes) if poison != 0 && pool.is_reached_by(stream.device) => {
-            let (value, count) = (poison.into(), bytes.min(SPOILED));
+            let (value, count) = (poison.into(), bytes.min(POISONED_BYTES));
             let fill = Action::Fill(Fill { address, value, width: 1, count });
             schedule::submit(machine, stream, Vec::new(), fill).map(drop)
         }
@@ -196,12 +196,12 @@ fn spoil(
     }
 }
 
-/// The device of the pool that an address was allocated from.
+/// The device of the pool of an address.
 pub(super) fn device_of(machine: &Machine, address: usize) -> Result<usize, i32> {
     Ok(owner(machine, address)?.device)
 }
 
-/// Frees a block whose work is known to be over.
+/// Frees a block whose work has finished.
 pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
     let pool = owner(machine, address)?;
     lock(&pool.state).give_back(address, Vec::new())?;
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn create(
     properties: *const CUmemPoolProps,
 ) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         require(!pool.is_null(), code::INVALID_VALUE)?;
         let properties = peek!(properties)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
@@ -234,11 +234,11 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let found = get(machine, pool)?;
         require(!found.default, code::INVALID_VALUE)?;
         write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
-        // Its memory lives on until the last block is freed and no work uses it.
+        // Its memory lives until the last block is freed and no work uses it.
         lock(&machine.retired_pools).push(found);
         machine.release_idle_pool_memory();
         Ok(())
@@ -251,14 +251,14 @@ pub(super) unsafe extern "C" fn set_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let pool = get(machine, pool)?;
         let mut state = lock(&pool.state);
         match attribute as usize {
             reuse @ 1..=3 => state.reuse[reuse - 1] = peek!(value.cast::<c_int>())?,
             4 => state.threshold = peek!(value.cast::<cuuint64_t>())?,
             high @ (6 | 8) => {
-                // A high-water mark can only be reset.
+                // A high-water mark can only be set to 0.
                 require(peek!(value.cast::<cuuint64_t>())? == 0, code::INVALID_VALUE)?;
                 let counter = if high == 6 { &mut state.reserved } else { &mut state.used };
                 counter[1] = counter[0];
@@ -275,7 +275,7 @@ pub(super) unsafe extern "C" fn get_attribute(
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let pool = get(machine, pool)?;
         let state = lock(&pool.state);
         let number = match attribute as usize {
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn set_access(
     count: usize,
 ) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let pool = get(machine, pool)?;
         require(!access.is_null(), code::INVALID_VALUE)?;
         if count == 0 {
@@ -310,7 +310,7 @@ pub(super) unsafe extern "C" fn set_access(
         require(rights.iter().all(|(_, right)| *right != 1), code::NOT_SUPPORTED)?;
         for (device, right) in &rights {
             if *device == pool.device {
-                // The owner's access cannot be taken away.
+                // The owner's access cannot be revoked.
                 require(*right == 3, code::INVALID_DEVICE)?;
             } else {
                 let reachable = machine.config.can_access_peer(*device, pool.device);
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn set_access(
 
 pub(super) unsafe extern "C" fn trim_to(pool: CUmemoryPool, bytes_to_keep: usize) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         get(machine, pool)?.trim(machine, Some(bytes_to_keep as u64));
         Ok(())
     })
@@ -376,7 +376,7 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
             return machine.free_block(start);
         }
         let pool = owner(machine, ptr as usize)?;
-        spoil(machine, &pool, ptr as usize, &stream)?;
+        poison_freed(machine, &pool, ptr as usize, &stream)?;
         let after = if stream.is_idle() { Vec::new() } else { vec![stream.tail()] };
         lock(&pool.state).give_back(ptr as usize, after)
     })

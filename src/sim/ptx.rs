@@ -1,15 +1,15 @@
-//! What is read of PTX: whether the driver would take it, and the kernels in it. It is no compiler:
-//! of an instruction only the name is looked at.
+//! A checker of PTX: whether the driver would accept it, and the names of its kernels. It does not
+//! compile; of an instruction it reads only the name.
 
 use super::code;
 
-/// What the simulated driver speaks (CUDA 12.9).
+/// The newest PTX version that the simulated driver accepts (CUDA 12.9).
 const NEWEST: (u32, u32) = (8, 8);
 
 /// Functions that the driver itself provides.
 const PROVIDED: &[&str] = &["vprintf", "malloc", "free", "__assertfail"];
 
-/// Names of instructions, without what follows their first dot.
+/// Names of instructions, up to the first dot.
 const INSTRUCTIONS: &[&str] = &[
     "abs",
     "activemask",
@@ -148,7 +148,7 @@ const INSTRUCTIONS: &[&str] = &[
     "xor",
 ];
 
-/// The text without its comments. It is too long for the reserve.
+/// Removes comments from the text. The reserve does not cover a text of this length.
 fn without_comments(text: &str) -> Result<String, i32> {
     let mut kept = String::new();
     kept.try_reserve(text.len()).map_err(|_| code::OUT_OF_MEMORY)?;
@@ -170,7 +170,7 @@ fn without_comments(text: &str) -> Result<String, i32> {
     Ok(kept)
 }
 
-/// Takes a directive off the beginning; gives its operand and what follows.
+/// Removes a directive from the start; returns its operand and the rest.
 fn directive<'a>(text: &'a str, name: &str) -> Option<(&'a str, &'a str)> {
     let rest = text.trim_start().strip_prefix(name)?;
     let rest = rest.strip_prefix(char::is_whitespace)?.trim_start();
@@ -178,7 +178,7 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<(&'a str, &'a str)> {
     Some(rest.split_at(rest.find(ends).unwrap_or(rest.len())))
 }
 
-/// Checks the version and the target for a device of `capability`, such as 90; gives the rest.
+/// Checks the version and the target for a device of `capability`, such as 90; returns the rest.
 fn check_header(text: &str, capability: u32) -> Result<&str, i32> {
     let (version, rest) = directive(text, ".version").ok_or(code::INVALID_IMAGE)?;
     let number = |text: &str| text.parse::<u32>().map_err(|_| code::INVALID_PTX);
@@ -202,7 +202,7 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '$'
 }
 
-/// The name of a function from what follows `.func` or `.entry`, behind its result.
+/// The function name in the text after `.func` or `.entry` and an optional result.
 fn name(after: &str) -> &str {
     let mut rest = after.trim_start();
     if rest.starts_with('(') {
@@ -211,22 +211,22 @@ fn name(after: &str) -> &str {
     &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())]
 }
 
-/// What a module is made of, as far as it is looked at.
+/// The parts of a module that are checked.
 #[derive(Default)]
 struct Contents<'a> {
     entries: Vec<&'a str>,
-    /// Functions that are defined elsewhere, and that are called.
+    /// Functions that are declared but not defined; `calls` are the called functions.
     declared: Vec<&'a str>,
     calls: Vec<&'a str>,
 }
 
-/// Looks at the statements of a function.
+/// Reads the statements of a function.
 fn read_body<'a>(body: &'a str, contents: &mut Contents<'a>) -> Result<(), i32> {
     let between = |c: char| c.is_whitespace() || matches!(c, '{' | '}' | ';');
     let mut rest = body.trim_start_matches(between);
     while !rest.is_empty() {
         let word = rest.trim_start_matches(is_name);
-        // These end with their line.
+        // These directives end at the end of the line.
         if rest.starts_with(".loc") || rest.starts_with(".file") {
             rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
         } else if let Some(after) = word.trim_start().strip_prefix(':')
@@ -262,7 +262,7 @@ fn read_statement<'a>(statement: &'a str, contents: &mut Contents<'a>) -> Result
     Ok(())
 }
 
-/// Finds the bracket that closes the one at the beginning; gives what is inside and what follows.
+/// Finds the bracket that closes the first one; returns the text inside and after.
 fn bracketed(text: &str) -> Result<(&str, &str), i32> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -307,7 +307,7 @@ fn read_module(text: &str) -> Result<Contents<'_>, i32> {
                     }
                     read_body(body, &mut contents)?;
                 }
-                // What ends the list of values of a variable.
+                // The end of a variable's initialiser list.
                 after.trim_start().strip_prefix(';').unwrap_or(after)
             }
         }
@@ -316,7 +316,7 @@ fn read_module(text: &str) -> Result<Contents<'_>, i32> {
     Ok(contents)
 }
 
-/// The names of the kernels of a PTX text, if a device of `capability` would take it.
+/// The names of the kernels of a PTX text, if a device of `capability` would accept it.
 pub(super) fn kernels(text: &str, capability: u32) -> Result<Vec<String>, i32> {
     let text = without_comments(text)?;
     let contents = read_module(check_header(&text, capability)?)?;

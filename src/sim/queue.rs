@@ -1,4 +1,4 @@
-//! The queue of a stream, the points in it, and what is queued.
+//! The queue of a stream, its points, and its operations.
 
 use super::copy::{Copy, Fill};
 use super::journal::Write;
@@ -10,70 +10,70 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, PoisonError, atomic};
 
-/// How a stream relates to the legacy default stream.
+/// The relation of a stream to the legacy default stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The legacy default stream itself.
     Legacy,
-    /// Waits for it and is waited for by it.
+    /// It waits for the legacy stream and vice versa.
     Blocking,
-    /// Has nothing to do with it.
+    /// It is independent of the legacy stream.
     NonBlocking,
 }
 
-/// A stream: operations that run one after the other.
+/// A stream: operations that run in order.
 pub(super) struct Stream {
-    /// Never recycled, unlike the handle.
+    /// Never reused, unlike the handle.
     pub(super) id: u64,
     pub(super) device: usize,
     pub(super) kind: Kind,
     pub(super) priority: i32,
     pub(super) destroyed: AtomicBool,
-    /// Where an adversarial schedule keeps its queue; `usize::MAX` before its first use.
+    /// Index of its lane in an adversarial schedule; `usize::MAX` before its first use.
     pub(super) lane: AtomicUsize,
-    /// Position of the last operation that was queued, and of the last that is over.
+    /// Position of the last queued operation; `completed` is that of the last finished one.
     submitted: AtomicU64,
     completed: AtomicU64,
     state: Mutex<State>,
-    /// An operation is over.
+    /// Signals that an operation has finished.
     progress: Condvar,
-    /// There is work for an idle worker, or the queue is closed.
+    /// Wakes the idle worker: there is work, or the queue is closed.
     work: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     pending: VecDeque<Operation>,
-    /// An operation is running on the thread that queued it.
+    /// True while an operation runs on the thread that queued it.
     running: bool,
-    /// A worker thread serves this queue.
+    /// True if a worker thread serves this queue.
     worker: bool,
-    /// It waits for `work`.
+    /// True while the worker waits for `work`.
     idle: bool,
     closed: bool,
-    /// The first position that a thread waits for; nobody is woken before.
+    /// The lowest position that a thread waits for; earlier positions wake no thread.
     awaited: Option<u64>,
 }
 
-/// A point in a stream: everything up to and with the operation at `position`.
+/// A point in a stream: all operations up to and including `position`.
 #[derive(Clone)]
 pub(super) struct Point {
     pub(super) stream: Arc<Stream>,
     pub(super) position: u64,
 }
 
-/// The point at which an event was recorded, and when it was reached.
+/// The point at which an event was recorded, and the time when it was reached.
 pub(super) struct Mark {
     pub(super) stream: Arc<Stream>,
     pub(super) position: AtomicU64,
     /// Monotonic nanoseconds; 0 where timing is disabled.
     pub(super) time: AtomicU64,
     pub(super) timed: bool,
-    /// Where other processes see it, and the number of this record there.
+    /// The event that is shared with other processes, and the number of this record in it.
     pub(super) shared: Option<(Arc<SharedEvent>, u64)>,
 }
 
-/// What an operation does once it may run.
+/// The work of an operation.
 pub(super) enum Action {
     Nothing,
     Record(Arc<Mark>),
@@ -81,7 +81,7 @@ pub(super) enum Action {
     Fill(Fill),
     HostFunction(HostFunction),
     Kernel(Box<Launch>),
-    /// What a kernel has written in its first step.
+    /// The delayed writes of a kernel that ran in the first step.
     Writes(Vec<Write>),
 }
 
@@ -97,7 +97,8 @@ unsafe impl Send for HostFunction {}
 // SAFETY: it is only copied.
 unsafe impl Sync for HostFunction {}
 
-/// An entry of a queue; it may run when the entries before it are over and `waits` are reached.
+/// An entry of a queue. It may run when the entries before it have finished and `waits` are
+/// reached.
 pub(super) struct Operation {
     pub(super) position: u64,
     pub(super) waits: Vec<Point>,
@@ -105,14 +106,14 @@ pub(super) struct Operation {
 }
 
 impl Action {
-    /// The same for another launch of a graph.
+    /// A copy for another launch of a graph.
     pub(super) fn again(&self) -> Action {
         match self {
             Action::Copy(copy) => Action::Copy(copy.clone()),
             Action::Fill(fill) => Action::Fill(*fill),
             Action::HostFunction(host) => Action::HostFunction(*host),
             Action::Kernel(launch) => Action::Kernel(Box::new(launch.again())),
-            // They are made as others run, and never recorded.
+            // These are created while others run, and are never recorded in a graph.
             Action::Nothing | Action::Record(_) | Action::Writes(_) => Action::Nothing,
         }
     }
@@ -130,8 +131,8 @@ impl Point {
 }
 
 impl Mark {
-    /// Shows other processes that it is reached.
-    pub(super) fn show(&self) {
+    /// Publishes to other processes that it is reached.
+    pub(super) fn publish(&self) {
         if let Some((shared, number)) = &self.shared {
             shared.reach(*number);
         }
@@ -174,7 +175,7 @@ impl Stream {
         self.completed() >= self.submitted.load(Ordering::Acquire)
     }
 
-    /// Everything queued so far.
+    /// The point after all operations queued so far.
     pub(super) fn tail(self: &Arc<Self>) -> Point {
         Point { stream: Arc::clone(self), position: self.submitted.load(Ordering::Acquire) }
     }
@@ -189,7 +190,7 @@ impl Stream {
         }
     }
 
-    /// Waits for a while, at most until the operation at `position` is over.
+    /// Waits for progress, at most until the operation at `position` has finished.
     fn await_progress<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -199,7 +200,7 @@ impl Stream {
         self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The position of an operation that is being queued; only under the lock of its queue.
+    /// Assigns the position of a new operation. The caller holds the lock of the queue.
     pub(super) fn next_position(&self, action: &Action) -> u64 {
         let position = self.submitted.load(Ordering::Relaxed) + 1;
         if let Action::Record(mark) = action {
@@ -209,7 +210,8 @@ impl Stream {
         position
     }
 
-    /// Takes the turn to run one operation on this thread; ends with [`finish`](Self::finish).
+    /// Waits until one operation can run on this thread, and begins it; ends with
+    /// [`finish`](Self::finish).
     pub(super) fn begin(&self, action: &Action) -> u64 {
         let mut state = lock(&self.state);
         while state.running {
@@ -219,17 +221,17 @@ impl Stream {
         self.next_position(action)
     }
 
-    /// The operation at `position` is over, in a queue that is kept elsewhere.
+    /// Marks the operation at `position` finished, for a queue of the adversarial schedule.
     pub(super) fn complete(&self, position: u64) {
         self.completed.store(position, Ordering::Release);
     }
 
-    /// The operation at `position` is over.
+    /// Marks the operation at `position` finished and wakes waiters.
     pub(super) fn finish(&self, position: u64) {
         let mut state = lock(&self.state);
         state.running = false;
         self.completed.store(position, Ordering::Release);
-        // Those who wait for later positions note them again.
+        // Woken threads that wait for later positions set `awaited` again.
         let wake = state.awaited.take_if(|first| *first <= position).is_some();
         drop(state);
         if wake {
@@ -237,7 +239,7 @@ impl Stream {
         }
     }
 
-    /// Queues an operation for the worker, which `spawn` starts if there is none.
+    /// Queues an operation for the worker; `spawn` starts the worker if there is none.
     pub(super) fn push(
         &self,
         waits: Vec<Point>,
@@ -259,7 +261,7 @@ impl Stream {
         Ok(position)
     }
 
-    /// The next operation, when there is one; `None` when the queue is closed and empty.
+    /// Waits for the next operation; `None` if the queue is closed and empty.
     pub(super) fn pop(&self) -> Option<Operation> {
         let mut state = lock(&self.state);
         loop {
@@ -276,13 +278,13 @@ impl Stream {
         }
     }
 
-    /// The host has no use for the stream any more; what is queued still runs.
+    /// Destroys the stream; queued operations still run.
     pub(super) fn destroy(&self) {
         self.destroyed.store(true, Ordering::Relaxed);
         self.close();
     }
 
-    /// Lets the worker end when it has done what is queued. Another may be started later.
+    /// Ends the worker after the queued operations. Another may be started later.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.work.notify_one();

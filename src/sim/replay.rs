@@ -1,11 +1,11 @@
-//! Graphs that can be launched. A launch queues the operations of the graph: a chain of them on the
-//! stream itself, what runs beside it on streams of the graph's own. So every schedule orders them
-//! as it does other work, and no more than the graph says.
+//! Executable graphs. A launch queues the operations of the graph: one chain on the stream itself,
+//! concurrent chains on streams that belong to the graph. So every schedule orders them like other
+//! work, and no more strictly than the graph's dependencies.
 
 use super::copy::Fill;
 use super::graph::{self, Node, Work};
 use super::graph_memory::Block;
-use super::physical::SPOILED;
+use super::physical::POISONED_BYTES;
 use super::queue::{Action, Kind, Point, Stream};
 use super::{
     Machine, capture, code, entry, lock, put, read, require, schedule, stream, transfer, write,
@@ -15,28 +15,30 @@ use std::ffi::{c_int, c_ulonglong};
 use std::ptr;
 use std::sync::{Arc, Mutex, RwLock};
 
-/// Flags of `cuGraphInstantiateWithFlags`: free at launch, upload, launch from a device, node priority.
+/// Flags of `cuGraphInstantiateWithFlags`: free at launch; all four are free at launch, upload,
+/// device launch, node priority.
 const FREE_AT_LAUNCH: c_ulonglong = 1;
 const FLAGS: c_ulonglong = 0xf;
 
-/// A graph that can be launched.
+/// An executable graph.
 pub(super) struct Exec {
     flags: c_ulonglong,
-    /// Replaced by an update, in the same order.
+    /// Replaced by an update; the order stays the same.
     nodes: RwLock<Vec<Arc<Node>>>,
-    /// By node: the chain that it runs in.
+    /// For each node: the chain in which it runs.
     chain_of: Vec<usize>,
-    /// By chain: its device. The first runs on the stream of the launch, if that is of its device.
+    /// For each chain: its device. The first chain runs on the stream of the launch if that has the
+    /// same device.
     chains: Vec<usize>,
     launched: Mutex<Launched>,
 }
 
-/// What launches have left.
+/// The streams and the end of earlier launches.
 #[derive(Default)]
 struct Launched {
-    /// By chain: the stream made for it.
+    /// For each chain: the stream created for it.
     streams: Vec<Option<Arc<Stream>>>,
-    /// The end of the last launch: one graph does not run beside itself.
+    /// The end of the last launch: launches of one graph do not run concurrently.
     last: Option<Point>,
 }
 
@@ -44,7 +46,7 @@ impl Exec {
     fn new(nodes: Vec<Arc<Node>>, flags: c_ulonglong) -> Exec {
         let (mut chain_of, mut chains, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, node) in nodes.iter().enumerate() {
-            // It goes on with a chain that ends at a node before it, else begins one.
+            // A node extends a chain whose last node it depends on, or begins a chain.
             let goes_on =
                 node.after.iter().map(|before| chain_of[*before]).find(|chain: &usize| {
                     node.after.contains(&ends[*chain]) && chains[*chain] == node.device
@@ -62,18 +64,18 @@ impl Exec {
         Exec { flags, nodes: RwLock::new(nodes), chain_of, chains, launched }
     }
 
-    /// The operations, as the next launch runs them.
+    /// The operations of the next launch.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         read(&self.nodes).clone()
     }
 
-    /// Launches from now on run these instead.
+    /// Replaces the operations of later launches.
     pub(super) fn replace(&self, nodes: Vec<Arc<Node>>) {
         let before = std::mem::replace(&mut *write(&self.nodes), nodes);
         drop(before);
     }
 
-    /// Memory of the graph that an earlier launch took and nobody has freed is in the way.
+    /// Allocates the graph's memory. Fails if an earlier launch allocated it and it was not freed.
     fn take_memory(&self, machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
         if self.flags & FREE_AT_LAUNCH != 0 {
             free_blocks(machine, nodes, false);
@@ -128,7 +130,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Its streams end when what is queued on them is over.
+    /// Destroys its streams; they end after their queued work.
     fn close(&self) {
         lock(&self.launched).streams.iter().flatten().for_each(|stream| stream.destroy());
     }
@@ -138,7 +140,7 @@ impl Exec {
     }
 }
 
-/// The memory that operations allocate, or free.
+/// The blocks that operations allocate, or with `frees`, free.
 fn blocks(nodes: &[Arc<Node>], frees: bool) -> impl Iterator<Item = &Arc<Block>> {
     nodes.iter().filter_map(move |node| match &node.work {
         Work::Allocate(block) if !frees => Some(block),
@@ -147,7 +149,7 @@ fn blocks(nodes: &[Arc<Node>], frees: bool) -> impl Iterator<Item = &Arc<Block>>
     })
 }
 
-/// Frees that memory, if it is taken.
+/// Frees those blocks that are allocated.
 fn free_blocks(machine: &Machine, nodes: &[Arc<Node>], frees: bool) {
     for block in blocks(nodes, frees) {
         let _ = block.free(machine);
@@ -181,11 +183,11 @@ fn queue(
             Action::Nothing
         }
         Work::Allocate(_) => Action::Nothing,
-        // Under a schedule that spoils memory, nothing is left of what was freed.
+        // If the schedule poisons memory, freed memory is overwritten.
         Work::Free(block) => match machine.adversary.poison() {
             0 => Action::Nothing,
             poison => {
-                let (address, count) = (block.address, block.bytes.min(SPOILED));
+                let (address, count) = (block.address, block.bytes.min(POISONED_BYTES));
                 Action::Fill(Fill { address, value: poison.into(), width: 1, count })
             }
         },
@@ -193,7 +195,7 @@ fn queue(
     schedule::submit(machine, stream, waits, action)
 }
 
-/// Is there memory behind what they fill?
+/// Checks that the memory which the nodes fill is mapped.
 pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
     nodes.iter().try_for_each(|node| match &node.work {
         Work::Action(Action::Fill(fill)) => transfer::is_fillable(machine, node.device, fill),
@@ -201,7 +203,7 @@ pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32>
     })
 }
 
-/// Is there memory of the host behind what they copy?
+/// True if the host memory that the nodes copy is mapped.
 fn can_copy(nodes: &[Arc<Node>]) -> bool {
     nodes.iter().all(|node| match &node.work {
         Work::Action(Action::Copy(copy)) => {
@@ -222,7 +224,7 @@ pub(super) unsafe extern "C" fn instantiate(
 ) -> c_int {
     entry(|machine| {
         machine.current()?;
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
         let nodes = graph::get(machine, graph)?.nodes();
         can_run(machine, &nodes)?;
@@ -236,7 +238,7 @@ pub(super) unsafe extern "C" fn launch(exec: CUgraphExec, stream: CUstream) -> c
     entry(|machine| {
         let found = get(machine, exec)?;
         let stream = stream::get(machine, stream)?;
-        // A launch cannot be a part of another graph (580.159).
+        // A launch cannot be captured in another graph (580.159).
         capture::refuse(machine, &stream)?;
         found.launch(machine, &stream)
     })
@@ -244,28 +246,28 @@ pub(super) unsafe extern "C" fn launch(exec: CUgraphExec, stream: CUstream) -> c
 
 pub(super) unsafe extern "C" fn destroy(exec: CUgraphExec) -> c_int {
     entry(|machine| {
-        capture::caution(machine)?;
+        capture::refuse_unsafe(machine)?;
         let removed = write(&machine.graphs).execs.remove(exec.addr());
         retire(machine, vec![removed.ok_or(code::INVALID_VALUE)?]);
         Ok(())
     })
 }
 
-/// A context ends: what has work for its device cannot be launched any more.
+/// Removes executable graphs with work for a device whose context is destroyed.
 pub(super) fn forget_device(machine: &Machine, device: usize) {
     let removed = write(&machine.graphs).execs.extract(|exec| !exec.chains.contains(&device));
     retire(machine, removed);
 }
 
-/// They go when their last launches are over.
+/// Keeps removed executable graphs until their last launches have finished.
 fn retire(machine: &Machine, removed: Vec<Arc<Exec>>) {
     removed.iter().for_each(|exec| exec.close());
     lock(&machine.retired_execs).extend(removed);
-    let_go(machine);
+    drop_finished(machine);
 }
 
-/// Drops those that are destroyed and have no work left, and with them their memory.
-pub(super) fn let_go(machine: &Machine) {
+/// Drops destroyed executable graphs without unfinished work, and their memory.
+pub(super) fn drop_finished(machine: &Machine) {
     let over: Vec<Arc<Exec>> =
         lock(&machine.retired_execs).extract_if(.., |exec| exec.is_over()).collect();
     drop(over);

@@ -1,5 +1,5 @@
-//! When operations run. Everything that queues work goes through [`submit`], every wait of the host
-//! through [`reach`]: another schedule is another arm in these two, and a say in the queries.
+//! Schedules: when operations run. All queued work goes through [`submit`], and every wait of the
+//! host through [`reach`]. Another schedule needs another arm in these two and in the queries.
 
 use super::config::ScheduleKind;
 use super::context::Context;
@@ -18,13 +18,14 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is this thread inside a callback of the host, where no call is permitted?
+/// True if this thread is inside a callback of the host, where calls are not permitted.
 #[inline]
 pub(super) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Queues an operation, or records it where the stream is captured; gives its position in the stream.
+/// Queues an operation, or records it if the stream is captured. Returns its position in the
+/// stream.
 pub(super) fn submit(
     machine: &Arc<Machine>,
     stream: &Arc<Stream>,
@@ -32,7 +33,7 @@ pub(super) fn submit(
     action: Action,
 ) -> Result<Point, i32> {
     let Some(action) = capture::divert(machine, stream, action)? else {
-        // Nothing runs: whoever waits for it has waited.
+        // Recorded work does not run now: position 0 is already reached.
         return Ok(Point { stream: Arc::clone(stream), position: 0 });
     };
     add_default_stream_waits(machine, stream, &mut waits);
@@ -61,35 +62,36 @@ pub(super) fn submit(
 /// Waits on the host until some points are reached.
 pub(super) fn reach(machine: &Arc<Machine>, points: &[Point]) {
     match machine.config.schedule {
-        // Somebody else runs what is missing.
+        // Other threads run the missing operations.
         ScheduleKind::Immediate | ScheduleKind::Threads => points.iter().for_each(Point::wait),
         ScheduleKind::Adversarial(_) => machine.adversary.reach(machine, points),
     }
 }
 
-/// The host has asked whether a point is reached, and it is not.
+/// Notes that the host queried a point that is not reached.
 pub(super) fn poll(machine: &Arc<Machine>, point: &Point) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
         machine.adversary.poll(machine, point);
     }
 }
 
-/// Something is reached that no stream of ours has done.
+/// Notes that another process has reached a record.
 pub(super) fn passed_elsewhere(machine: &Machine) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
         machine.adversary.passed_elsewhere();
     }
 }
 
-/// The host can see from now on what operations write.
+/// Notes that the host can read what operations write.
 pub(super) fn share_memory(machine: &Arc<Machine>) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
-        // Without the thread, a host that waits for a word in memory waits for ever.
+        // Without the watcher, a host that waits for a word in memory would wait forever.
         machine.adversary.start_watcher(machine);
     }
 }
 
-/// Another process may wait from now on for what the host has queued, or the host for that one's.
+/// Notes that another process may wait for queued work of the host, or the host for work of that
+/// process.
 pub(super) fn share_events(machine: &Arc<Machine>) {
     machine.adversary.helpers.share_events();
     share_memory(machine);
@@ -104,7 +106,7 @@ pub(super) fn drain<'a>(machine: &Arc<Machine>, contexts: impl IntoIterator<Item
     reach(machine, &tails);
 }
 
-/// Waits on the host, and reports what went wrong on the stream's device.
+/// Waits on the host, and returns the error of the stream's device, if any.
 pub(super) fn wait(machine: &Arc<Machine>, point: &Point) -> Result<(), i32> {
     reach(machine, std::slice::from_ref(point));
     machine.context_of(&point.stream).check()?;
@@ -148,17 +150,17 @@ fn spawn(machine: &Arc<Machine>, stream: &Arc<Stream>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Runs an operation; a failure makes contexts unusable, and then nothing more is done there.
+/// Runs an operation. A failure makes contexts unusable, in which nothing runs afterwards.
 pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
     let context = machine.context_of(stream);
     if context.error.load(Ordering::Relaxed) != 0 {
-        // Other processes wait no longer for what is never done.
+        // A skipped record is published, so that other processes do not wait for it.
         if let Action::Record(mark) = action {
-            mark.show();
+            mark.publish();
         }
         return;
     }
-    // What panics in an operation is the device's failure, not the host's; the queue goes on.
+    // A panic in an operation is a failure of the device, not of the host; the queue continues.
     let perform = AssertUnwindSafe(|| perform(machine, stream, action));
     let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
     IN_CALLBACK.set(false);
@@ -167,7 +169,7 @@ pub(super) fn run(machine: &Arc<Machine>, stream: &Stream, action: Action) {
             let _ = context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
         };
         leave(context);
-        // But for an assertion it is the whole process that has failed (two GPUs, 580.159).
+        // Any failure except a device assertion fails the whole process (two GPUs, 580.159).
         if code != code::ASSERT {
             machine.devices.iter().for_each(|device| leave(&device.context));
         }
@@ -182,12 +184,12 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             if mark.timed {
                 mark.time.store(now(machine.start), Ordering::Relaxed);
             }
-            mark.show();
+            mark.publish();
         }
         Action::Fill(fill) => {
             let work = || copy::fill(machine, stream.device, &fill);
             match fill.width.saturating_mul(fill.count) {
-                // A GPU fills by a kernel.
+                // A GPU runs a kernel for a fill.
                 MEASURED.. => measured(machine, work, &[&device.kernels, &device.memory])?,
                 _ => work()?,
             }
@@ -214,10 +216,10 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
     Ok(())
 }
 
-/// From so many bytes on, what copies and fills take is measured: less is over before the clock is read.
+/// Minimum bytes of copies and fills whose time is measured; smaller ones are too short.
 const MEASURED: usize = 64 << 10;
 
-/// Runs work, and notes how long that took.
+/// Runs work and adds its time to the loads.
 fn measured<R>(machine: &Machine, work: impl FnOnce() -> R, loads: &[&Load]) -> R {
     let begin = now(machine.start);
     let outcome = work();

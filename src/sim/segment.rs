@@ -1,5 +1,5 @@
-//! The segments of a pool, cut into blocks that remember which points of streams must be reached
-//! before they may be used again.
+//! The segments of a pool, divided into blocks. A free block records the points of streams that
+//! must be reached before it is reused.
 
 use super::code;
 use super::queue::{Point, Stream};
@@ -8,35 +8,36 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Least size of a segment, and the unit of blocks.
+/// Minimum size of a segment, and the unit of blocks.
 pub(super) const SEGMENT: usize = 32 << 20;
 pub(super) const BLOCK: usize = 512;
-/// Which of the reuse flags.
+/// Indices of the reuse flags.
 const OPPORTUNISTIC: usize = 1;
 const INTERNAL_DEPENDENCIES: usize = 2;
 
-/// What a pool has, uses and counts.
+/// The memory and counters of a pool.
 pub(super) struct State {
-    /// By address; a block never crosses the end of its segment.
+    /// Segments by address; a block never crosses the end of its segment.
     pub(super) segments: BTreeMap<usize, usize>,
     pub(super) free: BTreeMap<usize, Free>,
     pub(super) used_blocks: BTreeMap<usize, (usize, Block)>,
     pub(super) threshold: u64,
     /// Follow event dependencies, allow opportunistic reuse, allow internal dependencies. The first
-    /// changes nothing: who knows of an event here gets a wait that costs nothing.
+    /// has no effect: for a stream that already waited for an event, the internal wait costs
+    /// nothing.
     pub(super) reuse: [c_int; 3],
     pub(super) reserved: [u64; 2],
     pub(super) used: [u64; 2],
 }
 
-/// A free block, and what must be reached before it may be used.
+/// A free block, and the points that must be reached before its reuse.
 pub(super) struct Free {
     pub(super) bytes: usize,
     pub(super) after: Vec<Point>,
 }
 
 impl Free {
-    /// Forgets what is reached.
+    /// Removes the points that are reached.
     pub(super) fn settle(&mut self) {
         self.after.retain(|point| !point.is_reached());
     }
@@ -61,14 +62,14 @@ impl State {
         }
     }
 
-    /// The block around an address.
+    /// The block that contains an address.
     pub(super) fn block(&self, address: usize) -> Option<(usize, Block)> {
         let (start, (_, found)) = self.used_blocks.range(..=address).next_back()?;
         (address - start < found.bytes).then_some((*start, *found))
     }
 
-    /// The lowest free block that fits, and what the stream must wait for before it uses it: blocks
-    /// that need no wait first.
+    /// The lowest free block that fits and that `stream` may use. Blocks that need no wait come
+    /// first.
     pub(super) fn fit(&mut self, bytes: usize, stream: &Arc<Stream>) -> Option<usize> {
         let mut with_wait = None;
         for (start, block) in &mut self.free {
@@ -86,15 +87,20 @@ impl State {
         with_wait.filter(|_| self.reuse[INTERNAL_DEPENDENCIES] != 0)
     }
 
-    pub(super) fn take(&mut self, start: usize, bytes: usize, asked: usize) -> Option<Vec<Point>> {
+    pub(super) fn take(
+        &mut self,
+        start: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> Option<Vec<Point>> {
         let block = self.free.remove(&start)?;
         if block.bytes > bytes {
             let rest = Free { bytes: block.bytes - bytes, after: block.after.clone() };
             self.free.insert(start + bytes, rest);
         }
-        self.used_blocks.insert(start, (bytes, Block::new(asked)));
-        // What is in use counts as it was asked for, not as it is rounded up (580.159).
-        count(&mut self.used, asked);
+        self.used_blocks.insert(start, (bytes, Block::new(requested)));
+        // The used counter counts requested bytes, not rounded bytes (580.159).
+        count(&mut self.used, requested);
         Some(block.after)
     }
 
@@ -124,7 +130,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes whole free segments out until no more than `keep` bytes are reserved.
+    /// Removes whole free segments until at most `keep` bytes are reserved.
     pub(super) fn trim(&mut self, keep: u64) -> Vec<(usize, usize)> {
         let mut removed = Vec::new();
         for (start, bytes) in &self.segments {

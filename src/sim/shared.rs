@@ -1,7 +1,7 @@
-//! What other processes may know of a device's memory: *slots* behind the memory in its file, each of
-//! which says where an allocation lies. A descriptor that is exported stands at its slot; whoever has
-//! one, or what was made of it, holds a read lock on the slot's first byte, which the system takes
-//! away with the last of its descriptors, so that nobody who dies keeps memory.
+//! The data that other processes read about a device's memory. *Slots* follow the memory in its
+//! file; each describes one allocation. The file offset of an exported descriptor is that of its
+//! slot. The descriptor and its duplicates hold a read lock on the slot's first byte. The system
+//! drops the lock when the last duplicate is closed, so a process that dies keeps no memory.
 
 use super::config::GRANULARITY;
 use super::lock;
@@ -10,20 +10,20 @@ use std::ffi::CString;
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of a slot, and how many there are.
+/// Bytes of a slot, and the number of slots.
 pub(super) const SLOT: usize = 4096;
 const SLOTS: usize = 4096;
-/// Bytes of an event's place, and how many there are: CUDA has room for some 22000.
+/// Bytes of an event's entry, and the number of entries; CUDA has about 22000.
 pub(super) const EVENT: usize = 64;
 const EVENTS: usize = 32_768;
-/// All that follows the memory.
+/// Bytes after the memory in the file.
 pub(super) const META: usize = SLOT * SLOTS + EVENT * EVENTS;
-/// Pieces of an allocation at most.
+/// Maximum number of pieces of a shared allocation.
 const MOST_EXTENTS: usize = 250;
-/// How a slot that is in use begins.
+/// First word of a slot in use.
 const MAGIC: u64 = 0x7463_7564_6173_6c74;
 
-/// Which slots and places are taken.
+/// The used slots and event entries.
 #[derive(Default)]
 pub(super) struct Slots {
     used: Vec<bool>,
@@ -41,12 +41,12 @@ fn take(used: &mut Vec<bool>, most: usize) -> Option<usize> {
 }
 
 impl Slots {
-    /// A place for an event: its offset behind the memory.
+    /// Allocates an event entry; returns its offset after the memory.
     pub(super) fn take_event(&mut self) -> Option<usize> {
         take(&mut self.events, EVENTS).map(|index| SLOT * SLOTS + index * EVENT)
     }
 
-    /// Gives it back.
+    /// Frees an event entry.
     pub(super) fn give_event(&mut self, offset: usize) {
         if let Some(used) = self.events.get_mut((offset - SLOT * SLOTS) / EVENT) {
             *used = false;
@@ -54,12 +54,12 @@ impl Slots {
     }
 }
 
-/// What a slot says.
+/// The contents of a slot.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Record {
     magic: u64,
-    /// Of the allocation, so that a slot that was given to another is not taken for it.
+    /// Id of the allocation, so that a reused slot is detected.
     id: u64,
     device: u64,
     handle_types: u64,
@@ -69,7 +69,8 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() <= SLOT, "it fits");
 
-/// Writes where an allocation lies into a slot of its memory; gives the slot. None: there is no room.
+/// Writes the description of an allocation to a slot of its memory; returns the slot. `None`: no
+/// slot is free, or the allocation has too many pieces.
 pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
     let physical = &allocation.physical;
     let mut slots = lock(&physical.slots);
@@ -90,13 +91,14 @@ pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
         *place = (extent.start as u64, extent.bytes as u64);
     }
     let place = ptr::with_exposed_provenance_mut::<Record>(alias + physical.bytes() + slot * SLOT);
-    // SAFETY: the slot lies in the file, and is this allocation's alone.
+    // SAFETY: the slot lies in the file and belongs to this allocation only.
     unsafe { place.write(record) };
     let _ = allocation.slot.set(slot);
     Some(slot)
 }
 
-/// A lock on a slot's first byte, by all who have this open file; false: others have it.
+/// Locks a slot's first byte for this open file description; false if another holds a conflicting
+/// lock.
 fn lock_slot(file: i32, offset: usize, kind: i32) -> bool {
     let lock = libc::flock {
         l_type: kind as i16,
@@ -105,11 +107,11 @@ fn lock_slot(file: i32, offset: usize, kind: i32) -> bool {
         l_len: 1,
         l_pid: 0,
     };
-    // SAFETY: the lock is whole.
+    // SAFETY: all fields of the lock are set.
     unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) == 0 }
 }
 
-/// Gives a slot back, unless another process still has what it says.
+/// Frees a slot, unless another process still uses its allocation.
 pub(super) fn give_slot(physical: &Physical, slot: usize) -> bool {
     let mut slots = lock(&physical.slots);
     let offset = physical.bytes() + slot * SLOT;
@@ -118,7 +120,7 @@ pub(super) fn give_slot(physical: &Physical, slot: usize) -> bool {
     }
     if let Some(alias) = physical.alias() {
         let magic = ptr::with_exposed_provenance_mut::<u64>(alias + offset);
-        // SAFETY: the slot lies in the file, and nobody else has it.
+        // SAFETY: the slot lies in the file and no other process uses it.
         unsafe { magic.write(0) };
     }
     lock_slot(physical.file, offset, libc::F_UNLCK);
@@ -128,7 +130,7 @@ pub(super) fn give_slot(physical: &Physical, slot: usize) -> bool {
     true
 }
 
-/// Opens a file anew by the name that a process has for it: what is locked there goes with it.
+/// Reopens a file by its name in /proc, so that it has locks of its own.
 pub(super) fn open_again(process: u32, file: i32) -> Result<i32, i32> {
     let name = CString::new(format!("/proc/{process}/fd/{file}")).map_err(|_| libc::EINVAL)?;
     // SAFETY: the name ends with a NUL.
@@ -136,7 +138,7 @@ pub(super) fn open_again(process: u32, file: i32) -> Result<i32, i32> {
     if opened < 0 { Err(errno()) } else { Ok(opened) }
 }
 
-/// A descriptor that stands for an allocation, in whatever process it comes to be.
+/// Creates a descriptor that identifies an allocation in any process.
 pub(super) fn export(allocation: &Allocation) -> Result<i32, i32> {
     let slot = publish(allocation).ok_or(libc::ENOSPC)?;
     let offset = allocation.physical.bytes() + slot * SLOT;
@@ -148,18 +150,17 @@ pub(super) fn export(allocation: &Allocation) -> Result<i32, i32> {
         close(file);
         return Err(failed);
     }
-    // CUDA does not say that it goes when the process runs another program: here it stays.
-    // SAFETY: the descriptor is ours.
+    // CUDA does not document that it closes at exec; here it stays open.
     unsafe { libc::fcntl(file, libc::F_SETFD, 0) };
     Ok(file)
 }
 
 pub(super) fn close(file: i32) {
-    // SAFETY: the caller's own.
+    // SAFETY: the caller owns the descriptor.
     unsafe { libc::close(file) };
 }
 
-/// The bytes of memory in a file of a device's, which it is if this is an answer.
+/// The bytes of memory in a device's file; `None` if the file is not one.
 pub(super) fn memory_of(file: i32) -> Option<usize> {
     // SAFETY: plain integers, to be written.
     let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
@@ -171,9 +172,9 @@ pub(super) fn memory_of(file: i32) -> Option<usize> {
     bytes.is_multiple_of(GRANULARITY).then_some(bytes)
 }
 
-/// The allocation for which a descriptor stands; the descriptor stays the caller's.
+/// The allocation that a descriptor identifies; the caller keeps the descriptor.
 pub(super) fn import(file: i32, devices: usize) -> Option<Arc<Allocation>> {
-    // SAFETY: any number may be asked.
+    // SAFETY: fcntl accepts any number.
     let own = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 0) };
     if own < 0 {
         return None;
@@ -183,7 +184,8 @@ pub(super) fn import(file: i32, devices: usize) -> Option<Arc<Allocation>> {
     adopt(own, usize::try_from(offset).ok(), None, devices)
 }
 
-/// The allocation at a place of a file, of which the id may be known; takes the descriptor.
+/// The allocation that the slot at `offset` describes; with `id`, only if the ids are equal. Takes
+/// the descriptor.
 pub(super) fn adopt(
     file: i32,
     offset: Option<usize>,
@@ -212,7 +214,7 @@ fn read(file: i32, offset: usize, id: Option<u64>) -> Option<(Box<Record>, usize
     // SAFETY: plain integers, to be written.
     let mut record = unsafe { Box::<Record>::new_zeroed().assume_init() };
     let size = size_of::<Record>();
-    // SAFETY: the record has so many bytes, and takes any.
+    // SAFETY: the record has `size` bytes, and any bytes are valid integers.
     let read = unsafe { libc::pread(file, (&raw mut *record).cast(), size, offset as i64) };
     let is_inside = |(start, length): &(u64, u64)| {
         start.checked_add(*length).is_some_and(|end| end <= bytes as u64)

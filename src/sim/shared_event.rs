@@ -1,5 +1,5 @@
-//! Events that several processes have: how often they were recorded, and up to which record they are
-//! reached, in the file of a device's memory.
+//! Events shared between processes: the number of records and the last reached record are in the
+//! file of a device's memory.
 
 use super::physical::Physical;
 use super::queue::{Kind, Stream};
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// An event that several processes have.
+/// An event shared between processes.
 pub(in crate::sim) struct SharedEvent {
     memory: Arc<Physical>,
-    /// Where its words are seen.
+    /// The host address of its words.
     address: usize,
-    /// Behind the memory.
+    /// Its offset after the memory.
     pub(super) offset: usize,
-    /// A descriptor of the process that made it; none: this one did.
-    maker: Option<libc::c_int>,
-    /// Stands for the records of other processes.
-    theirs: Arc<Stream>,
+    /// A pidfd of the process that created it; `None`: this process.
+    creator: Option<libc::c_int>,
+    /// A stream whose positions are the records of other processes.
+    remote_stream: Arc<Stream>,
     is_watched: Mutex<bool>,
 }
 
 impl SharedEvent {
-    /// A new one of a device.
+    /// Creates an event of a device.
     pub(super) fn create(memory: &Arc<Physical>) -> Result<SharedEvent, i32> {
         let offset = lock(&memory.slots).take_event().ok_or(code::OUT_OF_MEMORY)?;
         let shared = SharedEvent::at(memory, offset, None)?;
@@ -35,77 +35,78 @@ impl SharedEvent {
         Ok(shared)
     }
 
-    /// The one of another process at a place of its memory.
+    /// Opens the event of another process at an offset of its memory.
     pub(super) fn at(
         memory: &Arc<Physical>,
         offset: usize,
-        maker: Option<libc::c_int>,
+        creator: Option<libc::c_int>,
     ) -> Result<SharedEvent, i32> {
         let Some(alias) = memory.alias() else {
-            maker.into_iter().for_each(super::shared::close);
+            creator.into_iter().for_each(super::shared::close);
             return Err(code::OUT_OF_MEMORY);
         };
         Ok(SharedEvent {
             memory: Arc::clone(memory),
             address: alias + memory.bytes() + offset,
             offset,
-            maker,
-            theirs: Stream::new(memory.device, Kind::NonBlocking, 0),
+            creator,
+            remote_stream: Stream::new(memory.device, Kind::NonBlocking, 0),
             is_watched: Mutex::new(false),
         })
     }
 
-    /// Its number, how often it was recorded, the record that is reached.
+    /// Its words: 0 the event number, 1 the number of records, 2 the last reached record.
     fn word(&self, index: usize) -> &AtomicU64 {
         let word = ptr::with_exposed_provenance::<AtomicU64>(self.address + index * 8);
-        // SAFETY: in the mapping of the file, which this keeps, and aligned.
+        // SAFETY: aligned, and in the file's mapping, which `memory` keeps.
         unsafe { &*word }
     }
 
-    /// What tells it from others in the same place.
+    /// The number that distinguishes it from other events at the same offset.
     pub(super) fn number(&self) -> u64 {
         self.word(0).load(Ordering::Relaxed)
     }
 
-    /// One more record.
+    /// Counts a record and returns its number.
     pub(super) fn record(&self) -> u64 {
         self.word(1).fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// A record that failed. One that came after it, in another process, reaches both.
+    /// Takes a failed record back. If another process has recorded since, the later record reaches
+    /// both.
     pub(super) fn forget(&self, record: u64) {
         let (word, before) = (self.word(1), record.wrapping_sub(1));
         let _ = word.compare_exchange(record, before, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The last record; 0: none.
+    /// The number of the last record; 0: none.
     pub(super) fn recorded(&self) -> u64 {
         self.word(1).load(Ordering::Acquire)
     }
 
-    /// A record is reached.
+    /// Marks a record reached.
     pub(super) fn reach(&self, record: u64) {
         self.word(2).fetch_max(record, Ordering::AcqRel);
     }
 
-    /// Has the process ended that made it?
+    /// True if the process that created it has ended.
     fn is_lost(&self) -> bool {
-        let Some(maker) = self.maker else { return false };
-        let mut asked = libc::pollfd { fd: maker, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one whole question.
-        unsafe { libc::poll(&mut asked, 1, 0) > 0 }
+        let Some(creator) = self.creator else { return false };
+        let mut pidfd = libc::pollfd { fd: creator, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one initialised pollfd.
+        unsafe { libc::poll(&mut pidfd, 1, 0) > 0 }
     }
 
-    /// The stream on which a record of another process stands at its number. A thread of the machine
-    /// looks until it is reached.
+    /// Returns the stream on which a record of another process has its number as position. A thread
+    /// of the machine polls until the record is reached.
     pub(super) fn follow(self: &Arc<Self>, machine: &Arc<Machine>, record: u64) -> Arc<Stream> {
         let mut is_watched = lock(&self.is_watched);
-        if self.look(machine) < record && !*is_watched {
+        if self.update(machine) < record && !*is_watched {
             let (shared, machine_of_worker) = (Arc::clone(self), Arc::downgrade(machine));
             let worker = Worker::start(String::from("sim shared event"), move || {
                 while let Some(machine) = machine_of_worker.upgrade() {
                     let mut is_watched = lock(&shared.is_watched);
-                    if shared.look(&machine) >= shared.recorded() {
+                    if shared.update(&machine) >= shared.recorded() {
                         *is_watched = false;
                         return;
                     }
@@ -120,27 +121,27 @@ impl SharedEvent {
                 workers.push(worker);
             }
         }
-        Arc::clone(&self.theirs)
+        Arc::clone(&self.remote_stream)
     }
 
-    /// Looks up to which record it is reached, and says so on our stream. The caller holds the lock.
-    fn look(&self, machine: &Arc<Machine>) -> u64 {
+    /// Reads the last reached record and completes the stream up to it. The caller holds the lock.
+    fn update(&self, machine: &Arc<Machine>) -> u64 {
         let lost = self.is_lost();
         let reached = if lost { self.recorded() } else { self.word(2).load(Ordering::Acquire) };
-        if reached > self.theirs.completed() {
-            self.theirs.finish(reached);
+        if reached > self.remote_stream.completed() {
+            self.remote_stream.finish(reached);
             schedule::passed_elsewhere(machine);
         }
-        self.theirs.completed()
+        self.remote_stream.completed()
     }
 }
 
 impl Drop for SharedEvent {
     fn drop(&mut self) {
-        match self.maker {
-            Some(maker) => super::shared::close(maker),
+        match self.creator {
+            Some(creator) => super::shared::close(creator),
             None => {
-                // Nobody waits for what is gone.
+                // Waiters of other processes end: every record counts as reached.
                 self.word(2).store(u64::MAX, Ordering::Release);
                 lock(&self.memory.slots).give_event(self.offset);
             }

@@ -17,8 +17,8 @@ const PER_THREAD: usize = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// The stream of a handle. The fixed handles mean a stream of the current context; the others know
-/// their own, and are taken without a current one, as by the driver (580.159).
+/// The stream of a handle. The fixed handles mean streams of the current context. Other streams
+/// have a context of their own and need no current one, as with the driver (580.159).
 #[inline]
 pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i32> {
     match stream.addr() {
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn create(
         let context = machine.current()?;
         require(!stream.is_null() && flags <= NON_BLOCKING, code::INVALID_VALUE)?;
         let kind = if flags == NON_BLOCKING { Kind::NonBlocking } else { Kind::Blocking };
-        // CUDA moves a priority out of range to the nearest one.
+        // CUDA clamps a priority to the valid range.
         let priority = priority.clamp(device::GREATEST_PRIORITY, device::LEAST_PRIORITY);
         let created = Stream::new(context.device, kind, priority);
         context.adopt(&created);
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
     entry_checked(require(!stream.is_null(), code::INVALID_HANDLE), |machine| {
         machine.usable()?;
         let mut streams = write(&machine.streams);
-        // The default streams are not found in the table either.
+        // The default streams are not in the table, so they cannot be destroyed.
         machine.context_of(streams.find(stream.addr())?).check()?;
         let removed = streams.remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
         drop(streams);
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
     })
 }
 
-/// What the host sees as the legacy stream's: the work of blocking streams, which it comes after.
+/// The streams whose work is ordered before the legacy stream's: its context's blocking streams.
 fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
     if stream.kind != Kind::Legacy {
         return Vec::new();
@@ -75,7 +75,7 @@ fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
 
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
-        machine.take_time();
+        machine.spend_query_time();
         let stream = get(machine, stream)?;
         capture::refuse_wait(machine, &stream)?;
         let mut before = ordered_before(machine, &stream);
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn wait_event(
                 let waits = vec![mark.point()];
                 schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
             }
-            // Even an empty operation of the legacy stream orders the blocking ones.
+            // Even an empty operation of the legacy stream orders the blocking streams.
             _ if stream.kind == Kind::Legacy => {
                 schedule::submit(machine, &stream, Vec::new(), Action::Nothing).map(drop)
             }

@@ -1,4 +1,4 @@
-//! The table of calls, filled with the simulated machine's.
+//! The table of driver calls, filled with the simulated machine's functions.
 
 use super::{
     capture_calls, context, device, event, graph, graph_calls, ipc, kernel, memory, module,
@@ -125,8 +125,8 @@ pub fn table() -> Table {
     }
 }
 
-/// Where a call of the machine is, by its name; NULL: there is none. For what stands in for a library
-/// that calls the driver by itself.
+/// The address of a driver call by name; NULL if there is none. It serves tests that replace a
+/// library which calls the driver directly.
 ///
 /// # Safety
 /// The name is NULL or NUL-terminated.

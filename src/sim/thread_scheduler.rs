@@ -1,96 +1,98 @@
-//! Turns: with an adversarial schedule, which of several host threads goes on is the seed's decision.
+//! Schedules host threads: under an adversarial schedule, the seed decides which of them continues.
 //!
-//! Each thread stands at the turnstile at every call, of the library and of the driver's table. When
-//! no other thread is on its way (each stands here, sleeps or has ended), the seed picks one of those
-//! that stand, and it alone goes on, up to its next call. So between two calls the threads of a host
-//! run one after the other, whatever the system does, but for those that wake each other by means of
-//! their own, and these meet here again.
+//! A thread waits here at every call, of the library and of the driver's table. A thread is on its
+//! way if it is neither waiting here, nor asleep, nor ended. When no other thread is on its way,
+//! the seed selects one of the waiting threads, which alone runs to its next call. So the threads
+//! of a host run one at a time between calls. The exception are threads that wake each other
+//! without a call; they meet again at their next call.
 //!
-//! Whether a thread is on its way is asked of the system ([`census`](crate::sim::thread_state)). Where the answer
-//! is wrong, two threads run at the same time, as they do without a turnstile: the run is another one,
-//! but not a wrong one. Nobody holds a turn, so a thread that blocks holds up nobody.
+//! The system shows whether a thread is on its way ([`thread_state`](crate::sim::thread_state)). If
+//! its answer is wrong, two threads run at the same time, as without a scheduler: the run is a
+//! different one, but a valid one. A selected thread holds no lock, so if it blocks, it blocks no
+//! other thread.
 
-use super::worker::Bell;
+use super::worker::Parker;
 use super::{lock, worker};
 use crate::sim::adversary_policy::Strategy;
-use crate::sim::thread_state::Census;
+use crate::sim::thread_state::ThreadStates;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two looks at the threads that are on their way, at first and in the long run.
+/// First and longest interval between two checks of the threads that are on their way.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LAST_PAUSE: Duration = Duration::from_millis(1);
-/// No thread's.
+/// The rank of a thread without a rank.
 const NONE: u64 = u64::MAX;
 
-/// Why a thread stands here.
+/// The reason why a thread waits here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     /// It makes a call.
     Call,
-    /// It needs what another thread does.
+    /// It waits for another thread's progress.
     Wait,
 }
 
-/// The turnstile of a machine.
-pub(super) struct Turnstile {
-    turns: Mutex<Turns>,
-    census: Mutex<Census>,
-    /// Threads that come, but do not stand yet.
+/// The thread scheduler of a machine.
+pub(super) struct ThreadScheduler {
+    state: Mutex<SchedulerState>,
+    thread_states: Mutex<ThreadStates>,
+    /// Number of threads that have begun to wait and are not in the list yet.
     arriving: AtomicUsize,
-    /// Threads in the middle of a call that sleep for a moment, and those of the machine's own that
-    /// are being started.
+    /// Number of threads that sleep briefly in the middle of a call, and of the machine's threads
+    /// that are being started.
     busy: AtomicUsize,
-    /// Changes with everything that a look at the threads can miss.
+    /// Changes with every event that a check of the threads can miss.
     stamp: AtomicU64,
-    /// The process has had no other thread yet, if the C library knows.
+    /// The C library's flag that the process has only one thread, if it has this flag.
     alone: Option<&'static AtomicU8>,
-    /// A thread has the rank 0.
-    has_first: AtomicBool,
-    /// Tells this machine's ranks from others'.
+    /// True if a thread has rank 0.
+    has_first_rank: AtomicBool,
+    /// Distinguishes the ranks of this machine from those of others.
     number: u64,
 }
 
 #[derive(Default)]
-struct Turns {
-    standing: Vec<Standing>,
-    /// The machine's own threads that have nothing to do.
+struct SchedulerState {
+    waiting: Vec<WaitingThread>,
+    /// Ids of the machine's own threads that are idle.
     idle: Vec<i32>,
-    /// Turns given so far, and decisions not to give one.
+    /// Number of decisions of the seed so far: threads selected, and checks whether a thread is
+    /// preempted.
     decisions: u64,
-    /// Counts what may have ended a wait.
+    /// Number of events that may have ended a wait.
     activity: u64,
-    /// Turns that only a wait for something else than a thread has made necessary.
+    /// Number of selections that were made only because no wait was known to have ended.
     retries: usize,
-    /// Threads that were let go and have not gone.
-    leaving: usize,
-    /// Rank of the last one, and the next rank.
+    /// Number of selected threads that have not continued yet.
+    resuming: usize,
+    /// Rank of the last selected thread, and the next rank.
     last: u64,
     ranks: u64,
-    /// The thread that looks at the others again and again.
+    /// The thread that checks the others periodically.
     watcher: Option<i32>,
     closed: bool,
 }
 
-/// A thread at the turnstile.
-struct Standing {
-    place: Arc<Place>,
-    /// What it waits for has not happened before this activity.
+/// A thread that waits here.
+struct WaitingThread {
+    thread: Arc<ThreadRecord>,
+    /// For a wait: it had not ended at this activity count. `None` for a call.
     since: Option<u64>,
-    /// The seed has decided that it goes on.
-    goes_on: bool,
+    /// True if the seed has decided that this thread continues.
+    continues: bool,
 }
 
-/// What a thread brings along.
-struct Place {
+/// The scheduler's data of a thread.
+struct ThreadRecord {
     id: i32,
-    /// The machine that gave the rank, and the rank: threads are told apart by the order in which
-    /// they were created, among those that came at the same time.
+    /// The machine that assigned the rank, and the rank. Ranks follow the order in which threads
+    /// were created, among those that arrived at the same time.
     machine: AtomicU64,
     rank: AtomicU64,
-    is_let_go: AtomicBool,
+    is_selected: AtomicBool,
     wake: Condvar,
 }
 
@@ -99,47 +101,47 @@ fn is_alone(alone: Option<&AtomicU8>) -> bool {
 }
 
 thread_local! {
-    /// From `Arc::into_raw`; given back when the thread ends.
-    static PLACE: Cell<*const Place> = const { Cell::new(std::ptr::null()) };
-    /// The machine and the rank once more, for a quick look.
+    /// From `Arc::into_raw`; released when the thread ends.
+    static RECORD: Cell<*const ThreadRecord> = const { Cell::new(std::ptr::null()) };
+    /// A copy of machine and rank for fast access.
     static OWN: Cell<(u64, u64)> = const { Cell::new((0, NONE)) };
 }
 
-impl Place {
-    /// Where the thread had one before, this is the same.
-    fn new() -> Arc<Place> {
+impl ThreadRecord {
+    /// Starts with the thread's copy of its rank, if it has one.
+    fn new() -> Arc<ThreadRecord> {
         let (machine, rank) = OWN.get();
-        Arc::new(Place {
+        Arc::new(ThreadRecord {
             // SAFETY: gettid has no preconditions.
             id: unsafe { libc::gettid() },
             machine: AtomicU64::new(machine),
             rank: AtomicU64::new(rank),
-            is_let_go: AtomicBool::new(false),
+            is_selected: AtomicBool::new(false),
             wake: Condvar::new(),
         })
     }
 
-    /// This thread's; a new one each time where none can be kept.
-    fn own() -> Arc<Place> {
-        let mut own = PLACE.get();
+    /// The calling thread's; if it cannot be stored, a new one each time.
+    fn own() -> Arc<ThreadRecord> {
+        let mut own = RECORD.get();
         if own.is_null() {
-            let new = Place::new();
-            if !worker::at_end(Place::forget) {
+            let new = ThreadRecord::new();
+            if !worker::at_end(ThreadRecord::forget) {
                 return new;
             }
             own = Arc::into_raw(new);
-            PLACE.set(own);
+            RECORD.set(own);
         }
-        // SAFETY: from `into_raw`, and `forget` gives its reference back on this thread only.
+        // SAFETY: from `into_raw`, and only `forget` on this thread releases its reference.
         unsafe { Arc::increment_strong_count(own) };
         // SAFETY: the reference that was just added.
         unsafe { Arc::from_raw(own) }
     }
 
-    /// This thread is ending.
+    /// Releases the data of the calling thread, which is ending.
     fn forget() {
-        let own = PLACE.replace(std::ptr::null());
-        // SAFETY: from `into_raw` in `own`, and given back once.
+        let own = RECORD.replace(std::ptr::null());
+        // SAFETY: from `into_raw` in `own`, and released once.
         drop(unsafe { Arc::from_raw(own) });
     }
 
@@ -157,46 +159,45 @@ impl Place {
     }
 }
 
-impl Turnstile {
-    /// `counts`: of a machine that keeps turns.
-    pub(super) fn new(counts: bool) -> Turnstile {
+impl ThreadScheduler {
+    /// `counts`: true for a machine that schedules threads.
+    pub(super) fn new(counts: bool) -> ThreadScheduler {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Looked up, since not every C library has it.
-        // SAFETY: the name ends with NUL.
+        // Looked up by name, since not every C library has it.
         let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-        // SAFETY: a char of the C library, which is always there.
+        // SAFETY: a char of the C library, which is never unloaded.
         let alone = unsafe { alone.cast::<AtomicU8>().as_ref() };
-        let mut census = Census::default();
+        let mut thread_states = ThreadStates::default();
         if counts && !is_alone(alone) {
-            census.begin();
+            thread_states.begin();
         }
-        Turnstile {
-            turns: Mutex::new(Turns { last: NONE, ranks: 1, ..Turns::default() }),
-            census: Mutex::new(census),
+        ThreadScheduler {
+            state: Mutex::new(SchedulerState { last: NONE, ranks: 1, ..SchedulerState::default() }),
+            thread_states: Mutex::new(thread_states),
             arriving: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             stamp: AtomicU64::new(0),
             alone,
-            has_first: AtomicBool::new(false),
+            has_first_rank: AtomicBool::new(false),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// A thread makes a call: comes back when it is its turn.
+    /// Begins a call: returns when the thread is selected.
     #[inline]
     pub(super) fn call(&self, strategy: &Strategy) {
         if is_alone(self.alone) {
-            if !self.has_first.load(Ordering::Relaxed) {
-                self.take_first();
+            if !self.has_first_rank.load(Ordering::Relaxed) {
+                self.claim_first_rank();
             }
         } else {
             self.pass(strategy, Reason::Call);
         }
     }
 
-    /// A thread needs what another one does: comes back when that may be done. `false`: the thread
-    /// is a stranger here.
-    pub(super) fn give_way(&self, strategy: &Strategy) -> bool {
+    /// Waits for another thread's progress: returns when it may have happened. Returns `false` if
+    /// the thread is not scheduled here.
+    pub(super) fn wait_for_progress(&self, strategy: &Strategy) -> bool {
         (self.rank() != NONE || super::schedule::in_callback()) && self.pass(strategy, Reason::Wait)
     }
 
@@ -207,243 +208,245 @@ impl Turnstile {
     }
 
     #[cold]
-    fn take_first(&self) {
-        self.has_first.store(true, Ordering::Relaxed);
-        let own = Place::own();
+    fn claim_first_rank(&self) {
+        self.has_first_rank.store(true, Ordering::Relaxed);
+        let own = ThreadRecord::own();
         own.set_rank(self.number, 0);
-        lock(&self.census).add_caller(own.id);
+        lock(&self.thread_states).add_caller(own.id);
         OWN.set((self.number, 0));
     }
 
-    /// Stands at the turnstile until it is this thread's turn; `false` when the machine goes off.
+    /// Waits until the thread is selected; `false` when the machine is powered off.
     pub(super) fn pass(&self, strategy: &Strategy, reason: Reason) -> bool {
         self.arriving.fetch_add(1, Ordering::SeqCst);
         self.stamp.fetch_add(1, Ordering::SeqCst);
-        let mut turns = lock(&self.turns);
+        let mut state = lock(&self.state);
         self.arriving.fetch_sub(1, Ordering::SeqCst);
-        if turns.closed {
+        if state.closed {
             return false;
         }
-        let mut goes_on = false;
-        if reason == Reason::Call && turns.last != NONE && turns.last == self.rank() {
-            turns.decisions += 1;
-            goes_on = !strategy.takes_turn_away(turns.decisions);
+        let mut continues = false;
+        if reason == Reason::Call && state.last != NONE && state.last == self.rank() {
+            state.decisions += 1;
+            continues = !strategy.preempts(state.decisions);
         }
-        let place = Place::own();
-        place.is_let_go.store(false, Ordering::Relaxed);
-        let since = (reason == Reason::Wait).then_some(turns.activity);
-        turns.standing.push(Standing { place: Arc::clone(&place), since, goes_on });
-        self.stand(turns, strategy, &place)
+        let thread = ThreadRecord::own();
+        thread.is_selected.store(false, Ordering::Relaxed);
+        let since = (reason == Reason::Wait).then_some(state.activity);
+        state.waiting.push(WaitingThread { thread: Arc::clone(&thread), since, continues });
+        self.wait_until_selected(state, strategy, &thread)
     }
 
-    fn stand<'a>(
+    fn wait_until_selected<'a>(
         &'a self,
-        mut turns: MutexGuard<'a, Turns>,
+        mut state: MutexGuard<'a, SchedulerState>,
         strategy: &Strategy,
-        place: &Arc<Place>,
+        thread: &Arc<ThreadRecord>,
     ) -> bool {
         let mut pause = FIRST_PAUSE;
         loop {
-            turns = self.look(turns, strategy, place, pause == LAST_PAUSE);
-            if turns.closed || place.is_let_go.load(Ordering::Relaxed) {
+            state = self.select_if_quiet(state, strategy, thread, pause == LAST_PAUSE);
+            if state.closed || thread.is_selected.load(Ordering::Relaxed) {
                 break;
             }
-            if turns.watcher.is_some_and(|watcher| watcher != place.id) {
-                turns = place.wake.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            if state.watcher.is_some_and(|watcher| watcher != thread.id) {
+                state = thread.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {
-                turns.watcher = Some(place.id);
-                let waited = place.wake.wait_timeout(turns, pause);
+                state.watcher = Some(thread.id);
+                let waited = thread.wake.wait_timeout(state, pause);
                 let (guard, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-                turns = guard;
+                state = guard;
                 let longer = (pause * 2).min(LAST_PAUSE);
                 pause = if outcome.timed_out() { longer } else { FIRST_PAUSE };
             }
-            if turns.closed || place.is_let_go.load(Ordering::Relaxed) {
+            if state.closed || thread.is_selected.load(Ordering::Relaxed) {
                 break;
             }
         }
-        if turns.watcher == Some(place.id) {
-            turns.watcher = None;
+        if state.watcher == Some(thread.id) {
+            state.watcher = None;
         }
-        if place.is_let_go.load(Ordering::Relaxed) {
-            turns.leaving -= 1;
-            OWN.set((self.number, place.rank(self.number)));
+        if thread.is_selected.load(Ordering::Relaxed) {
+            state.resuming -= 1;
+            OWN.set((self.number, thread.rank(self.number)));
         }
-        turns.standing.retain(|standing| !Arc::ptr_eq(&standing.place, place));
-        if turns.watcher.is_none()
-            && let Some(next) = turns.standing.first()
+        state.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.thread, thread));
+        if state.watcher.is_none()
+            && let Some(next) = state.waiting.first()
         {
-            next.place.wake.notify_one();
+            next.thread.wake.notify_one();
         }
-        !turns.closed
+        !state.closed
     }
 
-    /// Gives a turn if nobody is on the way. `retry`: also to one whose wait nothing has ended that
-    /// is known here.
-    fn look<'a>(
+    /// Selects a thread if no thread is on its way. With `retry`, it may select a thread whose wait
+    /// is not known to have ended.
+    fn select_if_quiet<'a>(
         &'a self,
-        turns: MutexGuard<'a, Turns>,
+        state: MutexGuard<'a, SchedulerState>,
         strategy: &Strategy,
-        own: &Place,
+        own: &ThreadRecord,
         retry: bool,
-    ) -> MutexGuard<'a, Turns> {
+    ) -> MutexGuard<'a, SchedulerState> {
         let stamp = self.stamp.load(Ordering::SeqCst);
-        if !self.may_give(&turns) || !(retry || turns.standing.iter().any(|one| turns.may_go(one)))
+        if !self.may_select(&state)
+            || !(retry || state.waiting.iter().any(|one| state.may_continue(one)))
         {
-            return turns;
+            return state;
         }
-        let known = turns.known();
-        drop(turns);
-        let is_quiet = lock(&self.census).is_quiet(&known);
-        let mut turns = lock(&self.turns);
-        if is_quiet && stamp == self.stamp.load(Ordering::SeqCst) && self.may_give(&turns) {
-            self.give(&mut turns, strategy, own);
+        let known = state.known();
+        drop(state);
+        let is_quiet = lock(&self.thread_states).is_quiet(&known);
+        let mut state = lock(&self.state);
+        if is_quiet && stamp == self.stamp.load(Ordering::SeqCst) && self.may_select(&state) {
+            self.select(&mut state, strategy, own);
         }
-        turns
+        state
     }
 
-    fn may_give(&self, turns: &Turns) -> bool {
-        turns.leaving == 0
-            && !turns.closed
+    fn may_select(&self, state: &SchedulerState) -> bool {
+        state.resuming == 0
+            && !state.closed
             && self.arriving.load(Ordering::SeqCst) == 0
             && self.busy.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets one of the threads go.
-    fn give(&self, turns: &mut Turns, strategy: &Strategy, own: &Place) {
-        self.rank_newcomers(turns);
-        turns.standing.sort_by_key(|one| one.place.rank(self.number));
-        let mut free: Vec<usize> = (0..turns.standing.len()).collect();
-        free.retain(|index| turns.may_go(&turns.standing[*index]));
-        let chosen = if let Some(index) = turns.standing.iter().position(|one| one.goes_on) {
+    /// Selects one of the waiting threads.
+    fn select(&self, state: &mut SchedulerState, strategy: &Strategy, own: &ThreadRecord) {
+        self.rank_newcomers(state);
+        state.waiting.sort_by_key(|one| one.thread.rank(self.number));
+        let mut free: Vec<usize> = (0..state.waiting.len()).collect();
+        free.retain(|index| state.may_continue(&state.waiting[*index]));
+        let chosen = if let Some(index) = state.waiting.iter().position(|one| one.continues) {
             index
         } else if free.is_empty() {
-            // Depends on time: no decision of the seed's is spent on it.
-            turns.retries += 1;
-            turns.retries % turns.standing.len().max(1)
+            // Depends on time, so it consumes no decision of the seed.
+            state.retries += 1;
+            state.retries % state.waiting.len().max(1)
         } else {
-            turns.decisions += 1;
-            free[strategy.turn(turns.decisions, free.len())]
+            state.decisions += 1;
+            free[strategy.select(state.decisions, free.len())]
         };
-        if chosen >= turns.standing.len() {
+        if chosen >= state.waiting.len() {
             return;
         }
-        let Standing { place, goes_on, .. } = turns.standing.remove(chosen);
-        if !free.is_empty() && !goes_on {
-            turns.activity += 1;
-            turns.last = place.rank(self.number);
+        let WaitingThread { thread, continues, .. } = state.waiting.remove(chosen);
+        if !free.is_empty() && !continues {
+            state.activity += 1;
+            state.last = thread.rank(self.number);
         }
-        turns.leaving += 1;
+        state.resuming += 1;
         self.stamp.fetch_add(1, Ordering::SeqCst);
-        if turns.watcher == Some(place.id) {
-            turns.watcher = None;
+        if state.watcher == Some(thread.id) {
+            state.watcher = None;
         }
-        place.is_let_go.store(true, Ordering::Relaxed);
-        if !std::ptr::eq(own, Arc::as_ptr(&place)) {
-            place.wake.notify_one();
+        thread.is_selected.store(true, Ordering::Relaxed);
+        if !std::ptr::eq(own, Arc::as_ptr(&thread)) {
+            thread.wake.notify_one();
         }
     }
 
-    fn rank_newcomers(&self, turns: &mut Turns) {
-        let is_new = |one: &&Standing| one.place.rank(self.number) == NONE;
-        let mut fresh: Vec<Arc<Place>> =
-            turns.standing.iter().filter(is_new).map(|one| Arc::clone(&one.place)).collect();
+    fn rank_newcomers(&self, state: &mut SchedulerState) {
+        let is_new = |one: &&WaitingThread| one.thread.rank(self.number) == NONE;
+        let mut fresh: Vec<Arc<ThreadRecord>> =
+            state.waiting.iter().filter(is_new).map(|one| Arc::clone(&one.thread)).collect();
         if fresh.is_empty() {
             return;
         }
-        lock(&self.census).sort(&mut fresh, |place| place.id);
-        for place in fresh {
-            place.set_rank(self.number, turns.ranks);
-            turns.ranks += 1;
+        lock(&self.thread_states).sort(&mut fresh, |thread| thread.id);
+        for thread in fresh {
+            thread.set_rank(self.number, state.ranks);
+            state.ranks += 1;
         }
     }
 
-    /// Something happened that a wait may have been for.
-    pub(super) fn stir(&self) {
-        let mut turns = lock(&self.turns);
-        turns.activity += 1;
+    /// Notes an event that may have ended a wait.
+    pub(super) fn note_activity(&self) {
+        let mut state = lock(&self.state);
+        state.activity += 1;
         self.stamp.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A thread in a call falls asleep, and goes on by itself; or one of the machine's own is about
-    /// to start, and ends this when it is ready.
-    pub(super) fn begin_nap(&self) {
+    /// Begins a short sleep of a thread in a call, or the start of one of the machine's threads,
+    /// which ends this itself when it is ready.
+    pub(super) fn begin_short_sleep(&self) {
         self.busy.fetch_add(1, Ordering::SeqCst);
         self.stamp.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn end_nap(&self) {
+    pub(super) fn end_short_sleep(&self) {
         self.stamp.fetch_add(1, Ordering::SeqCst);
         self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A thread of the machine, `id`, sleeps until its bell rings, or so long; it holds no lock. Were
-    /// it to hold one while it counts as idle, a thread in the middle of a call that waits for the
-    /// lock would be taken for one that sleeps for long.
-    pub(super) fn sleep(&self, id: i32, bell: &Bell, longest: Option<Duration>) {
+    /// Parks thread `id` of the machine until it is woken or `longest` has passed. The thread must
+    /// hold no lock. Otherwise a thread in the middle of a call that waits for the lock would look
+    /// asleep.
+    pub(super) fn park(&self, id: i32, parker: &Parker, longest: Option<Duration>) {
         self.set_idle(id, true);
-        bell.wait(longest);
+        parker.park(longest);
         self.set_idle(id, false);
     }
 
     pub(super) fn set_idle(&self, id: i32, is_idle: bool) {
-        let mut turns = lock(&self.turns);
-        turns.idle.retain(|idle| *idle != id);
+        let mut state = lock(&self.state);
+        state.idle.retain(|idle| *idle != id);
         if is_idle {
-            turns.idle.push(id);
+            state.idle.push(id);
         }
         self.stamp.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Does every thread sleep that does not stand here, but for the calling one, `id`? Gives what
-    /// [`is_still`](Self::is_still) takes.
-    pub(super) fn quiet(&self, id: i32) -> Option<u64> {
-        let turns = lock(&self.turns);
+    /// Returns a stamp if all threads sleep, except those that wait here and the calling thread
+    /// `id`. The stamp is the argument of [`is_unchanged`](Self::is_unchanged).
+    pub(super) fn quiet_stamp(&self, id: i32) -> Option<u64> {
+        let state = lock(&self.state);
         let stamp = self.stamp.load(Ordering::SeqCst);
-        if !self.may_give(&turns) {
+        if !self.may_select(&state) {
             return None;
         }
-        let mut known = turns.known();
-        drop(turns);
+        let mut known = state.known();
+        drop(state);
         known.push(id);
-        lock(&self.census).is_quiet(&known).then_some(stamp)
+        lock(&self.thread_states).is_quiet(&known).then_some(stamp)
     }
 
-    /// Has nobody come or gone since?
-    pub(super) fn is_still(&self, stamp: u64) -> bool {
+    /// True if no thread has arrived or continued since the stamp.
+    pub(super) fn is_unchanged(&self, stamp: u64) -> bool {
         self.stamp.load(Ordering::SeqCst) == stamp
     }
 
-    /// Looks at a thread while nobody who counts as standing holds a lock of the C library's that it
-    /// may want: those who look at the threads allocate.
-    pub(super) fn undisturbed<R>(&self, look: impl FnOnce() -> R) -> R {
-        let _turns = lock(&self.turns);
-        let _census = lock(&self.census);
+    /// Runs `look`, which checks a thread, under the locks of the scheduler. Checks allocate, and
+    /// an allocating thread that counts as waiting could hold a C library lock which the checked
+    /// thread needs.
+    pub(super) fn with_scheduler_locked<R>(&self, look: impl FnOnce() -> R) -> R {
+        let _turns = lock(&self.state);
+        let _census = lock(&self.thread_states);
         look()
     }
 
-    /// Does a thread stand here that will go on in any case?
+    /// True if a thread waits here with a call, which needs no other thread's progress.
     pub(super) fn has_callers(&self) -> bool {
-        lock(&self.turns).standing.iter().any(|one| one.since.is_none())
+        lock(&self.state).waiting.iter().any(|one| one.since.is_none())
     }
 
-    /// Lets everyone go.
+    /// Releases all threads.
     pub(super) fn close(&self) {
-        let mut turns = lock(&self.turns);
-        turns.closed = true;
-        turns.standing.iter().for_each(|one| one.place.wake.notify_one());
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.waiting.iter().for_each(|one| one.thread.wake.notify_one());
     }
 }
 
-impl Turns {
-    /// The threads of which is known that they do nothing.
+impl SchedulerState {
+    /// Ids of the threads that are known to be waiting here or idle.
     fn known(&self) -> Vec<i32> {
-        let standing = self.standing.iter().map(|one| one.place.id);
-        standing.chain(self.idle.iter().copied()).collect()
+        let waiting = self.waiting.iter().map(|one| one.thread.id);
+        waiting.chain(self.idle.iter().copied()).collect()
     }
 
-    /// May what it waits for have happened?
-    fn may_go(&self, one: &Standing) -> bool {
+    /// True if the wait of `one` may have ended.
+    fn may_continue(&self, one: &WaitingThread) -> bool {
         one.since.is_none_or(|since| since != self.activity)
     }
 }

@@ -1,129 +1,143 @@
-//! What the threads of this process are at, as far as the system tells (/proc/self/task).
+//! The states of the threads of this process, as far as the system shows them (/proc/self/task).
 
 use std::fs::File;
 use std::io::Error;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-/// Ticks of /proc/self/task/*/stat (10 ms) that a thread may compute before it is left alone; half of
-/// it for the next one, since a host that spins will spin again.
+/// Ticks of /proc/self/task/*/stat (10 ms) that a thread may compute before it is no longer waited
+/// for. The next thread gets half as many, since a host that spins will spin again.
 const PATIENCE: u64 = 5;
 const LEAST_PATIENCE: u64 = 2;
-/// So long at most, whatever the thread does.
+/// Maximum time that a thread is waited for.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
-/// A thread that has made no call while it slept through so many of others is a stranger from then
-/// on, as those are that were there before the machine: nobody waits for it before its first call.
-const STRANGE: u32 = 1000;
-/// After so many looks the list is read anew: strangers may end unseen, and others come.
-const LOOKS: u32 = 64;
-/// Files of more threads are not kept open.
+/// Threads that existed before the machine are strangers: they are not waited for before their
+/// first call. So is a thread that was seen asleep this many times without a call of its own.
+const STRANGER_CHECKS: u32 = 1000;
+/// Number of checks after which the thread list is read again, since strangers may end unnoticed
+/// and others start.
+const CHECKS_PER_LIST: u32 = 64;
+/// Maximum number of threads whose files are kept open.
 const OPEN_THREADS: usize = 16;
 
-/// The threads.
-pub(super) struct Census {
-    /// The folder, whose links count the threads.
+/// The known threads of this process.
+pub(super) struct ThreadStates {
+    /// The directory /proc/self/task, whose link count gives the number of threads.
     folder: Option<File>,
-    /// In order of their creation.
+    /// In order of creation.
     threads: Vec<Thread>,
     patience: u64,
-    /// Looks since the list was read.
-    looks: u32,
-    /// The list cannot be read, for want of /proc or of descriptors: nobody is waited for, which is another
-    /// run, not a wrong one.
-    is_blind: bool,
+    /// Number of checks since the list was read.
+    checks: u32,
+    /// True if the list cannot be read, without /proc or descriptors. Then no thread is waited for:
+    /// the run is a different one, but a valid one.
+    is_unreadable: bool,
 }
 
-/// A thread.
+/// A thread and what was observed of it.
 struct Thread {
     id: i32,
-    /// Looks at it while it slept, before its first call; [`CALLER`] after it.
+    /// Number of checks that saw it asleep before its first call; [`CALLER`] after that call.
     slept: u32,
-    /// Its files "stat" and "schedstat".
+    /// Its files "stat" and "schedstat" in /proc.
     files: Option<(File, Option<File>)>,
-    /// It was first seen running then, having used so many ticks.
+    /// The time when it was first seen running, and its CPU ticks then.
     runs: Option<(Instant, u64)>,
-    /// It computes for long, and nobody waits for it any more until it sleeps.
+    /// True if it has computed too long; it is not waited for until it sleeps.
     left_alone: bool,
 }
 
-/// No stranger for ever.
+/// Value of `slept` for a thread that can never become a stranger.
 const CALLER: u32 = u32::MAX;
 
-/// What a look at a thread shows.
+/// The result of a check of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sight {
-    /// It has used so many ticks.
+enum Observation {
+    /// Running; the CPU ticks it has used.
     Running(u64),
-    /// It was given a processor so often, where the system counts it.
+    /// Asleep; the number of times it was scheduled, if the system counts them.
     Asleep(Option<u64>),
     Gone,
 }
 
-impl Sight {
-    /// Of a thread at which cannot be looked: nobody waits for it, which is another run, not a wrong one.
-    const UNSEEN: Sight = Sight::Asleep(None);
+impl Observation {
+    /// A thread that cannot be checked is not waited for: the run is a different one, but a valid
+    /// one.
+    const UNKNOWN: Observation = Observation::Asleep(None);
 
-    /// Of a thread whose file cannot be read.
-    fn none(error: &Error) -> Sight {
+    /// The result for a thread whose file cannot be read.
+    fn none(error: &Error) -> Observation {
         let is_gone = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
-        if is_gone { Sight::Gone } else { Sight::UNSEEN }
+        if is_gone { Observation::Gone } else { Observation::UNKNOWN }
     }
 }
 
-impl Default for Census {
-    fn default() -> Census {
-        Census { folder: None, threads: Vec::new(), patience: PATIENCE, looks: 0, is_blind: false }
+impl Default for ThreadStates {
+    fn default() -> ThreadStates {
+        ThreadStates {
+            folder: None,
+            threads: Vec::new(),
+            patience: PATIENCE,
+            checks: 0,
+            is_unreadable: false,
+        }
     }
 }
 
-impl Census {
-    /// All threads there are now but the calling one are strangers.
+impl ThreadStates {
+    /// Marks all existing threads except the calling one as strangers.
     pub(super) fn begin(&mut self) {
         self.list();
-        self.threads.iter_mut().for_each(|thread| thread.slept = STRANGE);
+        self.threads.iter_mut().for_each(|thread| thread.slept = STRANGER_CHECKS);
     }
 
-    /// A thread makes its first call.
+    /// Adds a thread that makes its first call.
     pub(super) fn add_caller(&mut self, id: i32) {
         self.threads.push(Thread { slept: CALLER, ..Thread::new(id) });
     }
 
-    /// Does every thread sleep but for those that are `known` to do nothing?
+    /// True if every thread sleeps, except those that are `known` to wait or to be idle.
     ///
-    /// One after the other is looked at, and one may wake another meanwhile. So all are looked at
-    /// twice: who slept both times, without having run in between, slept in the middle. There they
-    /// are counted, since a thread that came after the list was read has been looked at by nobody.
+    /// Threads are checked one after the other, and one may wake another meanwhile. So all are
+    /// checked twice. A thread that was asleep both times and was not scheduled in between was
+    /// asleep in the middle. At that moment the threads are counted, since the checks miss a thread
+    /// that started after the list was read.
     pub(super) fn is_quiet(&mut self, known: &[i32]) -> bool {
         let count = self.count();
         if count == Some(known.len()) {
-            self.threads.iter_mut().for_each(Thread::has_arrived);
+            self.threads.iter_mut().for_each(Thread::note_arrival);
             return true;
         }
-        self.looks += 1;
-        if count.is_none_or(|count| count != self.threads.len()) || self.looks >= LOOKS {
+        self.checks += 1;
+        if count.is_none_or(|count| count != self.threads.len()) || self.checks >= CHECKS_PER_LIST {
             self.list();
         }
-        let others = |thread: &&Thread| !known.contains(&thread.id) && thread.slept != STRANGE;
-        // One alone wakes nobody.
+        let others =
+            |thread: &&Thread| !known.contains(&thread.id) && thread.slept != STRANGER_CHECKS;
+        // A single thread has no other thread to wake.
         let twice = self.threads.iter().filter(others).count() > 1;
-        let first = self.look(known, twice);
-        if self.is_blind {
+        let first = self.check(known, twice);
+        if self.is_unreadable {
             return true;
         }
-        first.is_some() && self.is_complete() && (!twice || first == self.look(known, true))
+        first.is_some() && self.is_complete() && (!twice || first == self.check(known, true))
     }
 
-    /// Is every thread that there is on the list?
+    /// True if the list contains every thread.
     pub(super) fn is_complete(&mut self) -> bool {
         let is_complete = self.count().is_none_or(|count| count == self.threads.len())
-            && self.threads.iter().filter(|thread| thread.slept == STRANGE).all(Thread::exists);
+            && self
+                .threads
+                .iter()
+                .filter(|thread| thread.slept == STRANGER_CHECKS)
+                .all(Thread::exists);
         if !is_complete {
             self.list();
         }
-        is_complete || self.is_blind
+        is_complete || self.is_unreadable
     }
 
-    /// Puts threads in the order of their creation.
+    /// Sorts items by the creation order of their threads.
     pub(super) fn sort<T>(&mut self, items: &mut [T], id: impl Fn(&T) -> i32) {
         if items.len() > 1 {
             self.list();
@@ -140,15 +154,15 @@ impl Census {
         links.checked_sub(2).filter(|count| *count > 0)
     }
 
-    /// Reads the list anew.
+    /// Reads the list again.
     fn list(&mut self) {
         let entries = std::fs::read_dir("/proc/self/task");
-        self.is_blind = entries.is_err();
+        self.is_unreadable = entries.is_err();
         let Ok(entries) = entries else { return };
         let mut old = std::mem::take(&mut self.threads);
-        self.looks = 0;
+        self.checks = 0;
         for entry in entries {
-            self.is_blind |= entry.is_err();
+            self.is_unreadable |= entry.is_err();
             let Ok(entry) = entry else { continue };
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
@@ -161,29 +175,29 @@ impl Census {
         }
     }
 
-    /// How often each thread that is not known was given a processor; `None` if one is running.
-    fn look(&mut self, known: &[i32], counts: bool) -> Option<Vec<(i32, Option<u64>)>> {
+    /// The number of times that each thread not in `known` was scheduled; `None` if one is running.
+    fn check(&mut self, known: &[i32], counts: bool) -> Option<Vec<(i32, Option<u64>)>> {
         let mut seen = Vec::new();
         let (mut is_quiet, mut is_stale) = (true, false);
         for (index, thread) in self.threads.iter_mut().enumerate() {
             if known.contains(&thread.id) {
-                thread.has_arrived();
+                thread.note_arrival();
                 continue;
             }
-            if thread.slept == STRANGE {
+            if thread.slept == STRANGER_CHECKS {
                 continue;
             }
-            match thread.look(index < OPEN_THREADS, counts) {
-                Sight::Asleep(times) => {
+            match thread.check(index < OPEN_THREADS, counts) {
+                Observation::Asleep(times) => {
                     (thread.runs, thread.left_alone) = (None, false);
-                    if thread.slept < STRANGE {
+                    if thread.slept < STRANGER_CHECKS {
                         thread.slept += 1;
                     }
                     seen.push((thread.id, times));
                 }
-                Sight::Gone => is_stale = true,
-                Sight::Running(_) if thread.left_alone => {}
-                Sight::Running(ticks) => {
+                Observation::Gone => is_stale = true,
+                Observation::Running(_) if thread.left_alone => {}
+                Observation::Running(ticks) => {
                     let (since, before) = *thread.runs.get_or_insert((Instant::now(), ticks));
                     if ticks - before >= self.patience || since.elapsed() > LONGEST {
                         thread.left_alone = true;
@@ -195,7 +209,7 @@ impl Census {
             }
         }
         if is_stale {
-            // Another may have come in its place, so that the count is the same.
+            // A new thread may have replaced it, with the same total count.
             self.list();
             return None;
         }
@@ -203,11 +217,11 @@ impl Census {
     }
 }
 
-/// The ticks that a thread has used, if it is running.
+/// The CPU ticks of a thread if it is running.
 pub(super) fn running(id: i32) -> Option<u64> {
-    match Thread::new(id).look(false, false) {
-        Sight::Running(ticks) => Some(ticks),
-        Sight::Asleep(_) | Sight::Gone => None,
+    match Thread::new(id).check(false, false) {
+        Observation::Running(ticks) => Some(ticks),
+        Observation::Asleep(_) | Observation::Gone => None,
     }
 }
 
@@ -216,12 +230,12 @@ impl Thread {
         Thread { id, slept: 0, files: None, runs: None, left_alone: false }
     }
 
-    /// It stands at the turnstile.
-    fn has_arrived(&mut self) {
+    /// Resets the observations: the thread waits at the scheduler.
+    fn note_arrival(&mut self) {
         (self.runs, self.left_alone, self.slept) = (None, false, CALLER);
     }
 
-    /// Has it not ended?
+    /// True if the thread has not ended.
     fn exists(&self) -> bool {
         let process = std::process::id();
         // SAFETY: no signal is sent.
@@ -229,18 +243,18 @@ impl Thread {
         result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     }
 
-    fn look(&mut self, keep: bool, counts: bool) -> Sight {
+    fn check(&mut self, keep: bool, counts: bool) -> Observation {
         if self.files.is_none() {
             let open = |name| File::open(format!("/proc/self/task/{}/{name}", self.id));
             let times = || (keep || counts).then(|| open("schedstat").ok()).flatten();
             match open("stat") {
                 Ok(stat) => self.files = Some((stat, times())),
-                Err(error) => return Sight::none(&error),
+                Err(error) => return Observation::none(&error),
             }
         }
         let sight = match &self.files {
             Some((stat, times)) => Thread::read(stat, times.as_ref().filter(|_| counts)),
-            None => Sight::UNSEEN,
+            None => Observation::UNKNOWN,
         };
         if !keep {
             self.files = None;
@@ -248,24 +262,24 @@ impl Thread {
         sight
     }
 
-    fn read(stat: &File, times: Option<&File>) -> Sight {
+    fn read(stat: &File, times: Option<&File>) -> Observation {
         let mut text = [0; 512];
         match stat.read_at(&mut text, 0) {
             Ok(length) => text.get(..length).and_then(|text| Thread::parse(text, times)),
-            Err(error) => Some(Sight::none(&error)),
+            Err(error) => Some(Observation::none(&error)),
         }
-        .unwrap_or(Sight::UNSEEN)
+        .unwrap_or(Observation::UNKNOWN)
     }
 
-    fn parse(text: &[u8], times: Option<&File>) -> Option<Sight> {
-        // The name, in parentheses, may hold anything.
+    fn parse(text: &[u8], times: Option<&File>) -> Option<Observation> {
+        // The name, in parentheses, may contain any bytes.
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let text = std::str::from_utf8(text.get(end + 1..)?).ok()?;
         let mut fields = text.split_ascii_whitespace();
         let state = fields.next()?;
         if matches!(state, "R" | "D" | "t") {
             let mut ticks = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
-            return Some(Sight::Running(ticks.next()? + ticks.next()?));
+            return Some(Observation::Running(ticks.next()? + ticks.next()?));
         }
         let times = times.and_then(|file| {
             let mut text = [0; 96];
@@ -273,7 +287,7 @@ impl Thread {
             let text = std::str::from_utf8(text.get(..length)?).ok()?;
             text.split_ascii_whitespace().nth(2)?.parse().ok()
         });
-        Some(Sight::Asleep(times))
+        Some(Observation::Asleep(times))
     }
 }
 
@@ -290,53 +304,53 @@ mod tests {
 
     #[test]
     fn a_thread_that_computes_is_seen_until_it_is_left_alone() {
-        let (stop, (tell, told)) = (AtomicBool::new(false), channel());
+        let (stop, (id_sender, id_receiver)) = (AtomicBool::new(false), channel());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                tell.send(own_id()).unwrap();
+                id_sender.send(own_id()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             });
-            let id = told.recv().unwrap();
-            let mut census = Census::default();
-            census.list();
+            let id = id_receiver.recv().unwrap();
+            let mut thread_states = ThreadStates::default();
+            thread_states.list();
             // Other tests have threads of their own.
-            census.threads.retain(|thread| thread.id == id);
-            assert!(census.look(&[], true).is_none(), "it runs");
-            assert!(census.look(&[id], true).is_some(), "it is known");
+            thread_states.threads.retain(|thread| thread.id == id);
+            assert!(thread_states.check(&[], true).is_none(), "it runs");
+            assert!(thread_states.check(&[id], true).is_some(), "it is known");
             let start = Instant::now();
-            while census.look(&[], true).is_none() {
+            while thread_states.check(&[], true).is_none() {
                 assert!(start.elapsed() < 2 * LONGEST, "it is left alone in the end");
             }
-            assert!(census.threads[0].left_alone);
+            assert!(thread_states.threads[0].left_alone);
             stop.store(true, Ordering::Relaxed);
         });
     }
 
     #[test]
     fn a_thread_that_waits_sleeps_and_one_that_ended_is_gone() {
-        let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+        let ((id_sender, id_receiver), (end, ended)) = (channel(), channel::<()>());
         let thread = std::thread::spawn(move || {
-            tell.send(own_id()).unwrap();
+            id_sender.send(own_id()).unwrap();
             ended.recv().unwrap_err();
         });
-        let id = told.recv().unwrap();
-        let mut census = Census::default();
-        census.list();
-        census.threads.retain(|thread| thread.id == id);
-        while census.look(&[], true).is_none() {
+        let id = id_receiver.recv().unwrap();
+        let mut thread_states = ThreadStates::default();
+        thread_states.list();
+        thread_states.threads.retain(|thread| thread.id == id);
+        while thread_states.check(&[], true).is_none() {
             std::thread::yield_now();
         }
-        let seen = census.look(&[], true).unwrap();
+        let seen = thread_states.check(&[], true).unwrap();
         assert_eq!(seen.len(), 1);
-        assert_eq!(census.look(&[], true), Some(seen), "it did not run in between");
+        assert_eq!(thread_states.check(&[], true), Some(seen), "it did not run in between");
         drop(end);
         thread.join().unwrap();
-        census.threads.retain(|thread| thread.id == id);
-        while census.threads.iter().any(|thread| thread.id == id) {
-            assert!(census.look(&[], true).is_none());
-            census.threads.retain(|thread| thread.id == id);
+        thread_states.threads.retain(|thread| thread.id == id);
+        while thread_states.threads.iter().any(|thread| thread.id == id) {
+            assert!(thread_states.check(&[], true).is_none());
+            thread_states.threads.retain(|thread| thread.id == id);
         }
     }
 
@@ -344,20 +358,20 @@ mod tests {
     fn strangers_are_not_waited_for_before_they_call() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let ((tell, told), stop) = (channel(), &stop);
+            let ((id_sender, id_receiver), stop) = (channel(), &stop);
             scope.spawn(move || {
-                tell.send(own_id()).unwrap();
+                id_sender.send(own_id()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             });
-            let id = told.recv().unwrap();
-            let mut census = Census::default();
-            census.begin();
-            census.threads.retain(|thread| thread.id == id);
-            assert_eq!(census.look(&[], true), Some(Vec::new()));
-            assert_eq!(census.look(&[id], true), Some(Vec::new()), "it makes a call");
-            assert!(census.look(&[], true).is_none());
+            let id = id_receiver.recv().unwrap();
+            let mut thread_states = ThreadStates::default();
+            thread_states.begin();
+            thread_states.threads.retain(|thread| thread.id == id);
+            assert_eq!(thread_states.check(&[], true), Some(Vec::new()));
+            assert_eq!(thread_states.check(&[id], true), Some(Vec::new()), "it makes a call");
+            assert!(thread_states.check(&[], true).is_none());
             stop.store(true, Ordering::Relaxed);
         });
     }
@@ -369,16 +383,16 @@ mod tests {
         std::thread::scope(|scope| {
             let mut ids = Vec::new();
             for _ in 0..4 {
-                let (tell, told) = channel();
+                let (id_sender, id_receiver) = channel();
                 let ended = &ended;
                 scope.spawn(move || {
-                    tell.send(own_id()).unwrap();
+                    id_sender.send(own_id()).unwrap();
                     let _ = ended.lock().map(|ended| ended.recv());
                 });
-                ids.push(told.recv().unwrap());
+                ids.push(id_receiver.recv().unwrap());
             }
             let mut shuffled = vec![ids[2], ids[0], ids[3], ids[1]];
-            Census::default().sort(&mut shuffled, |id| *id);
+            ThreadStates::default().sort(&mut shuffled, |id| *id);
             assert_eq!(shuffled, ids);
             drop(end);
         });

@@ -1,7 +1,8 @@
-//! What an adversarial schedule ran, an operation a line of JSON, for scripts/ci/shrink.py and readers.
+//! The trace of an adversarial schedule: one JSON line for each operation, for scripts/ci/shrink.py
+//! and for readers.
 //!
-//! An operation has a line when it is queued, when it is overtaken, and when it is over; the last
-//! one counts. Without "ran_after" it has not run, since the host ended before.
+//! A line is written when an operation is queued, overtaken, and finished; the last one counts. An
+//! operation without "ran_after" has not run, since the host ended first.
 
 use super::copy::{Copy, Place, Side};
 use super::queue::{Action, Point};
@@ -11,16 +12,16 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 
-/// The file, and the numbers of the operations by stream and position.
+/// The trace file, and the numbers of operations by stream and position.
 pub(super) struct Trace {
     file: File,
     numbers: BTreeMap<(u64, u64), u64>,
 }
 
-/// What is known of an operation before it is over.
+/// The description of an unfinished operation.
 pub(super) struct Record {
     pub(super) number: u64,
-    /// Of the host, by the order in which they came.
+    /// Rank of the host thread, in order of arrival.
     thread: u64,
     stream: u64,
     device: usize,
@@ -29,7 +30,7 @@ pub(super) struct Record {
     writes: Option<Range>,
     waits: Vec<u64>,
     overtaken_by: Option<u64>,
-    /// Both touch the same bytes, and one writes them.
+    /// True if both operations access the same bytes and one writes them.
     conflicts: bool,
 }
 
@@ -41,7 +42,7 @@ impl Trace {
         Ok(Trace { file, numbers: BTreeMap::new() })
     }
 
-    /// A thread queues an operation: the `order`th stream's, at `point`.
+    /// Notes that a thread queues an operation on the `order`th stream, at `point`.
     pub(super) fn submit(
         &mut self,
         number: u64,
@@ -70,14 +71,15 @@ impl Trace {
         record
     }
 
-    /// `other` runs while an operation that was queued before it has not.
+    /// Notes that `other` runs before an operation that was queued earlier.
     pub(super) fn overtake(&mut self, record: &mut Record, other: &Record) {
         if record.is_overtaken_by(other) {
             self.write(record, None);
         }
     }
 
-    /// An operation is over, when so many were queued; `deviates` if it could have been over before.
+    /// Notes that an operation has finished after `submitted` were queued; `deviates` is true if it
+    /// could have finished earlier.
     pub(super) fn finish(&mut self, record: &Record, submitted: u64, deviates: bool) {
         self.write(record, Some((submitted, deviates)));
     }
@@ -94,7 +96,8 @@ impl Trace {
                 Some(Range { start, bytes, is_device: true }) => {
                     write!(line, ",\"{name}\":[\"{start:#x}\",{bytes}]")
                 }
-                // The system's choice, another one each time.
+                // The system chooses host addresses, different in each run, so only the size is
+                // written.
                 Some(Range { bytes, .. }) => write!(line, ",\"{name}\":[\"host\",{bytes}]"),
                 None => Ok(()),
             };
@@ -107,14 +110,16 @@ impl Trace {
             let _ = write!(line, ",\"ran_after\":{submitted},\"late\":{deviates}");
         }
         line.push_str("}\n");
-        // A line at a time, since the host may crash; a full disk must not stop it.
+        // Each line is written at once, since the host may crash. A full disk must not stop the
+        // host.
         let _quiet = Quiet::begin();
         let _ = self.file.write_all(line.as_bytes());
     }
 }
 
 impl Record {
-    /// Notes the first that overtakes it, or better the first that touches the same bytes.
+    /// Records the first operation that overtakes this one, or preferably the first that accesses
+    /// the same bytes.
     fn is_overtaken_by(&mut self, other: &Record) -> bool {
         let overlap = |a: Option<Range>, b: Option<Range>| match (a, b) {
             (Some(a), Some(b)) => a.start < b.start + b.bytes && b.start < a.start + a.bytes,

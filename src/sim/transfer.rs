@@ -15,7 +15,7 @@ fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
     Side { place: Place::Host(address as usize), pitch, plane }
 }
 
-/// Queues a copy; pageable memory of the host is read now, and waited for when written.
+/// Queues a copy. Pageable host memory is read now; a copy to it is waited for.
 fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
     if copy.is_empty() {
         return Ok(());
@@ -24,11 +24,11 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     let (pageable_source, pageable_target) =
         (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
     let (source, target) = (pageable_source.0, pageable_target.0);
-    // A capture does not look for memory behind addresses, and a copy in it reads at the launch.
+    // A capture does not check that addresses are mapped, and a captured copy reads at launch.
     let records = capture::records(machine, stream)?;
     for (place, side, write) in [(&source, &copy.source, false), (&target, &copy.target, true)] {
-        // A GPU's driver takes an address without memory behind it as the host's, and crashes; here
-        // such a copy is queued, and its device is lost when it runs.
+        // A GPU's driver treats an unmapped address as a host address and crashes. Here such a copy
+        // is queued, and its device fails when it runs.
         if let Place::Device(address) = place
             && !records
             && read(&machine.space).mapping(*address).is_some()
@@ -40,7 +40,7 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     }
     let unchecked = [(&copy.source, pageable_source.1), (&copy.target, pageable_target.1)];
     for (side, _) in unchecked.into_iter().filter(|(_, pageable)| *pageable && !records) {
-        // There a driver crashes.
+        // The driver crashes on such a copy.
         require(copy.is_mapped_in_host(side), code::INVALID_VALUE)?;
     }
     copy.source.place = source;
@@ -58,8 +58,8 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
     if pageable_target.1 { schedule::wait(machine, &point) } else { Ok(()) }
 }
 
-/// Is memory behind the whole range that the call names? If not the driver refuses the call, and
-/// nothing is broken (580.159); what is unmapped later fails when the work runs.
+/// True if the whole range of the call is mapped. If not, the driver refuses the call without side
+/// effects (580.159). Memory that is unmapped later fails when the work runs.
 fn is_mapped(
     machine: &Machine,
     accessor: Accessor,
@@ -75,7 +75,7 @@ fn is_mapped(
     machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
-/// Whose address it is, and whether it is pageable memory of the host.
+/// The kind of address of one side, and whether it is pageable host memory.
 fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool), i32> {
     let side = if target { &copy.target } else { &copy.source };
     let Place::Host(address) = side.place else { return Err(code::INVALID_VALUE) };
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn copy_async(
     })
 }
 
-/// Can the current device reach both sides of a copy that names no contexts?
+/// Checks that the current device can access both sides of a copy that names no contexts.
 fn within_reach(machine: &Machine, sides: [usize; 2], device: usize) -> Result<(), i32> {
     let space = read(&machine.space);
     let refused = sides.iter().any(|address| space.is_out_of_reach(*address, device));
@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn copy_peer_async(
     })
 }
 
-/// One side as the parameter blocks of CUDA describe it.
+/// One side, as the parameter structs of CUDA describe it.
 struct Described {
     kind: CUmemorytype,
     host: *const c_void,
@@ -265,7 +265,7 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
         if bytes == 0 {
             return Ok(());
         }
-        // What a capture takes as it is, is looked at when the graph is made.
+        // A captured fill is checked when the graph is instantiated.
         if !records {
             is_fillable(machine, stream.device, &fill)?;
         }
@@ -273,7 +273,7 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     })
 }
 
-/// Is memory that a device reaches behind the whole range?
+/// Checks that the device can access the whole range.
 pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
     let bytes = fill.count * fill.width;
     let is_device = read(&machine.space).contains(fill.address);

@@ -1,4 +1,4 @@
-//! What `cuMemAlloc` gave: blocks, of which the small ones share units of 2 MiB, as on a GPU.
+//! The blocks of `cuMemAlloc`. Small blocks share units of 2 MiB, as on a GPU.
 
 use super::address_space::{Access, Purpose, Reservation};
 use super::config::GRANULARITY;
@@ -7,15 +7,15 @@ use super::{Machine, code, graph_memory, read, write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Blocks begin at multiples of this.
+/// Alignment of blocks.
 const ALIGNMENT: usize = 512;
-/// No larger block shares a unit.
+/// Maximum size of a block that shares a unit.
 const LARGEST_SHARED: usize = GRANULARITY / 2;
 
-/// Memory that was handed out.
+/// An allocated block.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
-    /// As it was asked for; nothing beyond is part of it.
+    /// The requested size; bytes after it are not part of the block.
     pub(super) bytes: usize,
     pub(super) id: u64,
 }
@@ -33,7 +33,7 @@ struct Unit {
     free: BTreeMap<usize, usize>,
 }
 
-/// The blocks of `cuMemAlloc`, and the units that they lie in, by address.
+/// The blocks of `cuMemAlloc` and their units, by address.
 #[derive(Default)]
 pub(super) struct Blocks {
     live: BTreeMap<usize, Block>,
@@ -49,13 +49,13 @@ impl Blocks {
         self.live.len()
     }
 
-    /// The block around an address.
+    /// The block that contains an address.
     pub(super) fn around(&self, address: usize) -> Option<(usize, Block)> {
         let (start, found) = self.live.range(..=address).next_back()?;
         (address - start < found.bytes).then_some((*start, *found))
     }
 
-    /// Takes the first gap of a device's units that is large enough.
+    /// Allocates from the first gap in a device's units that is large enough.
     fn take(&mut self, device: usize, bytes: usize) -> Option<usize> {
         let size = rounded(bytes)?;
         let mut units = self.units.values_mut().filter(|unit| unit.device == device);
@@ -72,11 +72,11 @@ impl Blocks {
         Some(start)
     }
 
-    /// A new unit, of which one block is taken.
+    /// Adds a unit and allocates one block from it.
     fn add(&mut self, device: usize, start: usize, unit: usize, bytes: usize) {
         let size = rounded(bytes).map_or(unit, |size| size.min(unit));
         let mut free = BTreeMap::new();
-        // What a large block leaves is nobody's.
+        // The rest of a large block's unit stays unused.
         if size <= LARGEST_SHARED {
             free.insert(start + size, unit - size);
         }
@@ -84,7 +84,7 @@ impl Blocks {
         self.live.insert(start, Block::new(bytes));
     }
 
-    /// Gives a block back; the unit, if nothing is left in it.
+    /// Frees a block; returns its unit if that is now empty.
     fn remove(&mut self, address: usize) -> Result<Option<(usize, usize)>, i32> {
         let block = self.live.remove(&address).ok_or(code::INVALID_VALUE)?;
         let found = self.units.range_mut(..=address).next_back();
@@ -101,7 +101,7 @@ impl Blocks {
         Ok(Some((start, bytes)))
     }
 
-    /// Forgets what a device's context owned.
+    /// Removes the blocks of a device's context.
     pub(super) fn forget(&mut self, device: usize) {
         for (start, unit) in self.units.extract_if(.., |_, unit| unit.device == device) {
             self.live.extract_if(start..start + unit.bytes, |_, _| true).for_each(drop);
@@ -110,7 +110,7 @@ impl Blocks {
 }
 
 impl Machine {
-    /// The reservation around an address, and the block of `cuMemAlloc` or of a pool there.
+    /// The reservation that contains an address, and the block of `cuMemAlloc` or of a pool there.
     pub(super) fn block(&self, address: usize) -> Option<(Reservation, Option<(usize, Block)>)> {
         let space = read(&self.space);
         let (_, reservation) = space.reservation(address)?;
@@ -126,7 +126,7 @@ impl Machine {
                 let (_, mapping) = space.mapping(address)?;
                 let Access::Pool(pool) = &mapping.access else { return None };
                 let (pool, id) = (Arc::clone(pool), mapping.allocation.id);
-                // A pool that grows takes the two locks in the other order.
+                // A growing pool takes these two locks in the opposite order.
                 drop(space);
                 let of_graph = || {
                     let (start, bytes) = graph_memory::around(self, address)?;
@@ -138,7 +138,7 @@ impl Machine {
         Some((reservation, block))
     }
 
-    /// Hands out memory of a device.
+    /// Allocates memory of a device.
     pub(super) fn allocate_block(&self, device: usize, bytes: usize) -> Result<usize, i32> {
         if bytes <= LARGEST_SHARED
             && let Some(start) = write(&self.space).blocks.take(device, bytes)
@@ -152,7 +152,7 @@ impl Machine {
         Ok(start)
     }
 
-    /// Takes back what begins at an address.
+    /// Frees the block that begins at an address.
     pub(super) fn free_block(&self, address: usize) -> Result<(), i32> {
         let empty = write(&self.space).blocks.remove(address)?;
         match empty {

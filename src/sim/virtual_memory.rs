@@ -1,4 +1,4 @@
-//! Virtual memory: reserve, create, map, set access, and back.
+//! Virtual memory: the calls to reserve, create, map, set access, and undo these.
 
 use super::address_space::{Access, AddressSpace, Mapping, Purpose};
 use super::config::{GRANULARITY, MAX_DEVICES};
@@ -35,20 +35,20 @@ fn owner(machine: &Machine, properties: &CUmemAllocationProp) -> Result<usize, i
     Ok(device)
 }
 
-/// Can memory be exported as these kinds of handles?
+/// Checks that memory can be exported as these kinds of handles.
 pub(super) fn check_handle_types(types: u32) -> Result<(), i32> {
     require(types & WINDOWS == 0, code::INVALID_VALUE)?;
     require(types & !FILE_DESCRIPTOR == 0, code::NOT_SUPPORTED)
 }
 
-/// The rights of access descriptors, checked.
+/// Reads and checks access descriptors; returns device and protection of each.
 pub(super) fn rights(
     machine: &Machine,
     access: *const CUmemAccessDesc,
     count: usize,
 ) -> Result<Vec<(usize, u8)>, i32> {
     require(!access.is_null() && count > 0, code::INVALID_VALUE)?;
-    // Nobody has more descriptors than devices, but the driver does not forbid it.
+    // More descriptors than devices are useless, but the driver accepts them.
     require(count <= MAX_DEVICES * 16, code::INVALID_VALUE)?;
     let right = |index| {
         let descriptor = peek!(access.wrapping_add(index))?;
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn granularity(
     _option: CUmemAllocationGranularity_flags,
 ) -> c_int {
     entry(|machine| {
-        // The driver does not look into them (580.159).
+        // The driver does not check the properties (580.159).
         let _ = (machine, peek!(properties)?);
         put!(granularity, GRANULARITY)
     })
@@ -146,7 +146,7 @@ pub(super) unsafe extern "C" fn map(
         require(flags == 0 && bytes > 0 && ptr != 0, code::INVALID_VALUE)?;
         let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
-        // A handle is mapped as a whole (580.159).
+        // Only a whole handle can be mapped (580.159).
         require(offset == 0 && bytes == allocation.bytes, code::NOT_SUPPORTED)?;
         let address = check_range(ptr, bytes)?;
         let access = Access::Granted([0; MAX_DEVICES]);
@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn get_access(
     ptr: CUdeviceptr,
 ) -> c_int {
     entry(|machine| {
-        // As the driver leaves it on failure (580.159).
+        // The driver writes 0 on failure (580.159).
         put!(flags, 0)?;
         let device = location(machine, &peek!(at)?).map_err(|_| code::INVALID_DEVICE)?;
         let space = read(&machine.space);

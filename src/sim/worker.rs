@@ -1,5 +1,6 @@
-//! Threads of the simulated machine, and what it keeps for threads of the host. The standard library's
-//! own allocate where no reserve reaches (`crate::base::reserve`) and abort when there is nothing.
+//! Threads of the simulated machine, and functions that run when a host thread ends. The standard
+//! library's threads and destructors allocate outside the reserve (`crate::base::reserve`) and
+//! abort without memory.
 
 use super::lock;
 use crate::base::reserve;
@@ -14,17 +15,17 @@ use std::time::Duration;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread of the machine; dropped, it goes on by itself.
+/// A thread of the machine; if dropped, it is detached.
 pub(super) struct Worker {
     thread: libc::pthread_t,
     over: Arc<AtomicBool>,
     joined: bool,
 }
 
-/// The stack of a worker, which runs functions and kernels of the host's.
+/// Stack size of a worker, which runs functions and kernels of the host.
 const STACK: usize = 2 << 20;
 
-/// What a new thread is given.
+/// The arguments of a new thread.
 struct Start {
     name: CString,
     body: Body,
@@ -32,7 +33,8 @@ struct Start {
 }
 
 impl Worker {
-    /// Starts one that holds the reserve; `None`: the system has no more. The caller holds the reserve.
+    /// Starts a thread that holds the reserve; `None` if the system refuses. The caller holds the
+    /// reserve.
     pub(super) fn start(name: String, body: impl FnOnce() + Send + 'static) -> Option<Worker> {
         let over = Arc::new(AtomicBool::new(false));
         let name = CString::new(name).unwrap_or_default();
@@ -44,19 +46,19 @@ impl Worker {
         let failed =
             unsafe { libc::pthread_create(&mut thread, attributes.get(), run, start.cast()) };
         if failed != 0 {
-            // SAFETY: from `into_raw` above, and no thread got it.
+            // SAFETY: from `into_raw` above, and no thread was started with it.
             drop(unsafe { Box::from_raw(start) });
             return None;
         }
         Some(Worker { thread, over, joined: false })
     }
 
-    /// Has its body ended?
+    /// True if the body has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Waits for its end.
+    /// Waits until the thread has ended.
     pub(super) fn join(mut self) {
         self.joined = true;
         // SAFETY: neither joined nor detached before.
@@ -75,25 +77,25 @@ impl Drop for Worker {
 
 extern "C" fn run(start: *mut c_void) -> *mut c_void {
     let _reserve = reserve::hold();
-    // SAFETY: from `into_raw` in `start`, for this thread alone.
+    // SAFETY: from `into_raw` in `start`, passed only to this thread.
     let start = unsafe { Box::from_raw(start.cast::<Start>()) };
     let Start { name, body, over } = *start;
-    // SAFETY: a name that ends with a NUL; what is longer than 15 bytes is cut off.
+    // SAFETY: a NUL-terminated name; the system truncates it to 15 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    // A panic of ours ends this thread, not the host.
+    // A panic in the body ends this thread, not the host.
     let _ = catch_unwind(AssertUnwindSafe(body));
     over.store(true, Ordering::Release);
     null_mut()
 }
 
-/// Wakes a thread that sleeps. No lock stands between the two.
+/// Parks and unparks a thread, without a lock.
 #[derive(Default)]
-pub(super) struct Bell(AtomicU32);
+pub(super) struct Parker(AtomicU32);
 
-impl Bell {
-    /// Sleeps until it rings, or so long; not at all if it has rung since the last time. May wake for
-    /// no reason.
-    pub(super) fn wait(&self, longest: Option<Duration>) {
+impl Parker {
+    /// Sleeps until [`unpark`](Self::unpark) or until `longest` has passed. Returns at once if
+    /// `unpark` was called since the last time. May wake spuriously.
+    pub(super) fn park(&self, longest: Option<Duration>) {
         if self.0.swap(0, Ordering::Acquire) == 0 {
             let time = longest.map(|longest| libc::timespec {
                 tv_sec: longest.as_secs().cast_signed(),
@@ -105,20 +107,20 @@ impl Bell {
         }
     }
 
-    /// Rings it.
-    pub(super) fn ring(&self) {
+    /// Wakes the parked thread, or the next one to park.
+    pub(super) fn unpark(&self) {
         self.0.store(1, Ordering::Release);
         self.futex(libc::FUTEX_WAKE, 1, null());
     }
 
     fn futex(&self, operation: i32, value: u32, time: *const libc::timespec) {
         let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word and the time live meanwhile.
+        // SAFETY: the word and the time outlive the call.
         unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), operation, value, time) };
     }
 }
 
-/// Tells the calling thread from every other, also from those that have ended.
+/// A number for the calling thread that no other thread has or had.
 pub(super) fn identity() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -130,29 +132,29 @@ pub(super) fn identity() -> u64 {
     OWN.get()
 }
 
-/// What is done when a thread ends.
+/// The functions that run when a thread ends.
 type Ends = Mutex<Vec<Box<dyn FnOnce()>>>;
 
-/// The key of those, plus 1; 0: not made yet.
+/// The thread-specific key of the `Ends`, plus 1; 0: not created yet.
 static KEY: AtomicU64 = AtomicU64::new(0);
 
-/// Has `body` run when the calling thread ends; `false`: the system has no room to remember it. The
-/// caller holds the reserve. Not by a thread-local with a destructor: the C library ends the process
-/// when it finds no memory to register one.
+/// Registers `body` to run when the calling thread ends; `false` if the system has no room for it.
+/// The caller holds the reserve. This is no thread-local with a destructor: the C library ends the
+/// process if it has no memory to register one.
 pub(super) fn at_end(body: impl FnOnce() + 'static) -> bool {
     let Some(key) = key() else { return false };
     // SAFETY: the key exists.
     let mut ends = unsafe { libc::pthread_getspecific(key) }.cast::<Ends>();
     if ends.is_null() {
         ends = Box::into_raw(Box::new(Mutex::default()));
-        // SAFETY: the key exists; the value is handed to `end` alone.
+        // SAFETY: the key exists; only `end` takes the value.
         if unsafe { libc::pthread_setspecific(key, ends.cast()) } != 0 {
-            // SAFETY: from `into_raw` above, and kept nowhere.
+            // SAFETY: from `into_raw` above, and stored nowhere.
             drop(unsafe { Box::from_raw(ends) });
             return false;
         }
     }
-    // SAFETY: this thread's own, until `end`.
+    // SAFETY: owned by this thread until `end`.
     let ends = unsafe { &*ends };
     lock(ends).push(Box::new(body));
     true
@@ -172,17 +174,17 @@ fn key() -> Option<libc::pthread_key_t> {
     match KEY.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(key),
         Err(first) => {
-            // SAFETY: just made, and no thread has a value under it.
+            // SAFETY: just created, and no thread has a value under it.
             unsafe { libc::pthread_key_delete(key) };
             Some((first - 1) as libc::pthread_key_t)
         }
     }
 }
 
-/// Runs when a thread ends that has something to do then.
+/// Destructor of the key: runs the functions of the ending thread.
 unsafe extern "C" fn end(ends: *mut c_void) {
     let _reserve = reserve::hold();
-    // SAFETY: from `into_raw` in `at_end`; the thread no longer has it.
+    // SAFETY: from `into_raw` in `at_end`; the thread no longer refers to it.
     let ends = unsafe { Box::from_raw(ends.cast::<Ends>()) };
     let bodies = std::mem::take(&mut *lock(&ends));
     bodies.into_iter().for_each(|body| body());

@@ -1,5 +1,5 @@
 }
-/* Threads of a block that wait for each other: each has a stack, and goes on in turn. */
+/* Runs threads of a block that wait for each other: each has a stack; they run in turn. */
 #include <ucontext.h>
 namespace tcuda_host {
 struct fiber { ucontext_t context; bool is_over; };
@@ -19,7 +19,7 @@ static void wait() { swapcontext(&team.fibers[team.current].context, &team.home)
 static inline void run_block(const launch *launch, one_thread *one) {
     const unsigned threads = launch->block[0] * launch->block[1] * launch->block[2];
     char *stacks = static_cast<char *>(launch->stacks);
-    /* The contexts lie behind the stacks. */
+    /* The contexts follow the stacks in memory. */
     team.fibers = reinterpret_cast<fiber *>(stacks + threads * launch->stack_bytes);
     team.one = one;
     team.arguments = launch->arguments;

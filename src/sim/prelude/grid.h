@@ -1,4 +1,4 @@
-/* The threads of a grid, one after the other. */
+/* Runs the threads of a grid one by one. */
 struct uint3 { unsigned x, y, z; };
 struct dim3 {
     unsigned x, y, z;

@@ -1,4 +1,4 @@
-/* What NVRTC knows without headers, for the host's C++ compiler. */
+/* The declarations that NVRTC has built in, for the host's C++ compiler. */
 #define __global__
 #define __device__
 #define __host__
@@ -25,7 +25,7 @@ TCUDA_WHOLE(bool) TCUDA_WHOLE(char) TCUDA_WHOLE(signed char) TCUDA_WHOLE(unsigne
 TCUDA_WHOLE(short) TCUDA_WHOLE(unsigned short) TCUDA_WHOLE(int) TCUDA_WHOLE(unsigned)
 TCUDA_WHOLE(long) TCUDA_WHOLE(unsigned long) TCUDA_WHOLE(long long) TCUDA_WHOLE(unsigned long long)
 #undef TCUDA_WHOLE
-/* A function of C for doubles and floats, and for integers as doubles. */
+/* Overloads of a C function: double, float, and integers converted to double. */
 #define TCUDA_ONE(name) \
     extern "C" double name(double) noexcept; \
     extern "C" float name##f(float) noexcept; \
@@ -57,7 +57,7 @@ extern "C" double ldexp(double, int) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 extern "C" double scalbn(double, int) noexcept;
 extern "C" float scalbnf(float, int) noexcept;
-/* Functions of one number with another result, or with a place for one. */
+/* Functions of one number with another result type or an output pointer. */
 #define TCUDA_TO(result, name) \
     extern "C" result name(double) noexcept; \
     extern "C" result name##f(float) noexcept; \

@@ -126,7 +126,7 @@ fn peer_access_follows_the_topology() {
     assert_eq!(cu!(bench, cuCtxEnablePeerAccess(first, 0)), code::PEER_ACCESS_ALREADY_ENABLED);
     ok!(bench, cuMemsetD8Async(on_first, 3, 16, bench.stream()));
     ok!(bench, cuCtxSynchronize());
-    // Copies need no peer access, anything else does.
+    // Copies need no peer access; other operations do.
     bench.use_device(2);
     let on_third = bench.allocate(16);
     let stream = bench.stream();

@@ -1,4 +1,5 @@
-//! Captures and graphs, under every schedule: what a launch does, and in what order.
+//! Captures and graphs under every schedule: the results of launches and the order of their
+//! operations.
 
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ fn begin(bench: &Bench, stream: CUstream) {
     ok!(bench, cuStreamBeginCapture(stream, mode));
 }
 
-/// Captures calls on a stream, as a graph that can be launched.
+/// Captures calls on a stream as an executable graph.
 fn record(bench: &Bench, stream: CUstream, calls: impl FnOnce()) -> CUgraphExec {
     begin(bench, stream);
     calls();
@@ -50,7 +51,7 @@ fn a_launch_keeps_the_order_of_its_graph_under_every_schedule() {
         let bench = Bench::new(&options);
         let (memory, a, b, c) =
             (bench.allocate(256), bench.stream(), bench.stream(), bench.stream());
-        // Two branches that write side by side, a third that reads both, and a last word.
+        // Two concurrent branches that write, a third that reads both, and a final node.
         let exec = record(&bench, a, || {
             fill(&bench, memory, 1, 128, a);
             order(&bench, a, b);
@@ -74,7 +75,7 @@ fn a_launch_keeps_the_order_of_its_graph_under_every_schedule() {
     }
 }
 
-/// Seeds under which what two branches do without an order is seen in both orders.
+/// Some seeds show each order of two unordered branches.
 #[test]
 fn branches_without_an_order_run_in_either() {
     let mut last = [0; 2];
@@ -95,7 +96,7 @@ fn branches_without_an_order_run_in_either() {
     assert!(last[0] > 0 && last[1] > 0, "{last:?}");
 }
 
-/// A host that does not wait for a launch is caught by some seed; one that does, by none.
+/// Some seed detects a host that does not wait for a launch; no seed fails one that waits.
 #[test]
 fn a_forgotten_wait_for_a_launch_is_seen() {
     let mut wrong = 0;
@@ -140,7 +141,7 @@ fn launches_of_one_graph_follow_each_other() {
         for stream in [a, b, a] {
             ok!(bench, cuGraphLaunch(exec, stream));
         }
-        // What is destroyed still runs.
+        // A destroyed graph's queued launch still runs.
         ok!(bench, cuGraphExecDestroy(exec));
         ok!(bench, cuCtxSynchronize());
         assert_eq!(CALLS.load(Ordering::SeqCst), 123_123_123, "{options}");
@@ -170,7 +171,7 @@ fn graphs_are_counted_and_give_everything_back() {
         ok!(bench, cuGraphExecDestroy(exec));
         assert_eq!(cu!(bench, cuGraphLaunch(exec, stream)), code::INVALID_VALUE);
         assert_eq!(bench.free(), free, "{options}");
-        // Captures that fail, or are forgotten, leave nothing either.
+        // Failed and unfinished captures leave nothing alive.
         begin(&bench, stream);
         fill(&bench, 512, 1, 64, stream);
         assert_eq!(cu!(bench, cuStreamQuery(stream)), code::STREAM_CAPTURE_UNSUPPORTED);

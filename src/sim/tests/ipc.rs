@@ -1,4 +1,4 @@
-//! Sharing within one process; `tests/contract/ipc.rs` and `c_tests/ipc*.c` have two.
+//! Sharing within one process; `tests/contract/ipc.rs` and `c_tests/ipc*.c` use two.
 
 use super::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -33,11 +33,11 @@ fn created(bench: &Bench) -> u64 {
 fn exported(bench: &Bench, handle: u64) -> OwnedFd {
     let mut file = -1;
     ok!(bench, cuMemExportToShareableHandle((&raw mut file).cast(), handle, FILE, 0));
-    // SAFETY: made for the caller.
+    // SAFETY: the call created the descriptor for the caller.
     unsafe { OwnedFd::from_raw_fd(file) }
 }
 
-/// Memory is the device's again when no handle, mapping or descriptor of any process has it.
+/// Memory is free again when no handle, mapping or descriptor of any process refers to it.
 #[test]
 fn descriptors_keep_memory() {
     let bench = Bench::new("schedule=immediate");
@@ -56,7 +56,7 @@ fn descriptors_keep_memory() {
     assert_eq!(free_bytes(&bench), all - GRANULARITY, "what was imported keeps it too");
     ok!(bench, cuMemRelease(imported));
     assert_eq!(free_bytes(&bench), all);
-    // The slot is another's now.
+    // Another allocation uses the slot now.
     let again = created(&bench);
     drop(exported(&bench, again));
     ok!(bench, cuMemRelease(again));

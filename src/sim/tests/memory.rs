@@ -1,4 +1,4 @@
-//! Device memory, pinned memory, and what is known of pointers.
+//! Device memory, pinned memory, and pointer attributes.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn small_allocations_share_units() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as usize % below
     };
-    // By address: the device, and how much was asked for.
+    // For each address: the device and the requested size.
     let mut live = std::collections::BTreeMap::new();
     for _ in 0..2000 {
         if live.len() < 40 && random(2) == 0 {
@@ -63,7 +63,7 @@ fn small_allocations_share_units() {
         }
         assert_eq!(live_objects().allocations, live.len());
     }
-    // What a context owned goes with it.
+    // A reset context frees its memory.
     bench.use_device(1);
     ok!(bench, cuDevicePrimaryCtxReset(1));
     for address in live.iter().filter(|(_, (device, _))| *device == 0).map(|(at, _)| *at) {
@@ -103,7 +103,7 @@ fn pinned_memory_is_remembered() {
     assert_eq!(call, code::INVALID_VALUE);
 }
 
-/// Asks for an attribute of a pointer.
+/// Queries an attribute of a pointer.
 fn ask<T: Default>(bench: &Bench, attribute: CUpointer_attribute, address: u64) -> Result<T, i32> {
     let mut data = T::default();
     let out = ptr::from_mut(&mut data).cast();

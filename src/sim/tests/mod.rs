@@ -23,7 +23,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Makes a call and gives its CUresult.
+/// Makes a call and returns its CUresult.
 macro_rules! cu {
     ($machine:expr, $call:ident($($arg:expr),* $(,)?)) => {{
         // SAFETY: the arguments are valid, or wrong in the way that the test is about.
@@ -41,7 +41,7 @@ macro_rules! ok {
 }
 use ok;
 
-/// What a correct program gives the same results on.
+/// Schedules under which a correct program has the same results.
 const SCHEDULES: [&str; 10] = [
     "immediate",
     "threads",
@@ -55,8 +55,8 @@ const SCHEDULES: [&str; 10] = [
     "adversarial:7",
 ];
 
-/// Is this the test `name` in a process of its own? If not, it is run in one: what other tests'
-/// threads do in the library at the same time is part of a run, too.
+/// True if this process runs only the test `name`. Otherwise runs that test in a new process, since
+/// the calls of other tests' threads would be part of the run.
 fn is_alone(name: &str) -> bool {
     const ALONE: &str = "TCUDA_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -73,7 +73,7 @@ fn is_alone(name: &str) -> bool {
     false
 }
 
-/// A machine that is on, with the context of device 0 current; off again at the end of the test.
+/// A machine that is on, with the context of device 0 current; powered off at the end of the test.
 struct Bench {
     driver: Driver,
     context: CUcontext,
@@ -97,7 +97,7 @@ impl Bench {
         context
     }
 
-    /// A stream that has nothing to do with the legacy one.
+    /// A non-blocking stream.
     fn stream(&self) -> CUstream {
         let mut stream = ptr::null_mut();
         ok!(self, cuStreamCreateWithPriority(&mut stream, 1, 0));
@@ -143,7 +143,7 @@ impl Bench {
         free
     }
 
-    /// Reads device memory over a stream; gives the first error.
+    /// Reads device memory through a stream; returns the first error.
     fn fetch(&self, address: u64, bytes: &mut [u8], stream: CUstream) -> i32 {
         let host = bytes.as_mut_ptr().expose_provenance() as u64;
         match cu!(self, cuMemcpyAsync(host, address, bytes.len(), stream)) {
@@ -163,7 +163,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Those that a failed test left closed.
+        // Opens the gates that a failed test left closed.
         lock(&GATES).iter().for_each(|gate| gate.open());
         power_off();
         if !std::thread::panicking() {
@@ -191,7 +191,7 @@ fn properties(device: i32) -> CUmemAllocationProp {
     }
 }
 
-/// A handle that was never given out.
+/// A handle that no call returned.
 fn garbage<T>() -> *mut T {
     ptr::without_provenance_mut(0x0bad_0000_0040)
 }
@@ -199,7 +199,7 @@ fn garbage<T>() -> *mut T {
 /// All gates.
 static GATES: Mutex<Vec<&'static Gate>> = Mutex::new(Vec::new());
 
-/// A gate that a callback waits at, to hold a stream up.
+/// A gate at which a callback waits, to block a stream.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -217,7 +217,7 @@ impl Gate {
         ok!(bench, cuLaunchHostFunc(stream, Some(wait_at_gate), argument));
     }
 
-    /// For the life of the process: a stream may still wait when a test fails.
+    /// Never freed, since a stream may still wait when a test fails.
     fn new() -> &'static Gate {
         let gate = crate::base::thread::for_ever(Default::default());
         lock(&GATES).push(gate);
@@ -226,7 +226,7 @@ impl Gate {
 }
 
 unsafe extern "C" fn wait_at_gate(gate: *mut c_void) {
-    // SAFETY: the argument is a gate that lives for ever.
+    // SAFETY: the argument is a gate that is never freed.
     let gate = unsafe { &*gate.cast::<Gate>() };
     let mut open = gate.open.lock().unwrap();
     while !*open {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The unit in which pools take memory.
+/// The unit in which pools allocate memory.
 const SEGMENT: usize = 32 << 20;
 
 fn pool(bench: &Bench) -> CUmemoryPool {
@@ -86,7 +86,7 @@ fn memory_freed_on_another_stream_is_waited_for() {
     assert_eq!(bench.fetch(second, &mut found, other), 0);
     assert_eq!(found, [2; 16]);
 
-    // Not allowed to wait: no memory.
+    // Without internal dependencies, the freed memory is not reused.
     let pool = pool(&bench);
     let gate = Gate::new();
     assert_eq!(set(&bench, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0), 0);
@@ -98,7 +98,7 @@ fn memory_freed_on_another_stream_is_waited_for() {
     assert_eq!(live_objects().pool_blocks, 0);
     gate.open();
 
-    // Neither is finding out that the work is over, until the host waits for it.
+    // Without opportunistic reuse, finished work counts only after the host waits for it.
     ok!(bench, cuStreamSynchronize(other));
     assert_eq!(set(&bench, pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0), 0);
     let gate = Gate::new();

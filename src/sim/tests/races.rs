@@ -1,4 +1,4 @@
-//! Programs that lack one wait are caught by an adversarial schedule within a few seeds; the same
+//! An adversarial schedule detects programs that lack one wait within a few seeds. The same
 //! programs with the wait never fail.
 
 use super::*;
@@ -35,7 +35,7 @@ impl Pinned {
     }
 }
 
-/// A program: on a machine, with its wait or without; is the result right?
+/// A program that runs with or without its wait; returns true if the result is right.
 type Program = fn(&Bench, bool) -> bool;
 
 fn fill(bench: &Bench, address: u64, value: u32, stream: CUstream) {
@@ -53,7 +53,7 @@ fn wait(bench: &Bench, event: CUevent, from: CUstream, to: CUstream) {
     ok!(bench, cuStreamWaitEvent(to, event, 0));
 }
 
-/// One stream uses what another makes.
+/// One stream reads what another writes.
 fn producer_and_consumer(bench: &Bench, waits: bool) -> bool {
     let (first, second, event) = (bench.stream(), bench.stream(), bench.event(2));
     let (input, output) = (bench.allocate(BYTES), bench.allocate(BYTES));
@@ -65,7 +65,7 @@ fn producer_and_consumer(bench: &Bench, waits: bool) -> bool {
     holds(bench, output, 7, second)
 }
 
-/// The event is recorded before the work that it stands for.
+/// The event is recorded before the work that it should follow.
 fn recorded_too_early(bench: &Bench, waits: bool) -> bool {
     let (first, second, event) = (bench.stream(), bench.stream(), bench.event(2));
     let (input, output) = (bench.allocate(BYTES), bench.allocate(BYTES));
@@ -105,7 +105,7 @@ fn pinned_memory_is_used_again_too_early(bench: &Bench, waits: bool) -> bool {
     holds(bench, memory, 7, stream)
 }
 
-/// A stream of another device uses the result.
+/// A stream of another device reads the result.
 fn across_devices(bench: &Bench, waits: bool) -> bool {
     let (first, event, input) = (bench.stream(), bench.event(2), bench.allocate(BYTES));
     let context = bench.context;
@@ -167,7 +167,7 @@ fn default_stream(bench: &Bench, waits: bool) -> bool {
     holds(bench, output, 7, stream)
 }
 
-/// Both halves of memory are counted on to change together.
+/// The program expects both halves of memory to change at once.
 fn a_copy_is_not_atomic(bench: &Bench, waits: bool) -> bool {
     let (first, second, event) = (bench.stream(), bench.stream(), bench.event(2));
     let (input, output) = (bench.allocate(BYTES), bench.allocate(BYTES));
@@ -181,7 +181,7 @@ fn a_copy_is_not_atomic(bench: &Bench, waits: bool) -> bool {
     holds(bench, output, 8, second) || (!waits && holds(bench, output, 7, second))
 }
 
-/// Memory is read that nobody has written.
+/// Memory is read before it is written.
 fn fresh_memory_is_not_zero(bench: &Bench, waits: bool) -> bool {
     let (stream, memory) = (bench.stream(), bench.allocate(BYTES));
     if waits {
@@ -213,7 +213,7 @@ fn a_missing_wait_is_caught() {
     for (name, program) in PROGRAMS {
         let caught: Vec<u64> = (0..SEEDS).filter(|seed| !run(program, *seed, false)).collect();
         println!("{name}: by {} of {SEEDS} seeds", caught.len());
-        // A user tries a few dozen seeds.
+        // Users try a few dozen seeds.
         assert!(caught.first().is_some_and(|seed| *seed < 50), "{name}: {:?}", caught.first());
     }
 }
@@ -227,7 +227,7 @@ fn with_the_wait_no_seed_fails() {
     }
 }
 
-/// What ran, without addresses, which the host chooses.
+/// The trace of a run without addresses, which the host chooses.
 fn trace(options: &str) -> Vec<String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -279,8 +279,8 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn only_what_late_names_is_late() {
     let late = |line: &&String| line.contains("\"late\":true");
-    let friendly = trace("schedule=adversarial:0,late=none");
-    assert_eq!(friendly.iter().filter(late).count(), 0);
+    let undelayed = trace("schedule=adversarial:0,late=none");
+    assert_eq!(undelayed.iter().filter(late).count(), 0);
     let one = trace("schedule=adversarial:0,late=5");
     let found: Vec<_> = one.iter().filter(late).collect();
     assert_eq!(found.len(), 1);

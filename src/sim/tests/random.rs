@@ -1,11 +1,11 @@
-//! Random programs: virtual memory against a model, bad addresses against a crash, and streams
-//! against the order that their events demand.
+//! Random programs: virtual memory compared with a model, invalid addresses that must not crash,
+//! and streams that must follow the order of their events.
 
 use super::*;
 
 const G: usize = GRANULARITY;
 
-/// A small generator, so that a failure names its seed.
+/// A small random generator with a seed that a failure reports.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ const SIZE: usize = 24;
 const HANDLES: usize = 6;
 
 impl Model {
-    /// Does the range consist of whole mappings?
+    /// True if the range consists of whole mappings.
     fn is_whole(&self, start: usize, count: usize) -> bool {
         let inside = &self.granules[start..start + count];
         let number =
@@ -55,7 +55,7 @@ fn virtual_memory_behaves_as_its_model() {
         let at = |granule: usize| base + (granule * G) as u64;
         let mut model = Model { granules: [None; SIZE] };
         let mut handles = [const { None::<(u64, usize)> }; HANDLES];
-        // What the first word of each granule of each handle holds.
+        // The first word of each granule of each handle.
         let mut words = [[0u32; 4]; HANDLES];
         for step in 0..150u32 {
             let (start, count) = (random.below(SIZE), 1 + random.below(4));
@@ -65,7 +65,7 @@ fn virtual_memory_behaves_as_its_model() {
                 0 => {
                     let mapped = model.granules.iter().flatten().any(|found| found.handle == slot);
                     match handles[slot] {
-                        // A slot is used again when nothing of its last handle is mapped.
+                        // A slot is reused when its last handle is no longer mapped.
                         None if !mapped => {
                             let size = 1 + random.below(4);
                             handles[slot] = Some((bench.create(0, size * G), size));
@@ -80,7 +80,7 @@ fn virtual_memory_behaves_as_its_model() {
                 }
                 1 | 2 => {
                     let Some((handle, size)) = handles[slot] else { continue };
-                    // Handles are mapped as a whole; now and then it is tried otherwise.
+                    // Only whole handles can be mapped; sometimes an invalid offset is tried.
                     let offset = usize::from(random.below(4) == 0);
                     let whole = size.min(SIZE - start);
                     let count = if random.below(4) == 0 { count } else { whole };
@@ -98,7 +98,7 @@ fn virtual_memory_behaves_as_its_model() {
                     }
                 }
                 3 => {
-                    // Holes do no harm, halves of mappings do.
+                    // Gaps are allowed, parts of mappings are not.
                     let mapping = |index: usize| model.granules.get(index)?.map(|it| it.mapping);
                     let cuts = |edge: usize| {
                         edge > 0 && mapping(edge).is_some() && mapping(edge) == mapping(edge - 1)
@@ -131,7 +131,7 @@ fn virtual_memory_behaves_as_its_model() {
                 }
             }
         }
-        // Memory is used exactly by live handles and mappings.
+        // Used memory is exactly that of live handles and mappings.
         let mut used: Vec<bool> = handles.iter().map(Option::is_some).collect();
         model.granules.iter().flatten().for_each(|found| used[found.handle] = true);
         if used.iter().all(|used| !used) {
@@ -180,7 +180,7 @@ fn no_device_address_crashes_the_host() {
             let now = cu!(bench, cuStreamSynchronize(stream));
             assert!(matches!(now, 0 | code::ILLEGAL_ADDRESS), "{now}, seed {seed}");
             assert!(!failed || now != 0, "sticky, seed {seed}");
-            // What is refused at the call breaks nothing.
+            // A refused call has no side effects.
             assert!(failed || call != code::INVALID_VALUE || now == 0, "seed {seed}");
             failed = now != 0;
         }
@@ -206,7 +206,7 @@ fn events_make_streams_as_good_as_one() {
             let cell = |index: usize| memory + (index * 64) as u64;
             ok!(bench, cuMemsetD8Async(memory, 0, CELLS * 64, ptr::null_mut()));
             ok!(bench, cuCtxSynchronize());
-            // The last use of each cell: whoever touches it next waits for that.
+            // The last use of each cell; the next use waits for it.
             let last: Vec<CUevent> = (0..CELLS).map(|_| bench.event(2)).collect();
             for step in 0..500u32 {
                 let stream = streams[random.below(STREAMS)];

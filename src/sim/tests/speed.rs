@@ -1,4 +1,4 @@
-//! How fast calls are: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture`.
+//! Speed of calls: `cargo test --release --lib sim::tests::speed -- --ignored --nocapture`.
 
 use super::*;
 use std::time::Instant;
@@ -42,7 +42,7 @@ fn calls() {
     }
 }
 
-/// Submitting and running small operations, and what a machine costs that runs few.
+/// The time to queue and run small operations, and the cost of a machine that runs few.
 #[test]
 #[ignore = "a measurement"]
 fn adversarial() {

@@ -64,7 +64,7 @@ fn properties_of_a_stream() {
     assert_eq!(mode, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
 }
 
-/// What callbacks noted, in order.
+/// The numbers that callbacks noted, in order.
 static NOTES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn note(number: *mut c_void) {
@@ -93,7 +93,7 @@ fn events_order_streams() {
             note_on(&bench, stream, number);
             ok!(bench, cuEventRecord(event, stream));
         }
-        // Work goes on when its event and streams are destroyed.
+        // Work continues when its event and streams are destroyed.
         ok!(bench, cuEventDestroy(event));
         for stream in streams {
             ok!(bench, cuStreamDestroy(stream));

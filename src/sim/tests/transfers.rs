@@ -20,7 +20,7 @@ fn pageable_memory_is_read_at_the_call_and_pinned_memory_later() {
     ok!(bench, cuMemcpyAsync(device, host, 16, stream));
     ok!(bench, cuMemcpyAsync(device + 16, pinned.addr() as u64, 16, stream));
     pageable.fill(2);
-    // SAFETY: 16 bytes that the copy, held up, does not read yet.
+    // SAFETY: 16 bytes that the blocked copy does not read yet.
     unsafe { pinned.write_bytes(3, 16) };
     gate.open();
     let mut found = [0; 32];
@@ -81,7 +81,7 @@ fn rectangles_and_boxes() {
         let bench = Bench::new(&format!("schedule={schedule}"));
         let (stream, device) = (bench.stream(), bench.allocate(4096));
         let source = pattern(40 * 10);
-        // SAFETY: numbers and pointers, for which zero is a value; the enumerations follow.
+        // SAFETY: integers and pointers, for which zero is valid; the enumerations are set below.
         let mut copy: CUDA_MEMCPY2D = unsafe {
             std::mem::transmute::<[u64; size_of::<CUDA_MEMCPY2D>() / 8], CUDA_MEMCPY2D>({
                 let mut words = [0; size_of::<CUDA_MEMCPY2D>() / 8];

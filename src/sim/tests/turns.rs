@@ -1,12 +1,13 @@
-//! Host threads on an adversarial schedule: the seed says which goes on, and nobody waits for ever.
+//! Host threads under an adversarial schedule: the seed selects the running thread, and no thread
+//! waits forever.
 
 use super::*;
-use crate::sim::thread_state::Census;
+use crate::sim::thread_state::ThreadStates;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a thread needs of the machine.
+/// The machine's objects that a thread uses.
 #[derive(Clone, Copy)]
 struct View<'a> {
     driver: &'a Driver,
@@ -43,7 +44,7 @@ fn with_view<R>(options: &str, body: impl FnOnce(View<'_>) -> R) -> R {
     result
 }
 
-/// The order in which four threads made their calls, and what ran.
+/// The order of calls of four threads, and the trace.
 fn run(seed: u64) -> (Vec<u32>, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +127,7 @@ fn threads_that_wait_for_each_other_go_on() {
                     for round in 0..20 {
                         ok!(view, cuMemsetD8Async(view.memory, thread, 32, view.shared()));
                         barrier.wait();
-                        // A thread comes and goes.
+                        // A short-lived thread.
                         std::thread::scope(|inner| {
                             inner.spawn(|| {
                                 view.enter();
@@ -194,7 +195,7 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
     if !is_alone("turns::a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock") {
         return;
     }
-    // Nothing is late: a callback is over when the call is that queues it.
+    // No operation is delayed: a callback has finished when the call that queues it returns.
     with_view("schedule=adversarial:1,late=none", |view| {
         let machine = super::super::machine().unwrap();
         let adversary = &machine.adversary;
@@ -203,7 +204,7 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
             for _ in 0..6 {
                 scope.spawn(|| {
                     // SAFETY: gettid has no preconditions.
-                    adversary.turnstile.set_idle(unsafe { libc::gettid() }, true);
+                    adversary.scheduler.set_idle(unsafe { libc::gettid() }, true);
                     while !stop.load(Ordering::Relaxed) {
                         let state = lock(&adversary.state);
                         compute(Duration::from_micros(5));
@@ -212,7 +213,7 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
                 });
             }
             let start = Instant::now();
-            // On a busy machine fewer will do.
+            // Fewer rounds suffice on a busy machine.
             let rounds = (0..1000).take_while(|_| start.elapsed() < Duration::from_secs(3));
             let early = rounds.filter(|_| {
                 ok!(view, cuLaunchHostFunc(view.shared(), Some(count), ptr::null_mut()));
@@ -226,29 +227,29 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
 }
 
 #[test]
-fn a_thread_that_came_after_the_list_was_read_is_missed_by_nobody() {
-    if !is_alone("turns::a_thread_that_came_after_the_list_was_read_is_missed_by_nobody") {
+fn a_thread_started_after_the_list_was_read_is_found() {
+    if !is_alone("turns::a_thread_started_after_the_list_was_read_is_found") {
         return;
     }
-    let mut census = Census::default();
-    census.begin();
-    assert!(census.is_complete());
+    let mut thread_states = ThreadStates::default();
+    thread_states.begin();
+    assert!(thread_states.is_complete());
     let stop = AtomicBool::new(false);
     let wait = || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
     };
-    // Nothing is asserted while they wait: they would for ever.
+    // No assertion while threads wait: if it failed, they would wait forever.
     let seen = std::thread::scope(|scope| {
         let first = scope.spawn(wait);
-        let (one_came, again) = (census.is_complete(), census.is_complete());
-        census.begin();
+        let (one_came, again) = (thread_states.is_complete(), thread_states.is_complete());
+        thread_states.begin();
         stop.store(true, Ordering::Relaxed);
         first.join().unwrap();
         stop.store(false, Ordering::Relaxed);
         let second = scope.spawn(wait);
-        let one_for_another = census.is_complete();
+        let one_for_another = thread_states.is_complete();
         stop.store(true, Ordering::Relaxed);
         second.join().unwrap();
         (one_came, again, one_for_another)

@@ -106,7 +106,7 @@ fn remapping_keeps_the_data_and_memory_lives_until_its_last_mapping() {
     ok!(bench, cuMemUnmap(base, 2 * G));
     assert_eq!(bench.free(), all);
 
-    // The same handle elsewhere, in two places at once, in the other order.
+    // The same handle at another address, at two addresses at once, in the opposite order.
     let handle = bench.create(0, 2 * G);
     ok!(bench, cuMemMap(base, 2 * G, 0, handle, 0));
     assert_eq!(bench.grant(base, 2 * G, 0), 0);
@@ -176,10 +176,10 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         let freed = bench.allocate(G);
         ok!(bench, cuMemFree(freed));
         ok!(bench, cuEventRecord(event, stream));
-        // A fill that is wrong when it is asked for is refused, and breaks nothing...
+        // A fill that is invalid at the call is refused, without side effects...
         assert_eq!(cu!(bench, cuMemsetD8Async(freed, 1, 16, stream)), code::INVALID_VALUE);
         ok!(bench, cuStreamSynchronize(stream));
-        // ...what only a kernel finds out is sticky.
+        // ...an error in a running kernel is sticky.
         let mut module = ptr::null_mut();
         let mut function = ptr::null_mut();
         register_kernel("illegal_address", &[], |launch| launch.write(8, &[0]));
@@ -197,7 +197,7 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         assert_eq!(cu!(bench, cuEventQuery(event)), code::ILLEGAL_ADDRESS);
         assert_eq!(cu!(bench, cuMemAlloc(&mut 0, 1)), code::ILLEGAL_ADDRESS);
         assert_eq!(cu!(bench, cuCtxSynchronize()), code::ILLEGAL_ADDRESS);
-        // So is the other device: the process has failed.
+        // The other device has failed as well: the process has failed.
         ok!(bench, cuCtxSetCurrent(other));
         assert_eq!(cu!(bench, cuCtxSynchronize()), code::ILLEGAL_ADDRESS);
         drop(bench);
